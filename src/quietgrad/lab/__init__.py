@@ -1,0 +1,1 @@
+"""Everything around the library: data, models, training, comparison, reports, command line."""

@@ -1,0 +1,39 @@
+"""Reading files that may be gzipped, with one-line errors."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from pathlib import Path
+
+from quietgrad.lab.data.errors import DataError
+
+
+def plain_or_gzipped(folder: Path, name: str) -> Path | None:
+    """The file `name` or `name.gz` in the folder, None if there is neither."""
+    for candidate in (folder / name, folder / f"{name}.gz"):
+        if candidate.is_file():
+            return candidate
+    return None
+
+
+def require(folder: Path, name: str) -> Path:
+    """Like `plain_or_gzipped`, but a missing file is an error."""
+    path = plain_or_gzipped(folder, name)
+    if path is None:
+        raise DataError(
+            f"{folder} has neither {name} nor {name}.gz. Download the missing file into this folder."
+        )
+    return path
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a file, unzipped if its name ends in .gz."""
+    try:
+        return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path} is not a complete gzip file ({error}). Download it again.") from error
+    except OSError as error:
+        raise DataError(
+            f"{path} cannot be read ({error.strerror}). Check the path and its permissions."
+        ) from error

@@ -1,0 +1,47 @@
+"""Models by name."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable
+
+from torch import nn
+
+from quietgrad.lab.models.tanh_cnn import tanh_cnn
+
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "tanh_cnn": tanh_cnn,
+}
+
+
+def build(name: str, input_shape: tuple[int, ...], num_classes: int, **options: object) -> nn.Module:
+    """A freshly initialised model.
+
+    Args:
+        name: a key of `MODELS`.
+        input_shape: shape of one input, without the batch.
+        num_classes: number of outputs.
+        options: keywords of the model's own function.
+    """
+    if name not in MODELS:
+        raise ValueError(
+            f"Unknown model={name!r}{_nearest(name, MODELS)}. Known: {', '.join(sorted(MODELS))}."
+        )
+    if num_classes < 2:
+        raise ValueError(f"Expected num_classes >= 2, got {num_classes}. Check the labels of the data.")
+    make = MODELS[name]
+    known = set(inspect.signature(make).parameters) - {"input_shape", "num_classes"}
+    for option in options:
+        if option not in known:
+            listed = ", ".join(sorted(known)) or "none"
+            raise ValueError(
+                f"Unknown option {option!r} of model {name!r}{_nearest(option, known)}. Known: {listed}."
+            )
+    return make(input_shape, num_classes, **options)
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.4)
+    return f" (did you mean {close[0]!r}?)" if close else ""
