@@ -1,0 +1,174 @@
+"""What a training step released, and how often: the words that mechanism, ledger and accountant share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gaussian:
+    """A Gaussian release with its effective multiplier, sigma_eff^-2 = sum_j (S_j / s_j)^2.
+
+    Args:
+        noise_multiplier: noise std over L2 sensitivity of everything released from one batch; 0 means
+            epsilon = inf.
+    """
+
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        # dp-accounting's RDP accountant silently drops int and numpy.float32 multipliers: only floats leave
+        # this file.
+        value = float(self.noise_multiplier)
+        if not (0 <= value < math.inf):
+            raise ValueError(
+                f"Expected noise_multiplier >= 0 and finite, got {self.noise_multiplier}. "
+                "Calibrate with qg.calibrate(...) or pass 0 for a non-private run."
+            )
+        object.__setattr__(self, "noise_multiplier", value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MallowsSelection:
+    """Noisy top-k of every group: Pr[S] ~ exp(-theta |S - S*|_1), drawn in each group on its own.
+
+    Args:
+        theta: dispersion of the Mallows model; 0 draws uniformly and costs nothing.
+        group_size: coordinates of a group.
+        kept: how many of them are selected.
+        groups: number of groups of this shape.
+    """
+
+    theta: float
+    group_size: int
+    kept: int
+    groups: int
+
+    def __post_init__(self) -> None:
+        theta = float(self.theta)
+        if not (0 <= theta < math.inf):
+            raise ValueError(
+                f"Expected theta >= 0 and finite, got {self.theta}. Pass 0 for a uniform choice."
+            )
+        object.__setattr__(self, "theta", theta)
+        for name, least in (("group_size", 1), ("kept", 0), ("groups", 1)):
+            object.__setattr__(self, name, _whole(name, getattr(self, name), least))
+        if self.kept > self.group_size:
+            raise ValueError(f"Expected kept <= group_size={self.group_size}, got {self.kept}. Keep fewer.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Joint:
+    """A Gaussian and selections released from ONE batch; subsampled as a product, never one by one."""
+
+    gaussian: Gaussian
+    selections: tuple[MallowsSelection, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "selections", tuple(self.selections))
+
+
+Event: TypeAlias = Gaussian | MallowsSelection | Joint
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """`count` steps, each of which made `event` from its own Poisson draw of rate `rate`."""
+
+    event: Event
+    rate: float
+    count: int
+
+    def __post_init__(self) -> None:
+        rate = float(self.rate)
+        if not 0 < rate <= 1:
+            raise ValueError(
+                f"Expected rate in (0, 1], got {self.rate}. It is expected batch size / records."
+            )
+        object.__setattr__(self, "rate", rate)
+        object.__setattr__(self, "count", _whole("count", self.count, 0))
+
+
+def effective_multiplier(multipliers: Iterable[float]) -> float:
+    """The one Gaussian that several releases of the same batch amount to: (sum_j m_j^-2)^-1/2."""
+    values = [Gaussian(noise_multiplier=m).noise_multiplier for m in multipliers]
+    if not values:
+        raise ValueError(
+            "Expected at least one multiplier, got none. A step that releases nothing has no event."
+        )
+    if 0 in values:
+        return 0.0
+    return 1 / math.hypot(*(1 / value for value in values))
+
+
+def coalesce(phases: Iterable[Phase]) -> tuple[Phase, ...]:
+    """Equal neighbours become one phase; empty phases vanish."""
+    merged: list[Phase] = []
+    for phase in phases:
+        if merged and (merged[-1].event, merged[-1].rate) == (phase.event, phase.rate):
+            merged[-1] = Phase(event=phase.event, rate=phase.rate, count=merged[-1].count + phase.count)
+        elif phase.count:
+            merged.append(phase)
+    return tuple(merged)
+
+
+def event_to_dict(event: Event) -> dict[str, Any]:
+    """A JSON-able description; floats survive JSON exactly."""
+    if isinstance(event, Gaussian):
+        return {"kind": "gaussian", "noise_multiplier": event.noise_multiplier}
+    if isinstance(event, MallowsSelection):
+        fields = {name: getattr(event, name) for name in ("theta", "group_size", "kept", "groups")}
+        return {"kind": "mallows", **fields}
+    return {
+        "kind": "joint",
+        "gaussian": event_to_dict(event.gaussian),
+        "selections": [event_to_dict(selection) for selection in event.selections],
+    }
+
+
+def event_from_dict(data: Mapping[str, Any]) -> Event:
+    """The event that `event_to_dict` described."""
+    fields = {key: value for key, value in data.items() if key != "kind"}
+    try:
+        if data["kind"] == "gaussian":
+            return Gaussian(**fields)
+        if data["kind"] == "mallows":
+            return MallowsSelection(**fields)
+        if data["kind"] == "joint":
+            return _joint_from_dict(fields)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"Expected the description of an event, got {dict(data)}.") from error
+    raise ValueError(f"Expected kind gaussian, mallows or joint, got {data['kind']!r}. Update quietgrad.")
+
+
+def phase_to_dict(phase: Phase) -> dict[str, Any]:
+    """A JSON-able description of a phase."""
+    return {"event": event_to_dict(phase.event), "rate": phase.rate, "count": phase.count}
+
+
+def phase_from_dict(data: Mapping[str, Any]) -> Phase:
+    """The phase that `phase_to_dict` described."""
+    try:
+        return Phase(event=event_from_dict(data["event"]), rate=data["rate"], count=data["count"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"Expected the description of a phase, got {data}.") from error
+
+
+def _joint_from_dict(fields: Mapping[str, Any]) -> Joint:
+    gaussian = event_from_dict(fields["gaussian"])
+    selections = tuple(event_from_dict(item) for item in fields["selections"])
+    if not isinstance(gaussian, Gaussian):
+        raise ValueError(f"Expected a gaussian inside a joint event, got {gaussian}.")
+    chosen = tuple(item for item in selections if isinstance(item, MallowsSelection))
+    if len(chosen) != len(selections):
+        raise ValueError(f"Expected only selections beside the gaussian of a joint event, got {selections}.")
+    return Joint(gaussian=gaussian, selections=chosen)
+
+
+def _whole(name: str, value: float, least: int) -> int:
+    if int(value) != value or value < least:
+        raise ValueError(f"Expected {name} to be a whole number >= {least}, got {value}.")
+    return int(value)

@@ -1,0 +1,295 @@
+"""The durable record of releases: append-only JSON lines, chained by hashes, on disk before the release."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from quietgrad.accounting.events import Event, Phase, coalesce, event_from_dict, event_to_dict, phase_to_dict
+
+VERSION = 1
+_DIGEST = 32  # bytes of a line's hash that are kept to compare with checkpoints
+
+
+class Ledger:
+    """Counts every release of a run, in memory and (given a path) in a file that survives kill -9.
+
+    The file begins with a header (plan and description) and has one line per release, each holding the hash
+    of itself and of everything before it. `record` returns after the line is on disk, so a crash can only
+    over-count. What the chain shows: edited, removed or swapped lines, and with a checkpoint's (head, count)
+    also deleted last lines. What it cannot show: a copy of the file that went another way (a fork).
+
+    Args:
+        path: file to create or to resume; None keeps the ledger in memory.
+        plan: what the run may release at most. Order is free, counts are not: replayed steps use the plan up.
+        description: JSON-able facts of the run (clip bounds, shares ...) that a resumed run must repeat
+            exactly.
+    """
+
+    def __init__(
+        self,
+        path: Path | str | None = None,
+        *,
+        plan: Sequence[Phase] | None = None,
+        description: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._plan = None if plan is None else coalesce(plan)
+        self._header = _header(self._plan, description or {})
+        self._left = Counter[tuple[Event, float]]()
+        for phase in self._plan or ():
+            self._left[phase.event, phase.rate] += phase.count
+        self._runs: list[tuple[Event, float, int]] = []
+        self._digests = bytearray()
+        self._count = 0
+        self._head = _digest("", self._header)
+        self._file: IO[bytes] | None = None
+        if path is not None:
+            self._open(Path(path))
+
+    @property
+    def count(self) -> int:
+        """How many releases were recorded, replayed ones included."""
+        return self._count
+
+    @property
+    def head(self) -> str:
+        """The hash of the last line: what a checkpoint keeps, together with `count`."""
+        return self._head
+
+    @property
+    def plan(self) -> tuple[Phase, ...] | None:
+        """What the run may release at most."""
+        return self._plan
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """What was released, equal neighbours counted together."""
+        return tuple(Phase(event=event, rate=rate, count=count) for event, rate, count in self._runs)
+
+    @property
+    def upcoming(self) -> Phase | None:
+        """The first planned event that is not used up, and how many of it are left; None at the plan's end.
+
+        After a resume a schedule must run by what is left here, not by the step of the saved weights.
+        """
+        for phase in self._plan or ():
+            left = self._left[phase.event, phase.rate]
+            if left:
+                return Phase(event=phase.event, rate=phase.rate, count=left)
+        return None
+
+    def record(self, event: Event, rate: float, *, step: int) -> None:
+        """Write one release down, to the disk if there is a file, before it becomes visible."""
+        self._check_planned(event, rate)
+        entry = {"step": int(step), "event": event_to_dict(event), "rate": float(rate)}
+        self._append(entry, event, float(rate))
+
+    def verify_against(self, head: str, count: int) -> None:
+        """Refuse a ledger that is not a continuation of the one a checkpoint knew."""
+        if count > self._count:
+            raise ValueError(
+                f"Expected a ledger of at least {count} lines (the checkpoint's), got {self._count}: "
+                "last lines are "
+                "missing. Restore the ledger that belongs to this checkpoint."
+            )
+        known = self._digest_at(count)
+        if known != head:
+            raise ValueError(
+                f"Expected line {count} of the ledger to have the hash {head[:12]}..., got "
+                f"{known[:12]}...: it belongs "
+                "to another run. Restore the ledger that belongs to this checkpoint."
+            )
+
+    def close(self) -> None:
+        """Let go of the file; the ledger stays readable."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _check_planned(self, event: Event, rate: float) -> None:
+        if self._plan is None or self._left[event, float(rate)] > 0:
+            return
+        if all((phase.event, phase.rate) != (event, float(rate)) for phase in self._plan):
+            raise ValueError(
+                f"Expected a planned release, got {event} at rate={rate:g}, which the plan does not hold. "
+                "Noise, shares, rates and their schedules are fixed before training: make a new plan "
+                "and a new ledger."
+            )
+        raise ValueError(
+            f"Expected at most the planned number of releases {event} at rate={rate:g}; all are used up "
+            "after "
+            f"{self._count} of {sum(phase.count for phase in self._plan)} steps. Stop here (replayed "
+            "steps count too), "
+            "or go on with Ledger.upcoming."
+        )
+
+    def _append(self, entry: dict[str, Any], event: Event, rate: float) -> None:
+        digest = _digest(self._head, entry)
+        if self._file is not None:
+            _write(self._file, entry, digest)
+        self._count_one(event, rate, digest)
+
+    def _count_one(self, event: Event, rate: float, digest: str) -> None:
+        if self._runs and self._runs[-1][:2] == (event, rate):
+            self._runs[-1] = (event, rate, self._runs[-1][2] + 1)
+        else:
+            self._runs.append((event, rate, 1))
+        self._left[event, rate] -= 1
+        self._digests += bytes.fromhex(digest)
+        self._head = digest
+        self._count += 1
+
+    def _digest_at(self, count: int) -> str:
+        if count == 0:
+            return _digest("", self._header)
+        return self._digests[(count - 1) * _DIGEST : count * _DIGEST].hex()
+
+    def _open(self, path: Path) -> None:
+        # Unbuffered: one line is one write, so a kill leaves whole lines or (rarely) one torn last line.
+        self._file = open(path, "ab+", buffering=0)  # noqa: SIM115
+        try:
+            _lock(self._file, path)
+            self._file.seek(0)
+            lines = self._file.read().split(b"\n")
+            torn = lines.pop()
+            if not lines:
+                self._start(path, torn)
+                return
+            self._replay(lines, path)
+            if torn:
+                self._repair(torn, path)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, path: Path, torn: bytes) -> None:
+        """A new file, or one that was killed inside its header: nothing was released yet."""
+        assert self._file is not None
+        whole = _line(self._header, self._head)
+        if not whole.startswith(torn):
+            raise ValueError(
+                f"Expected a ledger in {path}, got another file. Give the ledger a path of its own."
+            )
+        self._file.truncate(0)
+        _write(self._file, self._header, self._head)
+        _sync_folder(path)
+
+    def _replay(self, lines: list[bytes], path: Path) -> None:
+        header, _ = _parse(lines[0], "", path, 1)
+        if header != self._header:
+            raise ValueError(_changed(header, self._header, path))
+        for number, line in enumerate(lines[1:], start=2):
+            entry, digest = _parse(line, self._head, path, number)
+            event, rate = event_from_dict(entry["event"]), float(entry["rate"])
+            self._check_planned(event, rate)
+            self._count_one(event, rate, digest)
+
+    def _repair(self, torn: bytes, path: Path) -> None:
+        """A last line without its end: killed while writing. Its release counts, made or not."""
+        assert self._file is not None
+        phase = self.upcoming
+        if phase is None and self._plan is None and self._runs:
+            event, rate, _ = self._runs[-1]
+            phase = Phase(event=event, rate=rate, count=1)
+        if phase is None:
+            raise ValueError(
+                f"Expected a whole last line in {path}, got {torn[:40]!r}, and no plan says what it "
+                "released. "
+                "Restore the ledger from a backup."
+            )
+        self._file.truncate(self._file.seek(0, os.SEEK_END) - len(torn))
+        entry = {
+            "step": None,
+            "event": event_to_dict(phase.event),
+            "rate": phase.rate,
+            "torn": torn.decode("latin-1"),
+        }
+        self._append(entry, phase.event, phase.rate)
+
+
+def _header(plan: tuple[Phase, ...] | None, description: Mapping[str, Any]) -> dict[str, Any]:
+    phases = None if plan is None else [phase_to_dict(phase) for phase in plan]
+    header = {"quietgrad_ledger": VERSION, "plan": phases, "description": dict(description)}
+    loaded: dict[str, Any] = json.loads(
+        _canonical(header)
+    )  # tuples become lists: compare what a file would hold
+    return loaded
+
+
+def _canonical(entry: Mapping[str, Any]) -> str:
+    return json.dumps(entry, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _digest(head: str, entry: Mapping[str, Any]) -> str:
+    return hashlib.sha256((head + _canonical(entry)).encode()).hexdigest()
+
+
+def _line(entry: Mapping[str, Any], digest: str) -> bytes:
+    return (_canonical({**entry, "hash": digest}) + "\n").encode()
+
+
+def _write(file: IO[bytes], entry: Mapping[str, Any], digest: str) -> None:
+    file.write(_line(entry, digest))
+    os.fsync(file.fileno())
+
+
+def _parse(line: bytes, head: str, path: Path, number: int) -> tuple[dict[str, Any], str]:
+    """One line checked against the chain: (entry, hash)."""
+    try:
+        entry = json.loads(line)
+        digest = entry.pop("hash")
+        honest = digest == _digest(head, entry)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"Expected a whole line {number} in the ledger {path}, got {line[:60]!r}. Restore it from a "
+            "backup."
+        ) from error
+    if not honest:
+        raise ValueError(
+            f"Expected line {number} of the ledger {path} to continue the chain of hashes; it, or a "
+            "line before it, "
+            "was edited, removed or swapped. Restore the ledger from a backup."
+        )
+    return entry, digest
+
+
+def _changed(old: Mapping[str, Any], new: Mapping[str, Any], path: Path) -> str:
+    keys = [key for key in new if old.get(key) != new[key]]
+    was, now = ({key: source.get(key) for key in keys} for source in (old, new))
+    return (
+        f"Expected the ledger {path} of the same run, but {' and '.join(keys)} changed: it was "
+        f"{_canonical(was)}, now "
+        f"{_canonical(now)}. Resume with the old parameters, or start a new run with a new ledger."
+    )
+
+
+def _lock(file: IO[bytes], path: Path) -> None:
+    """One writer at a time: two processes appending would break the chain."""
+    if sys.platform == "win32":
+        return
+    import fcntl
+
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise ValueError(
+            f"Expected the ledger {path} to be free, but another process writes to it. Wait for it or "
+            "use another path."
+        ) from error
+
+
+def _sync_folder(path: Path) -> None:
+    """A new file is durable only once its folder is."""
+    if sys.platform == "win32":
+        return
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,185 @@
+"""Privacy losses on a grid: masses, the split that keeps them pessimistic, composition, and the hockey stick.
+
+A dominating pair (P, Q) is stored as the P-mass of each loss l = log P/Q on a grid of width `step`; the
+Q-mass of an atom is its P-mass times exp(-l). Replacing an atom by its two grid neighbours so that both
+masses are kept undoes a merging of outcomes, i.e. a post-processing: the new pair dominates, so epsilon can
+only grow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float64
+from numpy import ndarray
+from scipy import fft, signal, special
+
+# What is cut off each tail of a composition, in mass of the (tilted) sum; added back to the mass at infinity.
+TAIL = 1e-15
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossPmf:
+    """P-masses `mass[i]` at loss (lower + i) * step, and `infinity` at loss +inf.
+
+    Args:
+        pessimistic: whether rounding only ever raised the losses (else it only ever lowered them).
+        tilt: lambda of an exponential tilt; the real mass is mass * exp(log_scale - tilt * loss).
+        log_scale: see tilt; both are 0 unless `compose` was asked to tilt.
+    """
+
+    step: float
+    lower: int
+    mass: Float64[ndarray, " losses"]
+    infinity: float
+    pessimistic: bool = True
+    tilt: float = 0.0
+    log_scale: float = 0.0
+
+    @property
+    def losses(self) -> Float64[ndarray, " losses"]:
+        return (np.arange(len(self.mass)) + self.lower) * self.step
+
+    def log_mgf(self, order: float) -> float:
+        """log E_P[exp(order * L)] over the finite losses."""
+        return float(special.logsumexp(order * self.losses, b=self.mass))
+
+
+def split(
+    losses: Float64[ndarray, " atoms"], mass: Float64[ndarray, " atoms"], *, step: float, infinity: float
+) -> LossPmf:
+    """Atoms anywhere become atoms on the grid that dominate them.
+
+    A part b of the mass p of an atom goes up to the next grid point and p - b down, so that its P-mass and
+    its Q-mass are both kept: b = p (1 - exp(floor - l)) / (1 - exp(-step)).
+    """
+    floor = np.floor(losses / step).astype(np.int64)
+    first = int(floor.min())
+    grid = np.zeros(int(floor.max()) - first + 2)
+    up = mass * rising_share(losses - floor * step, step)
+    np.add.at(grid, floor - first, mass - up)
+    np.add.at(grid, floor + 1 - first, up)
+    return LossPmf(step=step, lower=first, mass=grid, infinity=infinity)
+
+
+def rising_share(above: Float64[ndarray, " atoms"], step: float) -> Float64[ndarray, " atoms"]:
+    """The share of an atom `above` its lower grid point that goes to the upper one."""
+    share: Float64[ndarray, " atoms"] = np.clip(np.expm1(-above) / math.expm1(-step), 0.0, 1.0)
+    return share
+
+
+def compose(parts: Sequence[tuple[LossPmf, int]], *, tilt: float = 0.0, tail: float = TAIL) -> LossPmf:
+    """The loss of all parts together, part j taken count_j times: one product of Fourier transforms.
+
+    With a tilt lambda the masses are weighted by exp(lambda * loss) before the transform, which moves the
+    rounding noise of the FFT (about 1e-16 of the largest mass) out of the tail that decides a small delta.
+    """
+    step = parts[0][0].step
+    pessimistic = parts[0][0].pessimistic
+    assert all((p.step, p.tilt, p.pessimistic) == (step, 0, pessimistic) for p, _ in parts), (
+        "one grid for all"
+    )
+    log_scale = sum(count * pmf.log_mgf(tilt) for pmf, count in parts)
+    lower, upper = _window(parts, tilt, log_scale, tail)
+    length = fft.next_fast_len(max(upper - lower + 1, max(len(pmf.mass) for pmf, _ in parts)), real=True)
+    spectrum = np.ones(length // 2 + 1, dtype=complex)
+    start = 0
+    for pmf, count in parts:
+        tilted = pmf.mass * np.exp(tilt * pmf.losses - pmf.log_mgf(tilt))
+        spectrum *= fft.rfft(tilted, length) ** count
+        start += pmf.lower * count
+    mass = np.roll(fft.irfft(spectrum, length), start - lower)
+    infinity = -math.expm1(sum(count * math.log1p(-pmf.infinity) for pmf, count in parts))
+    # The transform is cyclic: what lies beyond the window came back on the other side, at the right total
+    # mass.
+    cut = tail * math.exp(min(log_scale - tilt * upper * step, 0.0)) if pessimistic else 0.0
+    return LossPmf(
+        step=step,
+        lower=lower,
+        mass=np.maximum(mass, 0.0),
+        infinity=min(infinity + cut, 1.0),
+        pessimistic=pessimistic,
+        tilt=tilt,
+        log_scale=log_scale,
+    )
+
+
+def best_tilt(parts: Sequence[tuple[LossPmf, int]], log_delta: float) -> float:
+    """The Chernoff order of the tail of mass delta: argmin_a (log E[exp(a L)] - log delta) / a."""
+    orders = _orders(parts)
+    bounds = [(sum(n * pmf.log_mgf(order) for pmf, n in parts) - log_delta) / order for order in orders]
+    return float(orders[int(np.argmin(bounds))])
+
+
+def epsilon_at(pmf: LossPmf, delta: float) -> float:
+    """The smallest epsilon >= 0 whose hockey-stick divergence is at most delta."""
+    if pmf.infinity > delta:
+        return math.inf
+    losses, above, weighted = _tails(pmf)
+    excess = above - weighted + pmf.infinity  # delta(epsilon) at every grid point
+    inside = np.flatnonzero(excess <= delta)
+    if len(inside) == 0:
+        return max(0.0, float(losses[-1]))
+    j = int(inside[0])
+    rest = above[j] + pmf.infinity - delta
+    if j == 0 or rest <= 0 or weighted[j] == 0:
+        # Below the window nothing is known: only its first point can be claimed.
+        return max(0.0, float(losses[j]))
+    return max(0.0, float(losses[j] + math.log(rest / weighted[j])))
+
+
+def delta_at(pmf: LossPmf, epsilon: float) -> float:
+    """The hockey-stick divergence E_P[(1 - exp(epsilon - L))_+]."""
+    losses = pmf.losses
+    over = losses > epsilon
+    log_mass = pmf.log_scale - pmf.tilt * losses[over]
+    gain = -np.expm1(epsilon - losses[over])
+    return float(min(pmf.infinity + np.sum(pmf.mass[over] * np.exp(log_mass) * gain), 1.0))
+
+
+def _tails(
+    pmf: LossPmf,
+) -> tuple[Float64[ndarray, " m"], Float64[ndarray, " m"], Float64[ndarray, " m"]]:
+    """Losses s_j >= 0 (and one below), mass U_j = sum_{i>=j} m_i and V_j = sum_{i>=j} m_i exp(s_j - s_i)."""
+    keep = max(0, min(-pmf.lower - 1, len(pmf.mass) - 1))
+    losses = pmf.losses[keep:]
+    mass = pmf.mass[keep:] * np.exp(pmf.log_scale - pmf.tilt * losses)
+    above = np.cumsum(mass[::-1])[::-1]
+    # V_j = m_j + exp(-step) V_{j+1}: a filter, because exp(s_j) alone overflows for large losses.
+    weighted = signal.lfilter([1.0], [1.0, -math.exp(-pmf.step)], mass[::-1])[::-1]
+    return losses, above, weighted
+
+
+def _orders(parts: Sequence[tuple[LossPmf, int]]) -> Float64[ndarray, " orders"]:
+    """Chernoff orders worth trying: up to the best one of a Gaussian sum, down to those of a skewed one."""
+    deviation = math.sqrt(sum(count * _variance(pmf) for pmf, count in parts)) or parts[0][0].step
+    gaussian = math.sqrt(-2 * math.log(TAIL)) / deviation
+    return np.geomspace(min(0.1 * gaussian, 1.0), 4 * gaussian, 32)
+
+
+def _variance(pmf: LossPmf) -> float:
+    total = float(pmf.mass.sum())
+    mean = float(pmf.mass @ pmf.losses) / total
+    return float(pmf.mass @ (pmf.losses - mean) ** 2) / total
+
+
+def _window(
+    parts: Sequence[tuple[LossPmf, int]], tilt: float, log_scale: float, tail: float
+) -> tuple[int, int]:
+    """Grid indices beyond which the tilted sum has at most `tail` mass, half on each side, by Chernoff."""
+    step = parts[0][0].step
+    lower = sum(pmf.lower * count for pmf, count in parts)
+    upper = sum((pmf.lower + len(pmf.mass) - 1) * count for pmf, count in parts)
+    room = -math.log(tail / 2)
+    for order in _orders(parts):
+        for sign in (1.0, -1.0):
+            growth = sum(n * pmf.log_mgf(tilt + sign * order) for pmf, n in parts) - log_scale
+            bound = sign * (growth + room) / (order * step)
+            if sign > 0:
+                upper = min(upper, math.ceil(bound))
+            else:
+                lower = max(lower, math.floor(bound))
+    return lower, max(upper, lower)

@@ -1,0 +1,212 @@
+"""The dominating pair of one step as losses on a grid: Gaussian, Mallows selection, subsampled product."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float64, Int64
+from numpy import ndarray
+from scipy import special
+
+from quietgrad.accounting.events import Event, Gaussian, Joint, MallowsSelection
+from quietgrad.accounting.losses import LossPmf, compose, rising_share, split
+
+# The Gaussian is cut where less than 1e-23 of its mass is left; the cut part counts as loss +inf.
+REACH = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepLoss:
+    """One step's loss in both directions: a record taken away (`remove`) and its mirror (`add`)."""
+
+    remove: LossPmf
+    add: LossPmf
+
+
+def step_loss(event: Event, rate: float, step: float, *, pessimistic: bool = True) -> StepLoss:
+    """The privacy loss of one Poisson-subsampled event on a grid of width `step`.
+
+    Optimistic estimates leave the selections out: forgetting them is a post-processing, so they are lower
+    bounds.
+    """
+    gaussian, selections = parts_of(event)
+    if gaussian is not None and not (selections and pessimistic):
+        return gaussian_loss(gaussian.noise_multiplier, rate, step, pessimistic=pessimistic)
+    if not (selections and pessimistic):
+        nothing = LossPmf(step=step, lower=0, mass=np.ones(1), infinity=0.0, pessimistic=pessimistic)
+        return StepLoss(remove=nothing, add=nothing)
+    fine = min(step, deviation(event, 1.0) / 200)
+    return subsample(product_loss(event, fine), rate, step)
+
+
+def gaussian_loss(noise_multiplier: float, rate: float, step: float, *, pessimistic: bool = True) -> StepLoss:
+    """The subsampled Gaussian, N(0,1) against (1-q) N(0,1) + q N(1/sigma,1), by exact masses of the cells.
+
+    remove: l(z) = log(1 - q + q exp(z/sigma - 1/(2 sigma^2))); add: -l(z).
+    """
+    shift = 1 / noise_multiplier
+    bottom, top = _subsampled(np.array([-REACH, REACH]) * shift + np.array([-1, 1]) * shift**2 / 2, rate)
+    edges = np.arange(math.floor(bottom / step), math.ceil(top / step) + 1)
+    z = _unsubsampled(edges * step, rate, shift)
+    without = _normal_mass(z[:-1], z[1:])
+    with_record = _normal_mass(z[:-1] - shift, z[1:] - shift)
+    mixture = (1 - rate) * without + rate * with_record
+    # What the edges leave out: below, it is rounded up into the first cell; above, it counts as infinite.
+    below = float(special.ndtr(z[0])), float(special.ndtr(z[0] - shift))
+    above = float(special.ndtr(-z[-1])), float(special.ndtr(shift - z[-1]))
+    remove = _from_cells(
+        edges, mixture, without, step, low=_mix(below, rate), high=_mix(above, rate), pessimistic=pessimistic
+    )
+    add = _from_cells(
+        -edges[::-1], without[::-1], mixture[::-1], step, low=above[0], high=below[0], pessimistic=pessimistic
+    )
+    return StepLoss(remove=remove, add=add)
+
+
+def mallows_loss(selection: MallowsSelection) -> LossPmf:
+    """The loss of all groups of a selection, exactly on a grid of width 2 theta."""
+    return compose([(group_loss(selection), selection.groups)])
+
+
+def group_loss(selection: MallowsSelection) -> LossPmf:
+    """One group of a selection: loss 2 theta (h1 - h2).
+
+    The worst neighbours have disjoint top sets A1, A2 (disjoint complements if more than half is kept); h1,
+    h2 are how many of A1, A2 were drawn: Pr[h1, h2] ~ C(K,h1) C(K,h2) C(l-2K, K-h1-h2) exp(2 theta h1).
+    """
+    kept = min(selection.kept, selection.group_size - selection.kept)
+    others = selection.group_size - 2 * kept
+    h1, h2 = (axis.ravel() for axis in np.indices((kept + 1, kept + 1)))
+    valid = (h1 + h2 <= kept) & (kept - h1 - h2 <= others)
+    h1, h2 = h1[valid], h2[valid]
+    log_weight = _log_choose(kept, h1) + _log_choose(kept, h2) + _log_choose(others, kept - h1 - h2)
+    log_weight = log_weight + 2 * selection.theta * h1
+    mass = np.zeros(2 * kept + 1)
+    np.add.at(mass, h1 - h2 + kept, np.exp(log_weight - special.logsumexp(log_weight)))
+    return LossPmf(step=2 * selection.theta, lower=-kept, mass=mass, infinity=0.0)
+
+
+def product_loss(event: Event, step: float) -> LossPmf:
+    """Everything one batch released, before subsampling: the losses of independent releases add up."""
+    gaussian, selections = parts_of(event)
+    losses = [mallows_loss(selection) for selection in selections]
+    pmfs = [split(loss.losses, loss.mass, step=step, infinity=loss.infinity) for loss in losses]
+    if gaussian is not None:
+        pmfs.append(gaussian_loss(gaussian.noise_multiplier, 1.0, step).remove)
+    return compose([(pmf, 1) for pmf in pmfs])
+
+
+def subsample(pmf: LossPmf, rate: float, step: float) -> StepLoss:
+    """Poisson subsampling of any symmetric pair: ((1-q) Q + q P, Q) and its mirror, on a new grid.
+
+    Only losses >= 0 are read from the pair; the others follow from its symmetry, Q-mass(-l) = P-mass(l),
+    because dividing a tiny P-mass by exp(l) would blow up its rounding noise.
+    """
+    start = max(0, -pmf.lower)
+    half, loss = pmf.mass[start:], pmf.losses[start:]
+    p = np.concatenate([(half * np.exp(-loss))[:0:-1], half])
+    q, loss = p[::-1], np.concatenate([-loss[:0:-1], loss])
+    only = max(pmf.infinity, 1.0 - float(p.sum()))  # P-mass that Q never shows, and by symmetry the reverse
+    if rate == 1:
+        full = split(loss, p, step=step, infinity=only)
+        return StepLoss(remove=full, add=full)
+    # Where only Q has mass the loss is log(1 - q): one more atom.
+    loss = np.append(_subsampled(loss, rate), math.log1p(-rate))
+    p, q = np.append(p, 0.0), np.append(q, only)
+    remove = split(loss, (1 - rate) * q + rate * p, step=step, infinity=rate * only)
+    return StepLoss(remove=remove, add=split(-loss, q, step=step, infinity=0.0))
+
+
+def deviation(event: Event, rate: float) -> float:
+    """About the standard deviation of one step's loss: sets the grid, never the answer."""
+    gaussian, selections = parts_of(event)
+    squared = sum(8 * _selection_zcdp(selection) for selection in selections) / 4
+    if gaussian is not None:
+        squared += gaussian.noise_multiplier**-2
+    z = np.linspace(-8, 8, 801)
+    weight = np.exp(-(z**2) / 2)
+    base = math.sqrt(squared)
+    losses = _subsampled(np.concatenate([base * z - squared / 2, base * z + squared / 2]), rate)
+    weights = np.concatenate([(1 - rate) * weight, rate * weight])
+    weights /= weights.sum()
+    return float(np.sqrt(weights @ (losses - weights @ losses) ** 2))
+
+
+def parts_of(event: Event) -> tuple[Gaussian | None, tuple[MallowsSelection, ...]]:
+    """The Gaussian and the selections with a price inside an event."""
+    if isinstance(event, Gaussian):
+        return event, ()
+    selections = event.selections if isinstance(event, Joint) else (event,)
+    priced = tuple(s for s in selections if s.theta > 0 and 0 < s.kept < s.group_size)
+    return (event.gaussian if isinstance(event, Joint) else None), priced
+
+
+def _selection_zcdp(selection: MallowsSelection) -> float:
+    """Small-theta zCDP of all groups: 4 theta^2 min(K, l-K) p (1-p) l / (l-1) each, p = K / l."""
+    size, kept = selection.group_size, min(selection.kept, selection.group_size - selection.kept)
+    share = kept / size
+    return selection.groups * 4 * selection.theta**2 * kept * share * (1 - share) * size / max(size - 1, 1)
+
+
+def _from_cells(
+    edges: Int64[ndarray, " m+1"],
+    upper: Float64[ndarray, " m"],
+    lower: Float64[ndarray, " m"],
+    step: float,
+    *,
+    low: float,
+    high: float,
+    pessimistic: bool,
+) -> LossPmf:
+    """Masses of the cells between grid points, split to a cell's ends so that P- and Q-mass are both kept.
+
+    What lies beyond the edges (`low`, `high`) is rounded up: to the first edge and to infinity. Optimistic
+    estimates round everything down instead.
+    """
+    start = edges[:-1] * step
+    seen = (upper > 0) & (lower > 0)
+    loss = np.where(seen, np.log(np.where(seen, upper, 1.0) / np.where(seen, lower, 1.0)), start + step)
+    mass = np.append(upper, 0.0)
+    if not pessimistic:
+        mass[-1] = high
+        return LossPmf(step=step, lower=int(edges[0]), mass=mass, infinity=0.0, pessimistic=False)
+    up = upper * rising_share(loss - start, step)
+    mass[:-1] -= up
+    mass[1:] += up
+    mass[0] += low
+    return LossPmf(step=step, lower=int(edges[0]), mass=mass, infinity=high)
+
+
+def _subsampled(loss: Float64[ndarray, " m"], rate: float) -> Float64[ndarray, " m"]:
+    """log(1 - q + q exp(l)), without overflow."""
+    if rate == 1:
+        return loss
+    return np.logaddexp(math.log1p(-rate), math.log(rate) + loss)
+
+
+def _unsubsampled(loss: Float64[ndarray, " m"], rate: float, shift: float) -> Float64[ndarray, " m"]:
+    """The z with log(1 - q + q exp(shift z - shift^2 / 2)) = loss; -inf for losses below log(1 - q)."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        small = np.log1p(np.expm1(np.minimum(loss, 1.0)) / rate)
+        large = loss - math.log(rate) + np.log1p(-(1 - rate) * np.exp(-np.maximum(loss, 1.0)))
+    base = np.where(loss < 1.0, small, large)
+    z: Float64[ndarray, " m"] = (np.where(np.isnan(base), -np.inf, base) + shift**2 / 2) / shift
+    return z
+
+
+def _normal_mass(a: Float64[ndarray, " m"], b: Float64[ndarray, " m"]) -> Float64[ndarray, " m"]:
+    """Phi(b) - Phi(a), from the nearer tail so that small masses keep their digits."""
+    return np.where(a > 0, special.ndtr(-a) - special.ndtr(-b), special.ndtr(b) - special.ndtr(a))
+
+
+def _mix(masses: tuple[float, float], rate: float) -> float:
+    return (1 - rate) * masses[0] + rate * masses[1]
+
+
+def _log_choose(n: int, k: Float64[ndarray, " m"]) -> Float64[ndarray, " m"]:
+    logs: Float64[ndarray, " m"] = (
+        special.gammaln(n + 1) - special.gammaln(k + 1) - special.gammaln(n - k + 1)
+    )
+    return logs
