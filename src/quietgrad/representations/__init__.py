@@ -1,0 +1,1 @@
+"""Maps of per-sample gradients into the space where noise is paid."""

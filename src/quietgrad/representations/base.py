@@ -1,0 +1,47 @@
+"""What a representation is: a map of each sample's gradient, chosen from public knowledge only."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from quietgrad.gradients.base import Blocks
+from quietgrad.stages import PerSampleGrads, Public, Released, Space
+
+State = dict[str, Any]
+"""What a representation remembers between steps: tensors, numbers, strings, and dicts or lists of them
+(it is saved with `torch.save` and loaded with `weights_only=True`)."""
+
+
+class Codec(ABC):
+    """One step's map into the space where noise is paid, and back."""
+
+    space: Space
+    """The blocks it produces."""
+
+    @abstractmethod
+    def encode(self, grads: PerSampleGrads) -> PerSampleGrads:
+        """Map every sample's gradient; row i depends on sample i alone. May be non-linear."""
+
+    @abstractmethod
+    def decode(self, released: Released) -> Blocks | None:
+        """Back to the blocks that `encode` took; None for a release that only feeds the state."""
+
+
+class Representation(ABC):
+    """Chooses each step's codec. Sees `Public` only, never the batch."""
+
+    def init(self, public: Public) -> State:
+        """The state before the first step."""
+        return {}
+
+    @abstractmethod
+    def refresh(self, public: Public, state: State) -> Codec:
+        """Called once per logical step and shared by all releases that hold this same object.
+
+        May update `state` in place (cached bases, W_0, energies); builds on another representation's codec
+        through `public.codec(other)`.
+        """
+
+    def observe(self, public: Public, state: State, released: Released) -> None:
+        """Learn from what was released (public), before decoding; may update `state` in place."""

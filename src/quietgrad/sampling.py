@@ -1,0 +1,216 @@
+"""Poisson batches: each step draws each record independently with probability q.
+
+Formal guarantee: the draw of a step is independent of the data and of all other draws. It is made as Binomial(N, q)
+followed by a uniform subset of that size, which is the same distribution at the cost of the batch instead of of N.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler, TensorDataset, default_collate
+
+from quietgrad.noise import fresh_generator
+
+
+class PoissonSampler(Sampler[list[int]]):
+    """Index lists of Poisson draws, for `DataLoader(batch_sampler=…)`.
+
+    Each iteration goes on where the last one stopped, until `steps` draws were made in all.
+
+    Args:
+        records: N, the number of records. It is public (neighbours are zero-out).
+        rate: q in (0, 1].
+        steps: how many draws the plan has.
+        seed: makes the draws reproducible and the run not private; leave it out for OS entropy.
+    """
+
+    def __init__(self, records: int, *, rate: float, steps: int, seed: int | None = None) -> None:
+        if records < 1:
+            raise ValueError(f"Expected records >= 1, got {records}. Is the training set empty?")
+        if not 0 < rate <= 1:
+            raise ValueError(f"Expected rate in (0, 1], got {rate}. It is the expected batch size divided by N.")
+        if steps < 1:
+            raise ValueError(f"Expected steps >= 1, got {steps}.")
+        self.records, self.rate, self.steps = records, float(rate), int(steps)
+        self.private = seed is None
+        self._rng = fresh_generator() if seed is None else np.random.Generator(np.random.PCG64DXSM(seed))
+        self._sizes: deque[int] = deque()
+        self._next = 0
+        self._first_known = 0
+
+    @property
+    def expected_batch(self) -> float:
+        """qN, the constant every release is divided by."""
+        return self.rate * self.records
+
+    def rows(self, step: int) -> int | None:
+        """How many rows were drawn for a step; None if it was not drawn yet. Private."""
+        while self._first_known < step and self._sizes:
+            self._sizes.popleft()
+            self._first_known += 1
+        return self._sizes[0] if self._first_known == step and self._sizes else None
+
+    def skip_to(self, step: int) -> None:
+        """Go on at a later step of the plan (after a resume), with fresh draws."""
+        self._next = self._first_known = step
+        self._sizes.clear()
+
+    def draw(self) -> list[int]:
+        """The record numbers of one step, ascending."""
+        size = int(self._rng.binomial(self.records, self.rate))
+        chosen = self._rng.choice(self.records, size, replace=False, shuffle=False)
+        chosen.sort()
+        indices: list[int] = chosen.tolist()
+        return indices
+
+    def __iter__(self) -> Iterator[list[int]]:
+        if self._next >= self.steps:
+            raise ValueError(
+                f"All {self.steps} planned steps were drawn. Plan more steps before calibrating; ε covers the plan only."
+            )
+        while self._next < self.steps:
+            indices = self.draw()
+            self._sizes.append(len(indices))
+            self._next += 1
+            yield indices
+
+    def __len__(self) -> int:
+        return self.steps - self._next
+
+
+class ReplayedSampler(PoissonSampler):
+    """Explicit draws, for audits that compare neighbouring runs; never private."""
+
+    def __init__(self, records: int, draws: Sequence[Sequence[int]], *, rate: float) -> None:
+        super().__init__(records, rate=rate, steps=len(draws), seed=0)
+        self._draws = [list(draw) for draw in draws]
+
+    def draw(self) -> list[int]:
+        return self._draws[self._next]
+
+
+class Batch:
+    """The records of one Poisson draw; split into micro-batches as memory allows."""
+
+    def __init__(self, rows: int, take: Callable[[int, int], Any]) -> None:
+        self._rows, self._take = rows, take
+        self.outstanding = 0
+        """Rows of the micro-batch that was handed out and has not gone through `backward` yet."""
+        self.guarded = False
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def split(self, size: int) -> Iterator[Any]:
+        """Micro-batches of at most `size` rows, as the data set collates them; none for an empty batch."""
+        if size < 1:
+            raise ValueError(f"Expected a micro-batch size >= 1, got {size}.")
+        for start in range(0, self._rows, size):
+            if self.guarded and self.outstanding:
+                raise ValueError(
+                    "The last micro-batch has not gone through private.backward(losses) yet. Pass each one before "
+                    "taking the next: its rows count exactly once."
+                )
+            stop = min(start + size, self._rows)
+            self.outstanding = stop - start
+            yield self._take(start, stop)
+
+
+class PoissonBatches:
+    """Poisson draws from a map-style data set, to iterate over.
+
+        for batch in batches:
+            for x, y in batch.split(256): ...
+
+    Args:
+        dataset: any map-style data set; a TensorDataset takes a fast path.
+        rate: q, the probability of each record.
+        steps: how many batches in all; the privacy budget is planned for exactly these.
+        seed: reproducible draws, not private; leave it out for OS entropy.
+        workers: processes that load records ahead.
+    """
+
+    def __init__(
+        self, dataset: Dataset[Any], *, rate: float, steps: int, seed: int | None = None, workers: int = 0
+    ) -> None:
+        self.dataset, self.workers = dataset, workers
+        self.sampler = PoissonSampler(len(dataset), rate=rate, steps=steps, seed=seed)  # type: ignore[arg-type]
+        self.current: Batch | None = None
+        self._guard: Callable[[], None] | None = None
+
+    @classmethod
+    def replay(cls, dataset: Dataset[Any], draws: Sequence[Sequence[int]], *, rate: float) -> PoissonBatches:
+        """Batches with explicit draws, for audits; marked not private."""
+        batches = cls(dataset, rate=rate, steps=len(draws))
+        batches.sampler = ReplayedSampler(batches.sampler.records, draws, rate=rate)
+        return batches
+
+    @property
+    def rate(self) -> float:
+        return self.sampler.rate
+
+    @property
+    def steps(self) -> int:
+        return self.sampler.steps
+
+    def guard(self, check: Callable[[], None] | None) -> None:
+        """Have `check` called before each draw; the Privatizer refuses a draw before the last release."""
+        self._guard = check
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+    def __iter__(self) -> Iterator[Batch]:
+        loaded = self._tensor_batches() if _is_tensors(self.dataset) else self._collated_batches()
+        while True:
+            if self._guard is not None:
+                self._guard()
+            batch = next(loaded, None)
+            if batch is None:
+                return
+            batch.guarded = self._guard is not None
+            self.current = batch
+            yield batch
+
+    def _tensor_batches(self) -> Iterator[Batch]:
+        tensors: tuple[Tensor, ...] = self.dataset.tensors  # type: ignore[attr-defined]
+        for indices in self.sampler:
+            rows = torch.tensor(indices, dtype=torch.long)
+            yield Batch(len(indices), lambda a, b, rows=rows: [t[rows[a:b].to(t.device)] for t in tensors])  # type: ignore[misc]
+
+    def _collated_batches(self) -> Iterator[Batch]:
+        loader = DataLoader(
+            self.dataset, batch_sampler=self.sampler, collate_fn=_as_list, num_workers=self.workers
+        )
+        for records in loader:
+            yield Batch(len(records), lambda a, b, records=records: default_collate(records[a:b]))  # type: ignore[misc]
+
+
+def _is_tensors(dataset: Dataset[Any]) -> bool:
+    # A subclass may override __getitem__ (augmentation), so only the class itself is known to be plain indexing.
+    return type(dataset) is TensorDataset
+
+
+def _as_list(records: list[Any]) -> list[Any]:
+    return records
+
+
+def collate_possibly_empty(dataset: Dataset[Any]) -> Callable[[list[Any]], Any]:
+    """`collate_fn` for a DataLoader over a PoissonSampler: an empty draw becomes tensors of zero rows.
+
+    The shapes come from record 0; its values are thrown away.
+    """
+
+    def collate(records: list[Any]) -> Any:
+        if records:
+            return default_collate(records)
+        template = default_collate([dataset[0]])
+        return torch.utils._pytree.tree_map(lambda leaf: leaf[:0], template)
+
+    return collate

@@ -1,0 +1,169 @@
+"""Values that change over training by a plan fixed before it.
+
+Clip bounds and noise factors are asked step by step; freeze rates and pruning ratios epoch by epoch. `PerEpoch` turns
+a schedule over epochs into one over steps, which also keeps the ledger's phases few.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from dataclasses import dataclass
+
+
+class Schedule(ABC):
+    """A number per step, known before training; a frozen dataclass, so that a ledger can describe it."""
+
+    @abstractmethod
+    def at(self, step: int) -> float:
+        """The value at a step (or an epoch, where the user of the schedule says so), counted from 0."""
+
+    @property
+    @abstractmethod
+    def settled(self) -> int:
+        """The first step from which on the value stays what it is."""
+
+
+def value_at(value: float | Schedule, step: int) -> float:
+    """A plain number, or a schedule's value at this step."""
+    return value.at(step) if isinstance(value, Schedule) else float(value)
+
+
+@dataclass(frozen=True)
+class Linear(Schedule):
+    """start + (end − start)·min(t/length, 1)."""
+
+    start: float
+    end: float
+    length: int
+
+    def __post_init__(self) -> None:
+        _check_length("length", self.length)
+
+    def at(self, step: int) -> float:
+        return self.start + (self.end - self.start) * min(step / self.length, 1.0)
+
+    @property
+    def settled(self) -> int:
+        return self.length
+
+
+@dataclass(frozen=True)
+class Exponential(Schedule):
+    """start·(end/start)^min(t/length, 1)."""
+
+    start: float
+    end: float
+    length: int
+
+    def __post_init__(self) -> None:
+        _check_length("length", self.length)
+        if not (self.start > 0 and self.end > 0):
+            raise ValueError(
+                f"Expected start > 0 and end > 0, got {self.start} and {self.end}. Exponential decay never reaches 0; "
+                "use Linear for that."
+            )
+
+    def at(self, step: int) -> float:
+        return float(self.start * (self.end / self.start) ** min(step / self.length, 1.0))
+
+    @property
+    def settled(self) -> int:
+        return self.length
+
+
+@dataclass(frozen=True)
+class Cooling(Schedule):
+    """Random Freeze's gradual cooling: r(e) = r*·min(e/(e* − 1), 1).
+
+    Args:
+        rate: r*, the final freeze rate.
+        epochs: e*, the epochs it takes; 1 starts at r*.
+    """
+
+    rate: float
+    epochs: int
+
+    def __post_init__(self) -> None:
+        _check_length("epochs", self.epochs)
+
+    def at(self, step: int) -> float:
+        return self.rate if step >= self.settled else self.rate * step / (self.epochs - 1)
+
+    @property
+    def settled(self) -> int:
+        return self.epochs - 1
+
+
+@dataclass(frozen=True)
+class Piecewise(Schedule):
+    """values[j] from boundaries[j − 1] up to, not including, boundaries[j]."""
+
+    values: tuple[float, ...]
+    boundaries: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", tuple(self.values))
+        object.__setattr__(self, "boundaries", tuple(self.boundaries))
+        rising = all(a < b for a, b in zip((0, *self.boundaries), self.boundaries, strict=False))
+        if len(self.values) != len(self.boundaries) + 1 or not rising:
+            raise ValueError(
+                f"Expected one value more than rising boundaries > 0, got values={self.values} and "
+                f"boundaries={self.boundaries}."
+            )
+
+    def at(self, step: int) -> float:
+        return float(self.values[bisect_right(self.boundaries, step)])
+
+    @property
+    def settled(self) -> int:
+        return self.boundaries[-1] if self.boundaries else 0
+
+
+@dataclass(frozen=True)
+class Complement(Schedule):
+    """1 − schedule: the freeze rate of a ratio that is kept."""
+
+    schedule: Schedule
+
+    def at(self, step: int) -> float:
+        return 1.0 - self.schedule.at(step)
+
+    @property
+    def settled(self) -> int:
+        return self.schedule.settled
+
+
+@dataclass(frozen=True)
+class PerEpoch(Schedule):
+    """A schedule over epochs as one over steps: schedule(⌊t·q⌋).
+
+    Args:
+        schedule: counts epochs.
+        rate: q of the batches.
+    """
+
+    schedule: Schedule
+    rate: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate <= 1:
+            raise ValueError(f"Expected rate in (0, 1], got {self.rate}. Pass the rate of the batches.")
+
+    def at(self, step: int) -> float:
+        return self.schedule.at(epoch_of(step, self.rate))
+
+    @property
+    def settled(self) -> int:
+        return math.ceil(self.schedule.settled / self.rate - 1e-9)
+
+
+def epoch_of(step: int, rate: float) -> int:
+    """Completed passes over the data in expectation; the same rounding as `Public.epoch`."""
+    return int(step * rate + 1e-9)
+
+
+def _check_length(name: str, value: int) -> None:
+    if int(value) != value or value < 1:
+        raise ValueError(f"Expected {name} to be a whole number >= 1, got {value}.")

@@ -1,0 +1,39 @@
+"""Every method, built for the small world of `tests/cases/world.py`. A new method joins by one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import quietgrad as qg
+from quietgrad.mechanism import Mechanism
+
+
+@dataclass(frozen=True)
+class MethodCase:
+    """A method for the laws.
+
+    Args:
+        name: shown in the test's id.
+        build: the mechanism with the given clip bound on its (first) release; not calibrated.
+        unbiased: with σ=0 and a huge clip it returns the mean gradient exactly.
+    """
+
+    name: str
+    build: Callable[[float], Mechanism]
+    unbiased: bool = False
+
+
+METHODS: list[MethodCase] = [
+    MethodCase("dp_sgd", lambda clip: qg.methods.dp_sgd(clip=clip), unbiased=True),
+    MethodCase(
+        "dp_sgd_per_group",
+        lambda clip: qg.methods.dp_sgd(clip=qg.PerGroupClip({"": clip, "head.": 2 * clip})),
+        unbiased=True,
+    ),
+    MethodCase("dp_sgd_automatic", lambda clip: qg.methods.dp_sgd(clip=qg.AutomaticClip(clip))),
+]
+
+
+def method_ids(case: MethodCase) -> str:
+    return case.name

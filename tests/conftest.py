@@ -1,0 +1,13 @@
+"""Tests run in two processes on small tensors; more threads would only get in each other's way."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)

@@ -1,0 +1,81 @@
+"""Law 3: neighbouring runs with the same randomness differ only through the clipped sums."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from quietgrad.gradients.base import Blocks
+from quietgrad.noise import SeededSource
+from quietgrad.research import Observer
+from quietgrad.stages import Released
+from tests.cases.methods import METHODS, MethodCase, method_ids
+from tests.cases.world import privatizer, run
+
+WITH = [[0, 3, 5], [5], [1, 2, 5, 9], [7]]
+WITHOUT = [[row for row in draw if row != 5] for draw in WITH]
+
+
+class CountingSource(SeededSource):
+    """Remembers how many normals were asked for, in order."""
+
+    def __init__(self) -> None:
+        super().__init__(11)
+        self.asked: list[int] = []
+
+    def normals(self, count: int) -> Tensor:
+        self.asked.append(count)
+        return super().normals(count)
+
+
+class FirstStep(Observer):
+    """The released blocks of the first step, before the model changes."""
+
+    def __init__(self) -> None:
+        self.released: list[Released] = []
+
+    def step(self, step: int, released: list[Released], update: Blocks) -> None:
+        if step == 0:
+            self.released = released
+
+
+def traced_run(case: MethodCase, draws: list[list[int]], micro: int = 2):  # type: ignore[no-untyped-def]
+    source, first = CountingSource(), FirstStep()
+    sums: list[list[Tensor]] = []
+    mechanism = case.build(0.5).with_noise(2.0)
+    with privatizer(mechanism, draws, source=source, research=True) as (private, batches, model):
+        private.watch(first)
+        release = private._add_noise
+
+        def spy(index: int) -> Released:
+            if private.step == 0:
+                sums.append([block.clone() for block in private._sums[index].blocks.values()])
+            return release(index)
+
+        private._add_noise = spy  # type: ignore[method-assign]
+        run(private, batches, model, micro=micro, lr=0.05)
+        ledger = private._ledger.phases
+    return source.asked, ledger, first.released, sums
+
+
+@pytest.mark.parametrize("case", METHODS, ids=method_ids)
+def test_same_draws_same_ledger_and_a_difference_only_in_the_sums(case: MethodCase) -> None:
+    asked, ledger, released, sums = traced_run(case, WITH)
+    asked_without, ledger_without, released_without, sums_without = traced_run(case, WITHOUT)
+    assert asked == asked_without
+    assert asked, "noise was never drawn"
+    assert ledger == ledger_without
+    divisor = 0.25 * 40
+    for a, b, sum_a, sum_b in zip(released, released_without, sums, sums_without, strict=True):
+        assert a.std == b.std
+        assert a.sensitivity == b.sensitivity
+        for got_a, got_b, s_a, s_b in zip(a.blocks.values(), b.blocks.values(), sum_a, sum_b, strict=True):
+            assert torch.allclose(got_a - got_b, (s_a - s_b) / divisor, atol=1e-6)
+
+
+@pytest.mark.parametrize("case", METHODS, ids=method_ids)
+def test_an_empty_batch_draws_noise_and_counts(case: MethodCase) -> None:
+    asked, ledger, *_ = traced_run(case, [[], []])
+    assert len(asked) >= 2
+    assert sum(phase.count for phase in ledger) == 2
