@@ -1,0 +1,93 @@
+"""DP-PowerSGD: DP-SGD followed by PowerSGD's low-rank projection (Vogels, Karimireddy, Jaggi 2019; the baseline of Yu
+et al. 2021).
+
+    g̃ = (Σ_i clip_C(g_i) + σC·z) / qN                          the whole gradient
+    M = g̃ (+ e),  P = orth(MQ),  Q ← MᵀP,  ĝ = PQᵀ  (, e ← M − ĝ)     for each matrix, after the release
+
+Formal guarantee: that of DP-SGD; the projection and the error that is fed back are functions of what was released.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+
+from quietgrad.clipping import Clip
+from quietgrad.gradients.base import Blocks
+from quietgrad.mechanism import Mechanism, then
+from quietgrad.methods.dp_sgd import dp_sgd
+from quietgrad.postprocess import Post
+from quietgrad.representations.base import State
+from quietgrad.representations.carriers import gaussian, orthonormal_columns
+from quietgrad.representations.matrices import as_matrix, check_rank, choose_matrices
+from quietgrad.schedules import Schedule
+from quietgrad.stages import Public
+
+SALT = 0x5053
+"""This post-processing's own stream of public randomness."""
+
+
+def dp_power_sgd(
+    *,
+    rank: int,
+    clip: float | Schedule | Clip = 1.0,
+    error_feedback: bool = False,
+    matrices: Sequence[str] | None = None,
+) -> Mechanism:
+    """The whole noisy gradient, then its best rank-r part by one power iteration.
+
+    Args:
+        rank: r, capped by each matrix's shape.
+        clip: as in `dp_sgd`.
+        error_feedback: add what the projection cut off to the next step's noisy gradient.
+        matrices: names of the projected parameters, `*` matching anything. Left out: every matrix that gets at least
+            twice smaller, except the last one, the classifier.
+    """
+    chosen = None if matrices is None else tuple(matrices)
+    mechanism = then(
+        dp_sgd(clip=clip), PowerProjection(rank=rank, error_feedback=error_feedback, matrices=chosen)
+    )
+    return Mechanism(name="dp_power_sgd", releases=mechanism.releases, post=mechanism.post)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PowerProjection(Post):
+    """ĝ = PQᵀ for each chosen matrix, started from the last step's Q; see the module's equations."""
+
+    rank: int
+    error_feedback: bool = False
+    matrices: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        check_rank(self.rank)
+
+    def init(self, public: Public) -> State:
+        ranks = choose_matrices(public.parameters, self.rank, self.matrices)
+        rng = public.generator(SALT)
+        weights = {name: as_matrix(public.parameters[name]) for name in ranks}
+        state: State = {
+            "start": {name: gaussian((w.shape[1], ranks[name]), w, rng) for name, w in weights.items()},
+        }
+        if self.error_feedback:
+            state["error"] = {name: w.new_zeros(w.shape) for name, w in weights.items()}
+        return state
+
+    def apply(self, blocks: Blocks, public: Public, state: State) -> Blocks:
+        return {
+            name: self._project(name, block, public, state) if name in state["start"] else block
+            for name, block in blocks.items()
+        }
+
+    def _project(self, name: str, block: Tensor, public: Public, state: State) -> Tensor:
+        matrix = as_matrix(block) + (state["error"][name] if self.error_feedback else 0.0)
+        left: Float[Tensor, "o r"] = orthonormal_columns(
+            matrix @ state["start"][name], public.generator(SALT)
+        )
+        state["start"][name] = matrix.T @ left
+        projected: Float[Tensor, "o i"] = left @ state["start"][name].T
+        if self.error_feedback:
+            state["error"][name] = matrix - projected
+        return projected.reshape(block.shape)
