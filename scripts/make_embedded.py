@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from quietgrad.lab.data.examples import Examples, digests
-from quietgrad.lab.data.idx import IdxReader
-from quietgrad.lab.data.splitting import balanced_rows, without_content
+from quietgrad.lab.data.examples import Examples
+from quietgrad.lab.data.idx import FASHION_MNIST
+from quietgrad.lab.data.splitting import Pool, balanced_rows
 
 SEED = 20_260_101
 PER_CLASS = {"private": 1_200, "public": 20, "test": 200}
@@ -26,10 +26,10 @@ def choose(train: Examples, test: Examples) -> tuple[Examples, Examples, Example
     """Class-balanced private, public and test examples without common content."""
     rng = np.random.default_rng(SEED)
     test_part = test.take(balanced_rows(test.labels, PER_CLASS["test"], rng))
-    pool = without_content(train, set(digests(test_part.inputs)))
-    public = pool.take(balanced_rows(pool.labels, PER_CLASS["public"], rng))
-    pool = without_content(pool, set(digests(public.inputs)))
-    private = pool.take(balanced_rows(pool.labels, PER_CLASS["private"], rng))
+    pool = Pool(train)
+    pool.exclude(test_part.inputs)
+    public = pool.draw(balanced_rows(pool.examples.labels, PER_CLASS["public"], rng))
+    private = pool.draw(balanced_rows(pool.examples.labels, PER_CLASS["private"], rng))
     return private, public, test_part
 
 
@@ -41,11 +41,12 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--out", type=Path, default=TARGET)
     arguments = parser.parse_args()
-    reader = IdxReader("fashion-mnist")
-    folder = reader.locate(arguments.data_dir)
+    folder = FASHION_MNIST.locate(arguments.data_dir)
     if folder is None:
         parser.error(f"no Fashion-MNIST in {arguments.data_dir}")
-    private, public, test = choose(*reader.read(folder))
+    source = FASHION_MNIST.read(folder)
+    assert source.test is not None
+    private, public, test = choose(source.train, source.test)
     np.savez_compressed(
         arguments.out,
         private_x=private.inputs,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +11,8 @@ import numpy as np
 from quietgrad.lab.data.errors import DataError
 from quietgrad.lab.data.examples import Examples, checked
 from quietgrad.lab.data.files import plain_or_gzipped, read_bytes, require
+from quietgrad.lab.data.normalisation import FASHION_CONSTANTS, MNIST_CONSTANTS
+from quietgrad.lab.data.source import Reader, Source
 
 NUM_CLASSES = 10
 FILES = {
@@ -26,6 +28,8 @@ FOLDERS = {
     "mnist": ("MNIST/raw", "MNIST", "mnist"),
     "fashion-mnist": ("FashionMNIST/raw", "FashionMNIST", "fashion-mnist", "fashion_mnist"),
 }
+# Each one is scaled with the other's constants: those owe nothing to the private records.
+NORMALISATIONS = {"mnist": FASHION_CONSTANTS, "fashion-mnist": MNIST_CONSTANTS}
 
 
 def read_idx(path: Path, dimensions: int) -> np.ndarray:
@@ -57,41 +61,51 @@ def read_split(folder: Path, split: str) -> Examples:
     return checked(images[:, None], labels, NUM_CLASSES, f"{image_file} and {label_file}")
 
 
-@dataclass(frozen=True)
-class IdxReader:
-    """Finds and reads one of the two data sets, which must not be mistaken for each other."""
+def locate(name: str, root: Path) -> Path | None:
+    """The folder of the data set at or under `root`."""
+    folders = (root / sub for sub in FOLDERS[name])
+    found = next((folder for folder in folders if _has_training_images(folder)), None)
+    return found or (root if _has_training_images(root) and _is_own(name, root) else None)
 
-    name: str
 
-    def locate(self, root: Path) -> Path | None:
-        """The folder of this data set at or under `root`."""
-        folders = (root / sub for sub in FOLDERS[self.name])
-        found = next((folder for folder in folders if _has_training_images(folder)), None)
-        return found or (root if _has_training_images(root) and self._is_own(root) else None)
+def read(name: str, folder: Path) -> Source:
+    """Both splits, unless the folder holds the other data set."""
+    train, test = read_split(folder, "train"), read_split(folder, "test")
+    for other, first in FIRST_LABELS.items():
+        if other != name and _starts_with(train.labels, first):
+            raise DataError(f"{folder} holds {other}, not {name}. Ask for {other} or correct the folder.")
+    return Source(train=train, test=test, num_classes=NUM_CLASSES, normalisation=NORMALISATIONS[name])
 
-    def read(self, folder: Path) -> tuple[Examples, Examples]:
-        """Training and test examples."""
-        train, test = read_split(folder, "train"), read_split(folder, "test")
-        for other, first in FIRST_LABELS.items():
-            if other != self.name and _starts_with(train, first):
-                raise DataError(
-                    f"{folder} holds {other}, not {self.name}. Ask for {other} or correct the folder."
-                )
-        return train, test
 
-    def _is_own(self, root: Path) -> bool:
-        """Whether the files directly in `root` are this data set: by the folder's name, else by content."""
-        own_names = {part for sub in FOLDERS[self.name] for part in sub.split("/")} - {"raw"}
-        other_names = {part for subs in FOLDERS.values() for sub in subs for part in sub.split("/")} - {"raw"}
-        named = {root.name, root.parent.name} if root.name == "raw" else {root.name}
-        if named & other_names:
-            return bool(named & own_names)
-        return _starts_with(read_split(root, "train"), FIRST_LABELS[self.name])
+def _is_own(name: str, root: Path) -> bool:
+    """Whether the files directly in `root` are this data set: by the folder's name, else by content."""
+    folder_name = root.parent.name if root.name == "raw" else root.name
+    owner = next((owner for owner, names in FOLDERS.items() if folder_name in names), None)
+    if owner is not None:
+        return owner == name
+    return _starts_with(read_idx(require(root, FILES["train"][1]), 1), FIRST_LABELS[name])
 
 
 def _has_training_images(folder: Path) -> bool:
     return plain_or_gzipped(folder, FILES["train"][0]) is not None
 
 
-def _starts_with(examples: Examples, first: tuple[int, ...]) -> bool:
-    return tuple(examples.labels[: len(first)].tolist()) == first
+def _starts_with(labels: np.ndarray, first: tuple[int, ...]) -> bool:
+    return tuple(labels[: len(first)].tolist()) == first
+
+
+MNIST = Reader(
+    name="mnist",
+    title="MNIST, 60,000 + 10,000 grey images of digits",
+    locate=partial(locate, "mnist"),
+    read=partial(read, "mnist"),
+    how_to_get="put the four IDX files of MNIST, gzipped or not, into the data folder's MNIST/raw",
+)
+FASHION_MNIST = Reader(
+    name="fashion-mnist",
+    title="Fashion-MNIST, 60,000 + 10,000 grey images of clothes, 10 classes",
+    locate=partial(locate, "fashion-mnist"),
+    read=partial(read, "fashion-mnist"),
+    how_to_get="apt install dataset-fashion-mnist, or put the four IDX files of "
+    "https://github.com/zalandoresearch/fashion-mnist into the data folder's FashionMNIST/raw",
+)

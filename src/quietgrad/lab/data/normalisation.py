@@ -19,7 +19,7 @@ class Normalisation:
 
     def apply(self, images: np.ndarray) -> Tensor:
         """Scaled float32 images [n, c, h, w] from uint8 ones."""
-        scaled = torch.from_numpy(images).to(torch.float32).div_(255.0)
+        scaled = torch.tensor(images, dtype=torch.float32).div_(255.0)
         mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (self.mean, self.std))
         return scaled.sub_(mean).div_(std)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Int64
@@ -12,24 +12,39 @@ from quietgrad.lab.data.errors import DataError
 from quietgrad.lab.data.examples import Examples, digests
 
 
-def without_content(examples: Examples, taken: AbstractSet[bytes]) -> Examples:
-    """The examples whose content is not among the hashes `taken`."""
-    keep = [row for row, digest in enumerate(digests(examples.inputs)) if digest not in taken]
-    return examples.take(np.array(keep, dtype=np.int64))
+@dataclass
+class Pool:
+    """Records not yet given to a part.
+
+    Args:
+        examples: the records.
+        left_out: how many were dropped because another part has the same content.
+    """
+
+    examples: Examples
+    left_out: int = 0
+
+    def exclude(self, inputs: ndarray) -> None:
+        """Drop the records with the content of these inputs."""
+        taken = set(digests(inputs))
+        keep = [row for row, digest in enumerate(digests(self.examples.inputs)) if digest not in taken]
+        self.left_out += len(self.examples) - len(keep)
+        self.examples = self.examples.take(np.array(keep, dtype=np.int64))
+
+    def draw(self, rows: Int64[ndarray, "m"]) -> Examples:
+        """Move these rows out of the pool; records with the same content can go to no other part."""
+        drawn = self.examples.take(rows)
+        self.examples = self.examples.take(np.setdiff1d(np.arange(len(self.examples)), rows))
+        self.exclude(drawn.inputs)
+        return drawn
 
 
-def draw(
-    examples: Examples, size: int | None, rng: np.random.Generator, part: str
-) -> tuple[Examples, Examples]:
-    """A uniformly drawn subset of `size` examples (None: all, in random order), and the rest."""
-    available = len(examples)
-    wanted = available if size is None else size
-    if not 0 <= wanted <= available:
-        raise DataError(
-            f"{part}={wanted} asked for, but {available} examples are left. Ask for 0 to {available}."
-        )
-    order = rng.permutation(available)
-    return examples.take(order[:wanted]), examples.take(order[wanted:])
+def random_rows(available: int, size: int, *, part: str, seed: int) -> Int64[ndarray, "m"]:
+    """`size` of `available` row numbers, uniformly at random; each part has a random stream of its own."""
+    if not 1 <= size <= available:
+        raise DataError(f"{part}={size}, but there are {available} examples to choose from. Ask for fewer.")
+    stream = int.from_bytes(part.encode(), "big")
+    return np.random.default_rng([seed, stream]).permutation(available)[:size]
 
 
 def balanced_rows(
@@ -41,11 +56,11 @@ def balanced_rows(
     return rng.permutation(np.concatenate(chosen))
 
 
-def refuse_overlap(public: ndarray, private: ndarray) -> None:
-    """An error if any public input has the content of a private one."""
-    shared = set(digests(public)) & set(digests(private))
+def refuse_overlap(public: ndarray, other: ndarray, part: str) -> None:
+    """An error if any public input has the content of an input of the other part."""
+    shared = set(digests(public)) & set(digests(other))
     if shared:
         raise DataError(
-            f"public data overlap the private data: {len(shared)} inputs are in both. "
-            "Remove them from the public part: what is public protects nobody."
+            f"public data overlap the {part} data: {len(shared)} inputs are in both. "
+            "Remove them from the public data or take other public data."
         )

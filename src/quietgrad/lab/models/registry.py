@@ -8,10 +8,29 @@ from collections.abc import Callable, Iterable
 
 from torch import nn
 
-from quietgrad.lab.models.tanh_cnn import tanh_cnn
+from quietgrad.lab.models.bert import bert
+from quietgrad.lab.models.gep_cnn import gep_cnn
+from quietgrad.lab.models.handcrafted import feature_cnn, feature_linear, scatter_cnn, scatter_linear
+from quietgrad.lab.models.perceptrons import linear, mlp
+from quietgrad.lab.models.residual import resnet20, wrn_16_4, wrn_28_4
+from quietgrad.lab.models.tanh_cnn import end_to_end_cnn, tanh_cnn
+from quietgrad.lab.models.text import transformer
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "tanh_cnn": tanh_cnn,
+    "end_to_end_cnn": end_to_end_cnn,
+    "gep_cnn": gep_cnn,
+    "resnet20": resnet20,
+    "wrn_16_4": wrn_16_4,
+    "wrn_28_4": wrn_28_4,
+    "linear": linear,
+    "mlp": mlp,
+    "scatter_linear": scatter_linear,
+    "scatter_cnn": scatter_cnn,
+    "feature_linear": feature_linear,
+    "feature_cnn": feature_cnn,
+    "transformer": transformer,
+    "bert": bert,
 }
 
 

@@ -25,3 +25,16 @@ def tanh_cnn(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
         nn.Flatten(),
     )
     return with_classifier(features, input_shape, 32, nn.Tanh, num_classes)
+
+
+def end_to_end_cnn(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """550,570 parameters at 3x32x32: (conv, conv, pool) with 32, 64 and 128 filters - fc 128 - fc."""
+    channels, _, _ = image_shape(input_shape, "end_to_end_cnn", smallest=8)
+    features = nn.Sequential()
+    for width in (32, 64, 128):
+        for inputs in (channels, width):
+            features.extend([nn.Conv2d(inputs, width, kernel_size=3, padding=1), nn.Tanh()])
+        features.append(nn.MaxPool2d(2))
+        channels = width
+    features.append(nn.Flatten())
+    return with_classifier(features, input_shape, 128, nn.Tanh, num_classes)

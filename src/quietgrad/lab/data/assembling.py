@@ -1,0 +1,156 @@
+"""From a source to disjoint parts: test first, then public, then private."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from numpy import ndarray
+from torch.utils.data import TensorDataset
+
+from quietgrad.lab.data.errors import DataError
+from quietgrad.lab.data.examples import Examples
+from quietgrad.lab.data.parts import Parts
+from quietgrad.lab.data.source import Source
+from quietgrad.lab.data.splitting import Pool, random_rows, refuse_overlap
+
+TEST_FRACTION = 0.2  # of the records, where a data set comes without a test part
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """What the user asked for.
+
+    Args:
+        private: number of private records; None takes all that are left.
+        public: number of public examples; None takes the source's own public part, if it has one.
+        test: number of test examples; None takes the source's own test part, else a fifth of the records.
+        seed: of the draws.
+        public_labels: whether the public part carries its labels.
+    """
+
+    private: int | None = None
+    public: int | None = None
+    test: int | None = None
+    seed: int = 0
+    public_labels: bool = False
+
+
+@dataclass(frozen=True)
+class _PublicPart:
+    inputs: ndarray
+    labels: ndarray | None
+    origin: str
+
+
+def assemble(
+    source: Source, choice: Choice, record: Mapping[str, object], stand_in: Source | None = None
+) -> Parts:
+    """The parts, drawn at random from the seed; no content is in two of them.
+
+    Args:
+        source: the data set.
+        choice: sizes and seed.
+        record: what is already known for the report.
+        stand_in: another data set that gives the public examples.
+    """
+    pool = Pool(source.train)
+    test = _test_part(source, pool, choice)
+    public = _public_part(source, stand_in, pool, choice)
+    private = _subset(pool.examples, choice.private, "private", choice.seed)
+    if public.labels is None and choice.public_labels:
+        raise DataError(f"public_labels=True, but {public.origin} has no labels. Leave public_labels out.")
+    refuse_overlap(public.inputs, private.inputs, "private")
+    refuse_overlap(public.inputs, test.inputs, "test")
+    details = {
+        "private": len(private),
+        "public": len(public.inputs),
+        "test": len(test),
+        "public_origin": public.origin,
+        "public_labels": choice.public_labels,
+        "seed": choice.seed,
+        "split": "test drawn first, then public, then private; no content is in two parts",
+        "left_out": pool.left_out,
+        "normalisation": source.scaling(),
+        "notes": source.notes,
+    }
+    return _parts(source, private, public, test, choice.public_labels, {**record, **details})
+
+
+def _subset(examples: Examples, size: int | None, part: str, seed: int) -> Examples:
+    wanted = len(examples) if size is None else size
+    if wanted == len(examples) > 0:
+        return examples
+    return examples.take(random_rows(len(examples), wanted, part=part, seed=seed))
+
+
+def _test_part(source: Source, pool: Pool, choice: Choice) -> Examples:
+    """The source's own test examples, else a random part of its records."""
+    if source.test is not None:
+        test = _subset(source.test, choice.test, "test", choice.seed)
+        pool.exclude(test.inputs)
+        return test
+    size = round(TEST_FRACTION * len(pool.examples)) if choice.test is None else choice.test
+    return pool.draw(random_rows(len(pool.examples), size, part="test", seed=choice.seed))
+
+
+def _public_part(source: Source, stand_in: Source | None, pool: Pool, choice: Choice) -> _PublicPart:
+    """From the stand-in, else the source's own public inputs, else drawn from the records."""
+    if stand_in is not None:
+        return _from_stand_in(source, stand_in, choice)
+    if source.public_inputs is not None:
+        available = len(source.public_inputs)
+        size = available if choice.public is None else choice.public
+        rows = (
+            slice(None)
+            if size == available
+            else random_rows(available, size, part="public", seed=choice.seed)
+        )
+        labels = None if source.public_labels is None else source.public_labels[rows]
+        return _PublicPart(source.public_inputs[rows], labels, "the data set's own public part")
+    if not choice.public:
+        return _PublicPart(pool.examples.inputs[:0], pool.examples.labels[:0], "none")
+    rows = random_rows(len(pool.examples), choice.public, part="public", seed=choice.seed)
+    drawn = pool.draw(rows)
+    return _PublicPart(drawn.inputs, drawn.labels, "drawn from the training records")
+
+
+def _from_stand_in(source: Source, stand_in: Source, choice: Choice) -> _PublicPart:
+    theirs, ours = stand_in.train.inputs, source.train.inputs
+    if (theirs.shape[1:], theirs.dtype) != (ours.shape[1:], ours.dtype):
+        raise DataError(
+            f"public_from has inputs of {theirs.shape[1:]} {theirs.dtype}, the data of {ours.shape[1:]} "
+            f"{ours.dtype}. Take public data of the same shape."
+        )
+    if choice.public is None:
+        raise DataError("public_from needs public=N, the number of examples to take from it.")
+    if choice.public_labels:
+        raise DataError(
+            "public_labels=True, but the labels of public_from mean something else. Leave it out."
+        )
+    rows = random_rows(len(theirs), choice.public, part="public", seed=choice.seed)
+    return _PublicPart(theirs[rows], None, "another data set")
+
+
+def _parts(
+    source: Source,
+    private: Examples,
+    public: _PublicPart,
+    test: Examples,
+    public_labels: bool,
+    record: Mapping[str, object],
+) -> Parts:
+    public_tensors = [source.tensor(public.inputs)]
+    if public_labels:
+        assert public.labels is not None
+        public_tensors.append(torch.from_numpy(public.labels))
+    private_inputs = source.tensor(private.inputs)
+    return Parts(
+        private=TensorDataset(private_inputs, torch.from_numpy(private.labels)),
+        public=TensorDataset(*public_tensors),
+        test=TensorDataset(source.tensor(test.inputs), torch.from_numpy(test.labels)),
+        num_classes=source.num_classes,
+        input_shape=tuple(private_inputs.shape[1:]),
+        record=record,
+    )

@@ -1,0 +1,86 @@
+"""BERT-type encoders from the package `transformers`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from quietgrad.lab.models.text import PADDING, VOCABULARY, token_count
+
+
+class EncoderClassifier(nn.Module):
+    """A sequence classifier of `transformers` with token numbers in and logits out."""
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, ids: Int64[Tensor, "n t"]) -> Float[Tensor, "n o"]:
+        """Logits; padding is masked."""
+        logits: Tensor = self.encoder(input_ids=ids, attention_mask=(ids != PADDING).long()).logits
+        return logits
+
+
+def bert(
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    vocabulary: int = VOCABULARY,
+    width: int = 128,
+    depth: int = 2,
+    heads: int = 2,
+    pretrained: str | None = None,
+) -> nn.Module:
+    """BERT with a classification head; the default is BERT-tiny, BERT-base is width=768, depth=12, heads=12.
+
+    Args:
+        input_shape: (tokens,).
+        num_classes: number of outputs.
+        vocabulary: number of token numbers, 0 being padding.
+        width: of the embeddings.
+        depth: number of layers.
+        heads: attention heads; must divide the width.
+        pretrained: folder written by `save_pretrained`; its sizes count, and the data must use its tokenizer.
+    """
+    transformers = _transformers()
+    tokens = token_count(input_shape, "bert")
+    if pretrained is not None:
+        return EncoderClassifier(_load(transformers, pretrained, num_classes))
+    if width % heads:
+        raise ValueError(f"heads={heads} does not divide width={width}. Choose a divisor.")
+    config = transformers.BertConfig(
+        vocab_size=vocabulary,
+        hidden_size=width,
+        num_hidden_layers=depth,
+        num_attention_heads=heads,
+        intermediate_size=4 * width,
+        max_position_embeddings=tokens,
+        hidden_dropout_prob=0.0,  # the privacy noise regularises already
+        attention_probs_dropout_prob=0.0,
+        num_labels=num_classes,
+        pad_token_id=PADDING,
+    )
+    return EncoderClassifier(transformers.BertForSequenceClassification(config))
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError as error:
+        raise ValueError(
+            "model='bert' needs the package transformers. Install it: pip install transformers."
+        ) from error
+    return transformers
+
+
+def _load(transformers: Any, folder: str, num_classes: int) -> nn.Module:
+    if not Path(folder).is_dir():
+        raise ValueError(
+            f"pretrained={folder!r} is not a folder. Write one with transformers' save_pretrained."
+        )
+    encoder: nn.Module = transformers.AutoModelForSequenceClassification.from_pretrained(
+        folder, num_labels=num_classes, local_files_only=True
+    )
+    return encoder
