@@ -1,0 +1,47 @@
+"""What an adapter is: the per-sample gradients of one kind of module, from its inputs and output gradients."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from quietgrad.gradients.base import BlockGrads
+
+if TYPE_CHECKING:
+    from quietgrad.capture.call import Call
+    from quietgrad.capture.layout import Layout
+
+Pieces = dict[str, BlockGrads]
+"""Local parameter name → its per-sample gradients from one call."""
+
+
+class Adapter(ABC):
+    """One kind of module. Stateless: what differs between modules is read from the call's unit."""
+
+    replays: ClassVar[bool] = False
+    """Whether it runs the module again (and so keeps the results to compare with)."""
+
+    def sample_dims(self, module: nn.Module, shape: torch.Size) -> int:
+        """How many leading dimensions of an output may hold the samples."""
+        return len(shape)
+
+    @abstractmethod
+    def pieces(
+        self, call: Call, layouts: list[Layout | None], backprops: list[Float[Tensor, "n ..."]]
+    ) -> Pieces:
+        """Per-sample gradients of the unit's trained parameters.
+
+        Args:
+            layouts: how each output holds the samples; None where sample i's gradient had to be taken by a backward
+                of its own, so that the inputs belong to every sample.
+            backprops: each output's gradient, samples first (`Layout.samples_first`).
+        """
+
+
+def inputs_for(x: Tensor, layout: Layout | None, n: int) -> Float[Tensor, "n ..."]:
+    """An input with the samples first; shared by all samples where there is no layout."""
+    return x.unsqueeze(0).expand(n, *x.shape) if layout is None else layout.samples_first(x, n)

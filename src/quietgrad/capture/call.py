@@ -1,0 +1,118 @@
+"""What is remembered of one call of one module: its inputs and the edges where its output gradients arrive."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
+from torch.utils import _pytree as pytree
+
+from quietgrad.capture.adapter import Adapter
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A module together with the parameters of it that are trained.
+
+    Args:
+        names: local parameter name → its name in the model.
+    """
+
+    name: str
+    module: nn.Module
+    adapter: Adapter
+    names: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Output:
+    """One tensor that a call returned: which of them, where its gradient arrives and the shape it has."""
+
+    position: int
+    edge: GradientEdge
+    shape: torch.Size
+
+
+@dataclass(eq=False)
+class Call:
+    """One call of a unit. `index` counts the unit's calls in a pass, `serial` all calls."""
+
+    unit: Unit
+    index: int
+    serial: int
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outputs: list[Output]
+    results: list[Tensor]
+    input_nodes: list[Node]
+    autocast: tuple[bool, torch.dtype]
+    rng: Tensor | None
+    versions: list[int]
+
+    @property
+    def place(self) -> str:
+        return self.unit.name or type(self.unit.module).__name__
+
+    def narrowed(self, outputs: list[Output]) -> Call:
+        """The same call, of which only these outputs matter."""
+        return self if len(outputs) == len(self.outputs) else dataclasses.replace(self, outputs=outputs)
+
+    def check_inputs(self) -> None:
+        """Refuse inputs that were written to after the module had read them."""
+        if self.versions != versions((self.args, self.kwargs)):
+            raise ValueError(
+                f"The input of module {self.place!r} was changed in place after the module used it, so its "
+                "per-sample gradients are lost. Replace the in-place operation (x += y) by x = x + y."
+            )
+
+
+def versions(tree: Any) -> list[int]:
+    """How often each tensor was written to in place."""
+    return [leaf._version for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def record(
+    unit: Unit, index: int, serial: int, args: Any, kwargs: Any, result: Any, rng: Tensor | None
+) -> Call | None:
+    """The call, or None where no gradient will come back."""
+    inputs = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
+    outputs = [
+        output_of(place, tensor, inputs) for place, tensor in enumerate(tensors) if tensor.requires_grad
+    ]
+    if not outputs:
+        return None
+    return Call(
+        unit=unit,
+        index=index,
+        serial=serial,
+        args=_detached(args),
+        kwargs=_detached(kwargs),
+        outputs=outputs,
+        results=[tensor.detach() for tensor in tensors] if unit.adapter.replays else [],
+        input_nodes=[tensor.grad_fn for tensor in inputs if tensor.grad_fn is not None],
+        autocast=(torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")),
+        rng=rng,
+        versions=versions((args, kwargs)),
+    )
+
+
+def output_of(position: int, tensor: Tensor, inputs: list[Tensor]) -> Output:
+    """A linear layer on 3-D input returns a view, whose own edge a later in-place operation would cut off: the
+    gradient is taken at its base."""
+    base = tensor._base
+    if base is not None and base.requires_grad and base.numel() == tensor.numel() and _owned(base, inputs):
+        return Output(position, get_gradient_edge(base), tensor.shape)
+    return Output(position, get_gradient_edge(tensor), tensor.shape)
+
+
+def _owned(base: Tensor, inputs: list[Tensor]) -> bool:
+    return all(base is not tensor and base is not tensor._base for tensor in inputs) and base.is_contiguous()
+
+
+def _detached(tree: Any) -> Any:
+    return pytree.tree_map_only(Tensor, Tensor.detach, tree)

@@ -1,0 +1,77 @@
+"""The coverage proof: every use of a trained parameter in the graph of the losses lies inside a recorded call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+from torch.autograd.graph import Node, get_gradient_edge
+
+from quietgrad.capture.call import Call
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The backward graph of the losses: its nodes, each with the nodes that it sends gradients to."""
+
+    children: dict[Node, tuple[tuple[Node | None, int], ...]]
+
+    @classmethod
+    def of(cls, losses: Tensor) -> Graph:
+        children: dict[Node, tuple[tuple[Node | None, int], ...]] = {}
+        stack = [losses.grad_fn]
+        while stack:
+            node = stack.pop()
+            if node is None or node in children:
+                continue
+            following = node.next_functions
+            children[node] = following
+            stack.extend(child for child, _ in following)
+        return cls(children)
+
+    def reaches(self, call: Call) -> bool:
+        return any(output.edge.node in self.children for output in call.outputs)
+
+    def inside(self, call: Call) -> set[Node]:
+        """The nodes between a call's outputs and its inputs."""
+        stop, found = set(call.input_nodes), set()
+        stack = [output.edge.node for output in call.outputs]
+        while stack:
+            node = stack.pop()
+            if node in found or node in stop or node not in self.children:
+                continue
+            found.add(node)
+            stack.extend(child for child, _ in self.children[node] if child is not None)
+        return found
+
+
+def check_coverage(graph: Graph, calls: Iterable[Call], parameters: Mapping[str, nn.Parameter]) -> set[str]:
+    """Refuse a parameter that is used outside the calls that account for it; return the names that are used."""
+    _refuse_hidden_backwards(graph)
+    leaves = {get_gradient_edge(parameter).node: name for name, parameter in parameters.items()}
+    uses = {
+        (node, leaves[child])
+        for node, following in graph.children.items()
+        for child, _ in following
+        if child is not None and child in leaves
+    }
+    covered: set[tuple[Node, str]] = set()
+    for call in calls:
+        inside = graph.inside(call)
+        covered.update((node, name) for node in inside for name in call.unit.names.values())
+    for _, name in uses - covered:
+        raise ValueError(
+            f"Parameter {name!r} is used outside the forward of the module that owns it, where its per-sample gradient "
+            "cannot be seen. Move that use into the forward of a module that owns the parameter, freeze the parameter "
+            "(requires_grad_(False)), or call backward directly after the forward that made these losses."
+        )
+    return {name for _, name in uses}
+
+
+def _refuse_hidden_backwards(graph: Graph) -> None:
+    if any(node.name() == "CheckpointFunctionBackward" for node in graph.children):
+        raise ValueError(
+            "Reentrant activation checkpointing hides the layers from the graph. Pass use_reentrant=False to "
+            "torch.utils.checkpoint.checkpoint."
+        )

@@ -1,0 +1,34 @@
+"""Linear layers: y = x Wᵀ + b over any number of leading dimensions."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from quietgrad.capture.adapter import Adapter, Pieces, inputs_for
+from quietgrad.capture.call import Call
+from quietgrad.capture.layout import Layout
+from quietgrad.gradients.dense import DenseGrad
+from quietgrad.gradients.factored import FactoredGrad
+
+
+class LinearAdapter(Adapter):
+    """G = Σ_t b_t x_tᵀ for the weight, Σ_t b_t for the bias."""
+
+    def sample_dims(self, module: nn.Module, shape: torch.Size) -> int:
+        return len(shape) - 1
+
+    def pieces(
+        self, call: Call, layouts: list[Layout | None], backprops: list[Float[Tensor, "n ..."]]
+    ) -> Pieces:
+        n = len(backprops[0])
+        x = call.args[0] if call.args else call.kwargs["input"]
+        b = backprops[0].reshape(n, -1, backprops[0].shape[-1])
+        pieces: Pieces = {}
+        if "weight" in call.unit.names:
+            a = inputs_for(x, layouts[0], n).reshape(n, -1, x.shape[-1])
+            pieces["weight"] = FactoredGrad(a.to(b.dtype), b)
+        if "bias" in call.unit.names:
+            pieces["bias"] = DenseGrad(b.sum(1))
+        return pieces

@@ -1,0 +1,220 @@
+"""Records a model's calls through forward hooks and turns the losses of a batch into per-sample gradients."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from quietgrad.capture.backprops import Backward
+from quietgrad.capture.call import Call, Unit, record
+from quietgrad.capture.coverage import Graph, check_coverage
+from quietgrad.capture.registry import units
+from quietgrad.capture.report import LayerReport, report
+from quietgrad.capture.validation import check_norm, validate
+from quietgrad.gradients.base import BlockGrads
+from quietgrad.gradients.combined import combine
+from quietgrad.gradients.dense import ZeroGrad
+from quietgrad.stages import BlockwiseGrads
+
+MOST_PENDING = 4096
+"""Recorded calls that wait for their losses; older ones are given up, so that evaluating with grad on leaks nothing."""
+
+
+class Pass:
+    """The calls recorded since losses were last collected."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.counts: dict[str, int] = {}
+        self.rng: dict[str, Tensor] = {}
+
+
+class Recorder:
+    """Per-sample gradients of a plain module.
+
+    Args:
+        model: any module; hooks are put on by `attach` and taken off by `detach`, nothing else is touched.
+        memory_budget: bytes that formed per-sample gradients may take at once.
+        deterministic: choose ways by rule instead of by measurement.
+    """
+
+    def __init__(
+        self, model: nn.Module, *, memory_budget: int | None = None, deterministic: bool = False
+    ) -> None:
+        validate(model)
+        self.model = model
+        self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        if not self.parameters:
+            raise ValueError(
+                "The model has no trainable parameters. Call requires_grad_(True) on those to train."
+            )
+        self._units = list(units(model, {id(p): name for name, p in self.parameters.items()}))
+        self._backward = Backward()
+        self._pass = Pass()
+        self._serial = 0
+        self._silent = False
+        self._public = False
+        self._handles: list[RemovableHandle] = []
+        self._reports: tuple[LayerReport, ...] = ()
+        self._buffers = self._buffer_versions()
+
+    # ---- hooks ----------------------------------------------------------------------------------------------
+
+    def attach(self) -> None:
+        """Put the hooks on."""
+        if self._handles:
+            return
+        self._handles.append(self.model.register_forward_pre_hook(self._before_model))
+        for unit in self._units:
+            if unit.adapter.replays:
+                self._handles.append(unit.module.register_forward_pre_hook(self._remembering_rng(unit)))
+            self._handles.append(
+                unit.module.register_forward_hook(self._recording(unit), with_kwargs=True, prepend=True)
+            )
+        self._buffers = self._buffer_versions()
+
+    def detach(self) -> None:
+        """Take the hooks off and forget what was recorded."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._pass = Pass()
+
+    def _before_model(self, module: nn.Module, args: Any) -> None:
+        if self._active() and not self._pass.calls:
+            self._buffers = self._buffer_versions()
+        for name, part in self.model.named_modules():
+            check_norm(part, f"module {name!r}")
+
+    def _remembering_rng(self, unit: Unit) -> Any:
+        """A replay must draw what the call drew."""
+
+        def hook(_: nn.Module, __: Any) -> None:
+            if self._active():
+                self._pass.rng[unit.name] = torch.get_rng_state()
+
+        return hook
+
+    def _recording(self, unit: Unit) -> Any:
+        def hook(_: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
+            if self._active():
+                self._record(unit, args, kwargs, result)
+
+        return hook
+
+    def _active(self) -> bool:
+        return torch.is_grad_enabled() and not self._silent
+
+    def _record(self, unit: Unit, args: Any, kwargs: Any, result: Any) -> None:
+        index = self._pass.counts.get(unit.name, 0)
+        call = record(unit, index, self._serial, args, kwargs, result, self._pass.rng.pop(unit.name, None))
+        if call is None:
+            return
+        self._serial += 1
+        self._pass.counts[unit.name] = index + 1
+        self._pass.calls.append(call)
+        del self._pass.calls[:-MOST_PENDING]
+
+    @contextlib.contextmanager
+    def nested(self) -> Iterator[None]:
+        """Record a public forward apart from the private one around it."""
+        outer, was_public, buffers = self._pass, self._public, self._buffers
+        changed = self._changed_buffers()
+        self._pass, self._public = Pass(), True
+        try:
+            yield
+        finally:
+            self._pass, self._public = outer, was_public
+            self._buffers = buffers if changed else self._buffer_versions()
+
+    # ---- losses to gradients --------------------------------------------------------------------------------
+
+    def collect(self, losses: Float[Tensor, " n"]) -> BlockwiseGrads:
+        """Per-sample gradients of the losses with respect to all of `parameters`, by one backward."""
+        self._check(losses)
+        if len(losses) == 0:
+            self._pass = Pass()
+            return BlockwiseGrads({name: ZeroGrad(0, p) for name, p in self.parameters.items()}, 0)
+        with self._quiet(), torch.no_grad():
+            graph = Graph.of(losses)
+            calls = [call for call in self._pass.calls if graph.reaches(call)]
+            used = check_coverage(graph, calls, self.parameters)
+            blocks = self._blocks(losses, calls)
+        assert used <= set(blocks), f"no gradient for {used - set(blocks)}"
+        self._forget(calls)
+        rows = {name: blocks.get(name) or ZeroGrad(len(losses), p) for name, p in self.parameters.items()}
+        self._reports = tuple(report(name, block) for name, block in rows.items())
+        return BlockwiseGrads(rows, len(losses))
+
+    def _blocks(self, losses: Float[Tensor, " n"], calls: list[Call]) -> dict[str, BlockGrads]:
+        pieces: dict[str, list[BlockGrads]] = {}
+        for call, layouts, backprops in self._backward(losses, calls):
+            call.check_inputs()
+            for local, piece in call.unit.adapter.pieces(call, layouts, backprops).items():
+                name = call.unit.names[local]
+                pieces.setdefault(name, []).append(piece)
+        return {name: self._checked(name, combine(parts)) for name, parts in pieces.items()}
+
+    def _checked(self, name: str, block: BlockGrads) -> BlockGrads:
+        assert block.shape == self.parameters[name].shape, (name, block.shape)
+        return block
+
+    def _forget(self, calls: list[Call]) -> None:
+        """What the losses used is done with, and so is everything older than it."""
+        newest = max((call.serial for call in calls), default=-1)
+        self._pass.calls = [call for call in self._pass.calls if call.serial > newest]
+        self._pass.counts = {}
+
+    @contextlib.contextmanager
+    def _quiet(self) -> Iterator[None]:
+        """No recording while replays and checkpoint recomputations run."""
+        self._silent = True
+        try:
+            yield
+        finally:
+            self._silent = False
+
+    def explain(self) -> tuple[LayerReport, ...]:
+        """Per parameter the way its gradients took in the last batch, with time and memory."""
+        return self._reports
+
+    # ---- what must not change -------------------------------------------------------------------------------
+
+    def _check(self, losses: Tensor) -> None:
+        if losses.dim() != 1:
+            raise ValueError(
+                f"Expected one loss per sample, a vector [n], got shape {tuple(losses.shape)}. "
+                'Pass reduction="none" and reduce to one number per sample.'
+            )
+        if not self._handles:
+            raise ValueError("The recorder is detached: call attach() before the forward.")
+        now = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        if now.keys() != self.parameters.keys() or any(now[k] is not p for k, p in self.parameters.items()):
+            changed = sorted(now.keys() ^ self.parameters.keys()) or ["(replaced parameters)"]
+            raise ValueError(
+                f"The trainable parameters changed after set-up: {', '.join(changed)}. Freeze or unfreeze before "
+                "making the model private, or make a new Privatizer."
+            )
+        self._check_buffers()
+
+    def _check_buffers(self) -> None:
+        changed = self._changed_buffers()
+        if changed and not self._public:
+            self._buffers = self._buffer_versions()
+            raise ValueError(
+                f"The forward changed the buffer {changed[0]!r}: it would remember private data outside the noise. Put "
+                "that module in eval mode, or replace it (quietgrad.fix swaps BatchNorm)."
+            )
+
+    def _changed_buffers(self) -> list[str]:
+        now = self._buffer_versions()
+        return [name for name, state in now.items() if self._buffers.get(name) != state]
+
+    def _buffer_versions(self) -> dict[str, tuple[int, int]]:
+        return {name: (id(buffer), buffer._version) for name, buffer in self.model.named_buffers()}

@@ -1,0 +1,80 @@
+"""Which adapter serves which module, and which modules are served at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import nn
+from torch.nn.utils import parametrize
+
+from quietgrad.capture.adapter import Adapter
+from quietgrad.capture.call import Unit
+from quietgrad.capture.conv import ConvAdapter
+from quietgrad.capture.embedding import EmbeddingAdapter
+from quietgrad.capture.fallback import FallbackAdapter
+from quietgrad.capture.linear import LinearAdapter
+from quietgrad.capture.norm import ChannelNormAdapter, LayerNormAdapter
+
+ADAPTERS: dict[type[nn.Module], type[Adapter]] = {
+    nn.Linear: LinearAdapter,
+    nn.Conv1d: ConvAdapter,
+    nn.Conv2d: ConvAdapter,
+    nn.Conv3d: ConvAdapter,
+    nn.Embedding: EmbeddingAdapter,
+    nn.LayerNorm: LayerNormAdapter,
+    nn.GroupNorm: ChannelNormAdapter,
+}
+
+METHODS = ("forward", "_conv_forward", "__call__")
+"""What a subclass may not change if the adapter of its base is to be right."""
+
+
+def adapter_for(module: nn.Module) -> Adapter:
+    """The adapter of the module's kind if it computes what that kind computes, else the fallback."""
+    for kind, adapter in ADAPTERS.items():
+        if isinstance(module, kind) and is_stock(module, kind):
+            return adapter()
+    return FallbackAdapter()
+
+
+def is_stock(module: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether a (subclass) module still computes exactly what `kind` does: a weight-standardised or weight-normed
+    layer does not, and the adapter's gradient would be plainly wrong for it."""
+    same = all(getattr(type(module), name, None) is getattr(kind, name, None) for name in METHODS)
+    patched = any(name in vars(module) for name in METHODS)
+    own = set(module._parameters) <= {"weight", "bias"}
+    return (
+        same
+        and not patched
+        and own
+        and not module._forward_pre_hooks
+        and not parametrize.is_parametrized(module)
+    )
+
+
+def units(model: nn.Module, names: dict[int, str]) -> Iterator[Unit]:
+    """Every module that owns trained parameters.
+
+    Args:
+        names: id of each trained parameter → its name in the model.
+    """
+    skipped: set[nn.Module] = set()
+    for name, module in model.named_modules():
+        if module in skipped:
+            continue
+        lent = list(lenders(module))
+        skipped.update(inner for lender in lent for inner in lender.modules())
+        local = {key: p for key, p in module._parameters.items() if p is not None}
+        for lender_name, lender in ((key, child) for key, child in module.named_modules() if child in lent):
+            local.update({f"{lender_name}.{key}": p for key, p in lender.named_parameters()})
+        owned = {key: names[id(p)] for key, p in local.items() if id(p) in names}
+        if owned:
+            yield Unit(name, module, adapter_for(module), owned)
+
+
+def lenders(module: nn.Module) -> Iterator[nn.Module]:
+    """Children whose parameters the module uses without calling them."""
+    if isinstance(module, nn.MultiheadAttention):
+        yield module.out_proj
+    if parametrize.is_parametrized(module):
+        yield module.parametrizations  # type: ignore[misc]

@@ -1,0 +1,63 @@
+"""What is refused before training, each with its name and what to do instead."""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.nn.parameter import is_lazy
+
+WRAPPERS = {
+    "DistributedDataParallel": "pass the bare module and give the Privatizer a reducer: it all-reduces private sums",
+    "DataParallel": "pass the bare module",
+    "FullyShardedDataParallel": "pass the bare module: sharded parameters have no per-sample gradients here",
+    "FSDPModule": "pass the module before fully_shard: sharded parameters have no per-sample gradients here",
+    "OptimizedModule": "pass the module before torch.compile: a compiled graph shows no layers",
+    "ScriptModule": "pass the Python module: a scripted one runs no hooks",
+    "GradSampleModule": "pass the bare module (its ._module)",
+}
+
+
+def validate(model: nn.Module) -> None:
+    """Refuse what cannot be trained privately."""
+    for name, module in model.named_modules():
+        place = f"module {name!r}" if name else "the model"
+        for kind in type(module).__mro__:
+            if kind.__name__ in WRAPPERS:
+                raise ValueError(f"{place} is a {kind.__name__}: {WRAPPERS[kind.__name__]}.")
+        if module._compiled_call_impl is not None:
+            raise ValueError(f"{place} was compiled with .compile(): {WRAPPERS['OptimizedModule']}.")
+        check_norm(module, place)
+        check_embedding(module, place)
+    for name, parameter in model.named_parameters():
+        if is_lazy(parameter):
+            raise ValueError(
+                f"Parameter {name!r} is not initialised yet. Run one forward before making it private."
+            )
+
+
+def check_norm(module: nn.Module, place: str) -> None:
+    """Refuse normalisations that mix samples or remember them."""
+    if isinstance(module, _BatchNorm) and (module.training or not module.track_running_stats):
+        raise ValueError(
+            f"{place} is a {type(module).__name__} in training mode: it mixes the samples of a batch, so no "
+            "sample has a gradient of its own. Replace it by GroupNorm with quietgrad.fix(model), or freeze "
+            "it with .eval()."
+        )
+    if isinstance(module, _InstanceNorm) and module.training and module.track_running_stats:
+        raise ValueError(
+            f"{place} is a {type(module).__name__} that tracks running statistics of private data. Build it with "
+            "track_running_stats=False, or call quietgrad.fix(model)."
+        )
+
+
+def check_embedding(module: nn.Module, place: str) -> None:
+    """Refuse embeddings whose options read the whole batch."""
+    if not isinstance(module, nn.Embedding | nn.EmbeddingBag):
+        return
+    if module.max_norm is not None:
+        raise ValueError(
+            f"{place} has max_norm: it rewrites the rows that private data reads. Use max_norm=None."
+        )
+    if module.scale_grad_by_freq:
+        raise ValueError(f"{place} has scale_grad_by_freq: it divides by counts over the batch. Use False.")

@@ -1,0 +1,1 @@
+"""Per-sample gradients in the cheapest form each layer allows."""

@@ -1,0 +1,62 @@
+"""Gradients of tables, of which a sample touches few rows: embeddings, never the dense vocabulary."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Float64, Int
+from torch import Tensor
+
+from quietgrad.gradients.base import BlockGrads, zero_rows
+from quietgrad.gradients.precision import row_squared_norms
+
+
+class IndexedGrad(BlockGrads):
+    """G_n = Σ_t e_{id_t} b_tᵀ of a table `[v, o]`, rows of equal id within a sample added up once.
+
+    Stable public attributes: ids `[m]` table row, owner `[m]` sample, values `[m, o]`; each (owner, id) pair
+    occurs once, so that norms are sums of squares: nothing cancels afterwards.
+    """
+
+    def __init__(
+        self,
+        ids: Int[Tensor, " m"],
+        owner: Int[Tensor, " m"],
+        values: Float[Tensor, "m o"],
+        *,
+        samples: int,
+        table: int,
+    ) -> None:
+        self._samples, self._table = samples, table
+        keys, position = torch.unique(owner * table + ids, return_inverse=True)
+        self.owner, self.ids = keys // table, keys % table
+        self.values = values.new_zeros(len(keys), values.shape[1]).index_add_(0, position, values)
+
+    @property
+    def samples(self) -> int:
+        return self._samples
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((self._table, self.values.shape[1]))
+
+    def squared_norms(self) -> Float64[Tensor, " n"]:
+        norms = torch.zeros(self._samples, dtype=torch.float64, device=self.values.device)
+        return norms.index_add_(0, self.owner, row_squared_norms(self.values))
+
+    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Tensor:
+        per_row = weights.to(self.values.dtype)[self.owner]
+        values = zero_rows(self.values, per_row == 0) * per_row[:, None]
+        return self.values.new_zeros(self.shape).index_add_(0, self.ids, values)
+
+    def dense(self) -> Float[Tensor, "n *shape"]:
+        dense = self.values.new_zeros(self._samples, *self.shape)
+        dense[self.owner, self.ids] = self.values
+        return dense
+
+    def project(self, directions: Float[Tensor, "k *shape"]) -> Float[Tensor, "n k"]:
+        touched = torch.einsum("mo,kmo->mk", self.values, directions[:, self.ids])
+        return self.values.new_zeros(self._samples, len(directions)).index_add_(0, self.owner, touched)
+
+    def weighted_sums(self, weights: Float[Tensor, "k n"]) -> Float[Tensor, "k *shape"]:
+        scaled = weights.to(self.values.dtype)[:, self.owner, None] * self.values
+        return self.values.new_zeros(len(weights), *self.shape).index_add_(1, self.ids, scaled)

@@ -1,0 +1,23 @@
+"""Slow, obvious references in float64: a loop over samples, nothing batched, nothing clever."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+Losses = Callable[[nn.Module, Sequence[Tensor]], Tensor]
+"""(model, inputs) -> losses [n]."""
+
+
+def looped(model: nn.Module, inputs: Sequence[Tensor], losses: Losses, n: int) -> dict[str, Tensor]:
+    """Per-sample gradients `[n, *shape]`: loss i alone, an ordinary backward each."""
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    rows: dict[str, list[Tensor]] = {name: [] for name in trained}
+    for i in range(n):
+        loss = losses(model, inputs)[i]
+        found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True, materialize_grads=True)
+        for name, gradient in zip(trained, found, strict=True):
+            rows[name].append(gradient)
+    return {name: torch.stack(rows[name]) if n else p.new_zeros(0, *p.shape) for name, p in trained.items()}
