@@ -81,7 +81,9 @@ def test_noise_must_not_be_negative(noise: float) -> None:
 
 def test_an_uncalibrated_mechanism_is_refused() -> None:
     with pytest.raises(ValueError, match="calibrate"):
-        qg.Privatizer(small_net(), qg.methods.dp_sgd(clip=1.0), qg.PoissonBatches(records(), rate=0.5, steps=1))
+        qg.Privatizer(
+            small_net(), qg.methods.dp_sgd(clip=1.0), qg.PoissonBatches(records(), rate=0.5, steps=1)
+        )
 
 
 def test_release_without_backward_on_a_non_empty_batch() -> None:

@@ -9,7 +9,9 @@ from pathlib import Path
 import quietgrad
 
 ROOT = Path(quietgrad.__file__).parent
-ALLOWED = {"torch", "numpy", "scipy", "dp_accounting", "jaxtyping", "quietgrad"} | set(sys.stdlib_module_names)
+ALLOWED = {"torch", "numpy", "scipy", "dp_accounting", "jaxtyping", "quietgrad"} | set(
+    sys.stdlib_module_names
+)
 
 
 def imports(file: Path) -> set[str]:

@@ -25,7 +25,9 @@ def test_each_record_is_drawn_independently_at_the_rate() -> None:
     sizes = np.bincount([len(rows) for rows in draws], minlength=31)
     expected = stats.binom(30, 0.2).pmf(np.arange(31)) * 4000
     keep = expected > 5
-    assert stats.chisquare(sizes[keep], expected[keep] * sizes[keep].sum() / expected[keep].sum()).pvalue > 1e-3
+    assert (
+        stats.chisquare(sizes[keep], expected[keep] * sizes[keep].sum() / expected[keep].sum()).pvalue > 1e-3
+    )
 
 
 def test_unseeded_draws_differ_and_are_private() -> None:
@@ -57,7 +59,9 @@ def test_a_map_style_data_set_with_workers_gives_the_same_rows() -> None:
 def test_tensor_fast_path_equals_the_slow_one() -> None:
     data = TensorDataset(torch.arange(20.0), torch.arange(20))
     for batch, rows in zip(
-        qg.PoissonBatches(data, rate=0.4, steps=5, seed=2), qg.PoissonSampler(20, rate=0.4, steps=5, seed=2), strict=True
+        qg.PoissonBatches(data, rate=0.4, steps=5, seed=2),
+        qg.PoissonSampler(20, rate=0.4, steps=5, seed=2),
+        strict=True,
     ):
         got = torch.cat([x for x, _ in batch.split(3)]) if len(batch) else torch.zeros(0)
         assert got.tolist() == rows

@@ -4,7 +4,6 @@ The names in the order of a private step: draw batches, choose and calibrate a m
 """
 
 from quietgrad import methods
-from quietgrad.sampling import PoissonBatches, PoissonSampler, collate_possibly_empty  # isort: skip
 from quietgrad.accounting.calibrate import calibrate
 from quietgrad.clipping import AutomaticClip, FlatClip, PerGroupClip
 from quietgrad.fix import fix
@@ -12,6 +11,7 @@ from quietgrad.independence import check_independence
 from quietgrad.mechanism import Mechanism, Release, both, then, within
 from quietgrad.noise import Gaussian, SeededSource
 from quietgrad.privatizer import Privatizer
+from quietgrad.sampling import PoissonBatches, PoissonSampler, collate_possibly_empty
 
 __version__ = "0.1.0"
 

@@ -101,7 +101,9 @@ class PerGroupClip(Clip):
 
     def __call__(self, grads: PerSampleGrads, step: int) -> ClippedSum:
         if not isinstance(grads, BlockwiseGrads):
-            raise ValueError("PerGroupClip needs independent blocks; this representation mixes them. Use FlatClip.")
+            raise ValueError(
+                "PerGroupClip needs independent blocks; this representation mixes them. Use FlatClip."
+            )
         squared: dict[str, Float64[Tensor, " n"]] = {}
         for name, block in grads.blocks.items():
             group = self._group(name)
@@ -112,7 +114,9 @@ class PerGroupClip(Clip):
             group: torch.where(finite, clip_weights(norms, self.bounds[group]), 0.0)
             for group, norms in squared.items()
         }
-        blocks = {name: block.weighted_sum(weights[self._group(name)]) for name, block in grads.blocks.items()}
+        blocks = {
+            name: block.weighted_sum(weights[self._group(name)]) for name, block in grads.blocks.items()
+        }
         return ClippedSum(blocks=blocks, sensitivity=self.sensitivity(step))
 
     def _group(self, name: str) -> str:
@@ -133,7 +137,9 @@ def clip_weights(squared_norms: Float64[Tensor, " n"], bound: float) -> Float64[
 
 def _positive(name: str, value: float) -> float:
     if not (value > 0 and math.isfinite(value)):
-        raise ValueError(f"Expected {name} > 0 and finite, got {value}. It is the largest norm one sample may have.")
+        raise ValueError(
+            f"Expected {name} > 0 and finite, got {value}. It is the largest norm one sample may have."
+        )
     return float(value)
 
 

@@ -99,7 +99,9 @@ def _table(rows: list[dict[str, Any]]) -> str:
         return "  (nothing measured yet: run a step first)"
     cells = [list(rows[0]), *[[_cell(value) for value in row.values()] for row in rows]]
     widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
-    return "\n".join("  " + "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) for line in cells)
+    return "\n".join(
+        "  " + "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) for line in cells
+    )
 
 
 def _cell(value: Any) -> str:

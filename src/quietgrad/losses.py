@@ -13,6 +13,8 @@ def check_losses(losses: Tensor) -> None:
             "taken by release(), with the constant qN."
         )
     if losses.dim() != 1:
-        raise ValueError(f"Expected losses of shape [n], got {tuple(losses.shape)}. Reduce them to one loss per row.")
+        raise ValueError(
+            f"Expected losses of shape [n], got {tuple(losses.shape)}. Reduce them to one loss per row."
+        )
     if len(losses) and not losses.requires_grad:
         raise ValueError("The losses do not require grad. Call the model outside torch.no_grad().")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, overload
 
 from quietgrad.accounting.events import Event
@@ -48,14 +48,16 @@ class Mechanism:
 
     name: str
     releases: tuple[Release, ...]
-    noise: Noise = Gaussian()
+    noise: Noise = field(default_factory=Gaussian)
     post: tuple[Post, ...] = ()
     noise_multiplier: float | None = None
 
     def __post_init__(self) -> None:
         shares = [release.share for release in self.releases]
         if not shares or any(not 0 < share <= 1 for share in shares) or not math.isclose(sum(shares), 1.0):
-            raise ValueError(f"Expected shares in (0, 1] that sum to 1, got {shares}. Pass shares=(…) to qg.both.")
+            raise ValueError(
+                f"Expected shares in (0, 1] that sum to 1, got {shares}. Pass shares=(…) to qg.both."
+            )
         if self.noise_multiplier is not None:
             _check_multiplier(self.noise_multiplier)
             object.__setattr__(self, "noise_multiplier", float(self.noise_multiplier))
@@ -107,7 +109,7 @@ def both(a: Mechanism, b: Mechanism, shares: tuple[float, float] = (0.5, 0.5)) -
     Args:
         shares: the parts of the budget, summing to 1. (a + b) + c gives c one half: state the shares when it matters.
     """
-    if len(shares) != 2 or any(not 0 < share < 1 for share in shares) or not math.isclose(sum(shares), 1.0):
+    if any(not 0 < share < 1 for share in shares) or not math.isclose(sum(shares), 1.0):
         raise ValueError(f"Expected two shares in (0, 1) that sum to 1, got {shares}.")
     if a.noise != b.noise or a.noise_multiplier != b.noise_multiplier:
         raise ValueError(
@@ -128,7 +130,7 @@ def within(outer: Mechanism, inner: Representation) -> Mechanism: ...
 @overload
 def within(outer: Representation, inner: Representation) -> Representation: ...
 def within(outer: Mechanism | Representation, inner: Representation) -> Mechanism | Representation:
-    """Encode with `inner` first and do `outer` inside its space (`outer @ inner`); public gradients pass through too."""
+    """Encode with `inner` first and do `outer` inside its space (`outer @ inner`); so do public gradients."""
     if isinstance(outer, Representation):
         return Composed(outer, inner)
     releases = tuple(

@@ -85,7 +85,14 @@ class Noise(ABC):
 
     @abstractmethod
     def release(
-        self, total: ClippedSum, *, std: float, divisor: float, source: NoiseSource, reducer: Reducer, step: int
+        self,
+        total: ClippedSum,
+        *,
+        std: float,
+        divisor: float,
+        source: NoiseSource,
+        reducer: Reducer,
+        step: int,
     ) -> Released:
         """(total + std·z)/divisor, summed over ranks."""
 
@@ -113,7 +120,14 @@ class Gaussian(Noise):
         return events.Gaussian(noise_multiplier=self.multiplier(noise_multiplier, step))
 
     def release(
-        self, total: ClippedSum, *, std: float, divisor: float, source: NoiseSource, reducer: Reducer, step: int
+        self,
+        total: ClippedSum,
+        *,
+        std: float,
+        divisor: float,
+        source: NoiseSource,
+        reducer: Reducer,
+        step: int,
     ) -> Released:
         noisy = reducer.sum(add_normals(total.blocks, std / math.sqrt(reducer.world), source))
         return Released(

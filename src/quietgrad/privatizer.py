@@ -1,7 +1,7 @@
 """The straight line of one private step.
 
-    batch ─▶ capture ─▶ encode ─▶ clip ─▶ sum ─▶ noise ─▶ (all-reduce) ─▶ decode ─▶ post-process ─▶ p.grad
-                                                   └──▶ ledger
+batch ─▶ capture ─▶ encode ─▶ clip ─▶ sum ─▶ noise ─▶ (all-reduce) ─▶ decode ─▶ post-process ─▶ p.grad
+                                               └──▶ ledger
 """
 
 from __future__ import annotations
@@ -125,7 +125,9 @@ class Privatizer:
         codec = self._codec(index)
         release.clip.validate(codec.space)
         like = next(iter(self._recorder.parameters.values()))
-        blocks = {name: torch.zeros(s, dtype=like.dtype, device=like.device) for name, s in codec.space.items()}
+        blocks = {
+            name: torch.zeros(s, dtype=like.dtype, device=like.device) for name, s in codec.space.items()
+        }
         return ClippedSum(blocks=blocks, sensitivity=release.clip.sensitivity(self.step))
 
     def _codec(self, index: int) -> Any:
@@ -151,7 +153,9 @@ class Privatizer:
         multiplier = self.mechanism.multiplier(self.step)
         told = multiplier**-2 if multiplier > 0 else math.inf
         if not math.isclose(precision, told, rel_tol=1e-9):
-            raise RuntimeError(f"Released precision {precision} differs from the accounted {told}: this is a bug.")
+            raise RuntimeError(
+                f"Released precision {precision} differs from the accounted {told}: this is a bug."
+            )
 
     def _decode(self, released: list[Released], public: Public) -> Blocks:
         total: Blocks = {}
@@ -192,7 +196,12 @@ class Privatizer:
 
         Given model inputs, also proves on them that no sample's output depends on another sample.
         """
-        return explain(self.mechanism, self._recorder, self._public or self._refresher.begin(self._view.at(self.step, self._seed)), inputs)
+        return explain(
+            self.mechanism,
+            self._recorder,
+            self._public or self._refresher.begin(self._view.at(self.step, self._seed)),
+            inputs,
+        )
 
     def watch(self, observer: Observer) -> None:
         """Let an observer read private gradients (research mode only)."""
@@ -215,7 +224,9 @@ class Privatizer:
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Go on from a checkpoint: the same mechanism, a ledger that holds at least what the checkpoint saw."""
         if saved["mechanism"] != self.mechanism.describe():
-            raise ValueError("The checkpoint was made with another mechanism. Build the same one, or start a new run.")
+            raise ValueError(
+                "The checkpoint was made with another mechanism. Build the same one, or start a new run."
+            )
         self._ledger.verify_against(saved["ledger_head"], saved["ledger_count"])
         self.step = saved["step"]
         self._seed = saved["public_seed"]
@@ -237,7 +248,9 @@ class Privatizer:
         self.close()
 
 
-def _ledger(ledger: Ledger | str | Path | None, planned: Any, mechanism: Mechanism, sampler: PoissonSampler) -> Ledger:
+def _ledger(
+    ledger: Ledger | str | Path | None, planned: Any, mechanism: Mechanism, sampler: PoissonSampler
+) -> Ledger:
     if isinstance(ledger, Ledger):
         return ledger
     path = None if ledger is None else Path(ledger)

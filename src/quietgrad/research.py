@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC
 from typing import TYPE_CHECKING
 
 from quietgrad.gradients.base import Blocks
@@ -12,7 +11,7 @@ if TYPE_CHECKING:
     from quietgrad.mechanism import Mechanism
 
 
-class Observer(ABC):
+class Observer:
     """Sees what nobody may see in a private run; for diagnostics and papers' figures."""
 
     def micro_batch(self, grads: PerSampleGrads, public: Public, mechanism: Mechanism) -> None:

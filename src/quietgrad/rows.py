@@ -61,7 +61,9 @@ class RowCount:
         if batch is None:
             return
         if rows != batch.outstanding:
-            detail = "no micro-batch is waiting: was it passed twice?" if not batch.outstanding else "rows differ"
+            detail = (
+                "no micro-batch is waiting: was it passed twice?" if not batch.outstanding else "rows differ"
+            )
             raise ValueError(
                 f"Got {rows} losses where {batch.outstanding} rows of the micro-batch are expected ({detail}). "
                 "Take micro-batches from batch.split(size) and pass one loss per row, once."
@@ -70,4 +72,6 @@ class RowCount:
 
     def _before_draw(self) -> None:
         if self._batches is not None and self._batches.current is not None:
-            raise ValueError("The last batch was not released. Call private.release() before taking the next batch.")
+            raise ValueError(
+                "The last batch was not released. Call private.release() before taking the next batch."
+            )

@@ -34,7 +34,9 @@ class PoissonSampler(Sampler[list[int]]):
         if records < 1:
             raise ValueError(f"Expected records >= 1, got {records}. Is the training set empty?")
         if not 0 < rate <= 1:
-            raise ValueError(f"Expected rate in (0, 1], got {rate}. It is the expected batch size divided by N.")
+            raise ValueError(
+                f"Expected rate in (0, 1], got {rate}. It is the expected batch size divided by N."
+            )
         if steps < 1:
             raise ValueError(f"Expected steps >= 1, got {steps}.")
         self.records, self.rate, self.steps = records, float(rate), int(steps)
@@ -72,7 +74,8 @@ class PoissonSampler(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         if self._next >= self.steps:
             raise ValueError(
-                f"All {self.steps} planned steps were drawn. Plan more steps before calibrating; ε covers the plan only."
+                f"All {self.steps} planned steps were drawn, and ε covers the plan only. "
+                "Plan more steps before calibrating."
             )
         while self._next < self.steps:
             indices = self.draw()

@@ -99,7 +99,8 @@ class ClippedSum:
         keys, mine, theirs = list(self.blocks), list(self.blocks.values()), list(other.blocks.values())
         assert keys == list(other.blocks), "a step's micro-batches share one space"
         return ClippedSum(
-            blocks=dict(zip(keys, torch._foreach_add(mine, theirs), strict=True)), sensitivity=self.sensitivity
+            blocks=dict(zip(keys, torch._foreach_add(mine, theirs), strict=True)),
+            sensitivity=self.sensitivity,
         )
 
 

@@ -32,6 +32,17 @@ METHODS: list[MethodCase] = [
         unbiased=True,
     ),
     MethodCase("dp_sgd_automatic", lambda clip: qg.methods.dp_sgd(clip=qg.AutomaticClip(clip))),
+    MethodCase("rgp", lambda clip: qg.methods.rgp(rank=1, clip=clip, warmup_steps=1)),
+    MethodCase("rgp_paper", lambda clip: qg.methods.rgp(rank=1, clip=clip, release="paper")),
+    MethodCase("rgp_left", lambda clip: qg.methods.rgp(rank=1, clip=clip, release="left")),
+    MethodCase(
+        "rgp_random",
+        lambda clip: qg.methods.rgp_random(rank=2, clip=clip, matrices=("conv.*", "hidden.weight")),
+    ),
+    MethodCase("dp_power_sgd", lambda clip: qg.methods.dp_power_sgd(rank=1, clip=clip)),
+    MethodCase(
+        "dp_power_sgd_feedback", lambda clip: qg.methods.dp_power_sgd(rank=1, clip=clip, error_feedback=True)
+    ),
 ]
 
 

@@ -98,7 +98,9 @@ def run(
     return history
 
 
-def mean_gradient(model: nn.Module, data: TensorDataset, rows: Sequence[int], divisor: float) -> dict[str, Tensor]:
+def mean_gradient(
+    model: nn.Module, data: TensorDataset, rows: Sequence[int], divisor: float
+) -> dict[str, Tensor]:
     """Σ_i ∇loss_i / divisor by plain autograd."""
     x, y = data[list(rows)]
     grads = torch.autograd.grad(losses_of(model, x, y).sum() / divisor, list(model.parameters()))

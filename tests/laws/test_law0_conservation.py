@@ -41,7 +41,10 @@ def test_a_mechanism_whose_noise_and_event_disagree_is_stopped(monkeypatch: pyte
     mechanism = METHODS[0].build(1.0).with_noise(1.0)
     std = type(mechanism).std
     monkeypatch.setattr(type(mechanism), "std", lambda self, release, step: 0.5 * std(self, release, step))
-    with privatizer(mechanism, DRAWS) as (private, batches, model), pytest.raises(RuntimeError, match="accounted"):
+    with (
+        privatizer(mechanism, DRAWS) as (private, batches, model),
+        pytest.raises(RuntimeError, match="accounted"),
+    ):
         run(private, batches, model)
 
 

@@ -31,7 +31,9 @@ def adversarial_rows(space: dict[str, torch.Size], seed: int) -> dict[str, Tenso
 
 
 def distance(a: ClippedSum, b: ClippedSum) -> float:
-    return math.sqrt(sum(float((a.blocks[n].double() - b.blocks[n].double()).square().sum()) for n in a.blocks))
+    return math.sqrt(
+        sum(float((a.blocks[n].double() - b.blocks[n].double()).square().sum()) for n in a.blocks)
+    )
 
 
 def blockwise(rows: dict[str, Tensor]) -> BlockwiseGrads:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -39,7 +40,11 @@ def pure_noise() -> dict[str, list[list[Released]]]:
     history = {}
     for case in METHODS:
         observer = Recording()
-        with privatizer(case.build(0.5).with_noise(1.5), [[]] * STEPS, research=True) as (private, batches, model):
+        with privatizer(case.build(0.5).with_noise(1.5), [[]] * STEPS, research=True) as (
+            private,
+            batches,
+            model,
+        ):
             private.watch(observer)
             run(private, batches, model)
         history[case.name] = observer.steps
@@ -63,7 +68,9 @@ def test_std_and_shape_are_what_the_event_claims(
 
 
 @pytest.mark.parametrize("case", METHODS, ids=method_ids)
-def test_every_coordinate_gets_the_same_std(case: MethodCase, pure_noise: dict[str, list[list[Released]]]) -> None:
+def test_every_coordinate_gets_the_same_std(
+    case: MethodCase, pure_noise: dict[str, list[list[Released]]]
+) -> None:
     for index in range(len(case.build(0.5).releases)):
         history = [flat(step[index]) for step in pure_noise[case.name]]
         if len({len(row) for row in history}) > 1 or any(bool((row == 0).any()) for row in history):
@@ -78,7 +85,7 @@ def test_every_coordinate_gets_the_same_std(case: MethodCase, pure_noise: dict[s
 def test_no_correlation_across_steps(case: MethodCase, pure_noise: dict[str, list[list[Released]]]) -> None:
     for index in range(len(case.build(0.5).releases)):
         history = [flat(step[index]) / step[index].std for step in pure_noise[case.name]]
-        products = torch.cat([a[: len(b)] * b[: len(a)] for a, b in zip(history, history[1:], strict=False)])
+        products = torch.cat([a[: len(b)] * b[: len(a)] for a, b in itertools.pairwise(history)])
         # Products of independent normals have mean 0 and variance 1; a reused draw has mean 1.
         assert abs(float(products.mean())) < 5 / math.sqrt(len(products))
 
@@ -86,7 +93,11 @@ def test_no_correlation_across_steps(case: MethodCase, pure_noise: dict[str, lis
 @pytest.mark.parametrize("case", METHODS, ids=method_ids)
 def test_noise_is_drawn_once_per_logical_step(case: MethodCase) -> None:
     def released(micro: int) -> list[dict[str, Tensor]]:
-        with privatizer(case.build(0.5).with_noise(1.5), [list(range(12)), [3, 4]]) as (private, batches, model):
+        with privatizer(case.build(0.5).with_noise(1.5), [list(range(12)), [3, 4]]) as (
+            private,
+            batches,
+            model,
+        ):
             return run(private, batches, model, micro=micro)
 
     for whole, split in zip(released(64), released(5), strict=True):

@@ -48,7 +48,11 @@ def test_a_resumed_run_goes_on_and_counts_replayed_steps_again(case: MethodCase,
         steps(private, batches, model, 1)  # lost: the crash comes after this release
     resumed = small_net()
     resumed.load_state_dict(weights)
-    with privatizer(mechanism, DRAWS, model=resumed, ledger=ledger, source=SeededSource(6)) as (private, batches, _):
+    with privatizer(mechanism, DRAWS, model=resumed, ledger=ledger, source=SeededSource(6)) as (
+        private,
+        batches,
+        _,
+    ):
         private.load_state_dict(checkpoint)
         assert private.step == 2
         assert private._ledger.count == 3
@@ -62,7 +66,11 @@ def test_a_resumed_run_goes_on_and_counts_replayed_steps_again(case: MethodCase,
 @pytest.mark.parametrize("case", METHODS, ids=method_ids)
 def test_another_mechanism_is_refused(case: MethodCase, tmp_path: Path) -> None:
     def start(mechanism: Mechanism, rate: float = 0.25) -> None:
-        with privatizer(mechanism, DRAWS, ledger=tmp_path / "ledger.jsonl", rate=rate) as (private, batches, model):
+        with privatizer(mechanism, DRAWS, ledger=tmp_path / "ledger.jsonl", rate=rate) as (
+            private,
+            batches,
+            model,
+        ):
             steps(private, batches, model, 1)
 
     start(case.build(0.5).with_noise(1.0))

@@ -28,6 +28,7 @@ class WeightAverage:
     def update(self, model: nn.Module) -> None:
         """Take in the weights after a step."""
         decay = min(self._decay, (1 + self._steps) / (10 + self._steps))
-        averaged, current = list(self.model.parameters()), [p.detach() for p in model.parameters()]
+        averaged = [p.detach() for p in self.model.parameters()]
+        current = [p.detach() for p in model.parameters()]
         torch._foreach_lerp_(averaged, current, 1 - decay)
         self._steps += 1

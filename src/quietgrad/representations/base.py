@@ -35,6 +35,12 @@ class Representation(ABC):
         """The state before the first step."""
         return {}
 
+    def __matmul__(self, inner: Representation) -> Representation:
+        """`outer @ inner`: this representation inside another's space."""
+        from quietgrad.representations.compose import Composed  # compose builds on this file
+
+        return Composed(self, inner)
+
     @abstractmethod
     def refresh(self, public: Public, state: State) -> Codec:
         """Called once per logical step and shared by all releases that hold this same object.

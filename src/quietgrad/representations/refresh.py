@@ -68,7 +68,9 @@ class Refresher:
             self._codecs[number] = representation.refresh(public, self._states[number])
         return self._codecs[number]
 
-    def _observe(self, representation: Representation, public: Public, site: Site, released: Released) -> None:
+    def _observe(
+        self, representation: Representation, public: Public, site: Site, released: Released
+    ) -> None:
         representation.observe(public, self._states[self._number(representation, site)], released)
 
     def _inside(self, representation: Representation, public: Public, site: Site) -> Public:
