@@ -6,7 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from quietgrad.representations.carriers import HistoricalUpdate, RandomCarriers, orthonormal_columns, power_method
+from quietgrad.representations.carriers import (
+    HistoricalUpdate,
+    RandomCarriers,
+    orthonormal_columns,
+    power_method,
+)
 
 
 def rng(seed: int = 0) -> torch.Generator:

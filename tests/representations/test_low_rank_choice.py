@@ -34,9 +34,11 @@ def test_named_matrices_keep_the_models_order_and_are_capped_by_their_shape() ->
 
 
 def test_a_name_that_is_frozen_or_misspelt_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"matrices: 'frozen\.weight' names no trainable matrix.*[Ff]rozen.*conv"):
+    with pytest.raises(
+        ValueError, match=r"matrices: 'frozen\.weight' names no trainable matrix.*[Ff]rozen.*conv"
+    ):
         choose_matrices(parameters(), 2, ("hidden.weight", "frozen.weight"))
-    with pytest.raises(ValueError, match="'hidden.bias' names no trainable matrix"):
+    with pytest.raises(ValueError, match=r"'hidden\.bias' names no trainable matrix"):
         choose_matrices(parameters(), 2, ("hidden.bias",))
 
 
@@ -48,7 +50,7 @@ def test_no_eligible_matrix_is_refused() -> None:
 
 
 def test_a_rank_above_every_named_matrix_is_refused() -> None:
-    with pytest.raises(ValueError, match="rank <= 10.*got 11"):
+    with pytest.raises(ValueError, match=r"rank <= 10.*got 11"):
         choose_matrices(parameters(), 11, ("small.weight", "head.weight"))
 
 

@@ -16,12 +16,16 @@ from quietgrad.representations.carried import off_rows, times_left, times_right
 N, RANK = 5, 2
 
 
-def conv_block(*, stride: int = 1, padding: int = 0, dilation: int = 1, groups: int = 1, dims: int = 2) -> ConvGrad:
+def conv_block(
+    *, stride: int = 1, padding: int = 0, dilation: int = 1, groups: int = 1, dims: int = 2
+) -> ConvGrad:
     kernel = torch.Size((6, 4 // groups, *[3] * dims))
     inputs = torch.randn(N, 1, 4, *[9] * dims, dtype=torch.float64)
     side = (9 + 2 * padding - dilation * 2 - 1) // stride + 1
     backprops = torch.randn(N, 1, 6, *[side] * dims, dtype=torch.float64)
-    return ConvGrad(inputs, backprops, Window(kernel, (stride,) * dims, (padding,) * dims, (dilation,) * dims, groups))
+    return ConvGrad(
+        inputs, backprops, Window(kernel, (stride,) * dims, (padding,) * dims, (dilation,) * dims, groups)
+    )
 
 
 def indexed_block() -> IndexedGrad:
@@ -88,11 +92,13 @@ def test_rows_outside_a_span(block: BlockGrads) -> None:
 
 
 def test_norms_and_sums_are_those_of_the_products(block: BlockGrads) -> None:
-    matrices, left, right = carriers(block)
+    _, left, right = carriers(block)
     weights = torch.rand(N, dtype=torch.float64)
     for product in (times_right(block, right), off_rows(times_left(block, left), right)):
         formed = product.dense()
-        torch.testing.assert_close(product.squared_norms(), formed.square().sum((1, 2)), rtol=1e-6, atol=1e-12)
+        torch.testing.assert_close(
+            product.squared_norms(), formed.square().sum((1, 2)), rtol=1e-6, atol=1e-12
+        )
         torch.testing.assert_close(product.weighted_sum(weights), torch.einsum("n,nxy->xy", weights, formed))
 
 
