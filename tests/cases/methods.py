@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import quietgrad as qg
 from quietgrad.mechanism import Mechanism
+from tests.cases.world import public_losses
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,36 @@ METHODS: list[MethodCase] = [
     MethodCase("dp_power_sgd", lambda clip: qg.methods.dp_power_sgd(rank=1, clip=clip)),
     MethodCase(
         "dp_power_sgd_feedback", lambda clip: qg.methods.dp_power_sgd(rank=1, clip=clip, error_feedback=True)
+    ),
+    MethodCase(
+        "gep",
+        lambda clip: qg.methods.gep(public_losses, rank=6, clip=clip, residual_clip=clip / 2),
+        unbiased=True,
+    ),
+    MethodCase(
+        "gep_groups",
+        lambda clip: qg.methods.gep(
+            public_losses,
+            rank=12,
+            clip=clip,
+            residual_clip=clip,
+            split=0.3,
+            groups="modules",
+            refresh_every=2,
+        ),
+        unbiased=True,
+    ),
+    MethodCase(
+        "gep_joint",
+        lambda clip: qg.methods.gep(
+            public_losses, rank=6, clip=clip, residual_clip=clip, joint=True, groups=2
+        ),
+        unbiased=True,
+    ),
+    MethodCase("biased_gep", lambda clip: qg.methods.biased_gep(public_losses, rank=6, clip=clip, groups=3)),
+    MethodCase("pdp_sgd", lambda clip: qg.methods.pdp_sgd(public_losses, rank=6, clip=clip)),
+    MethodCase(
+        "rpdp_sgd", lambda clip: qg.methods.rpdp_sgd(rank=20, clip=clip, refresh_every=3, strength=0.9)
     ),
 ]
 
