@@ -12,9 +12,9 @@ def check_losses(losses: Tensor) -> None:
             'Expected one loss per row, got a scalar. Pass reduction="none" to the loss; the mean over the batch is '
             "taken by release(), with the constant qN."
         )
-    if losses.dim() != 1:
+    if losses.dim() > 2 or (losses.dim() == 2 and losses.shape[1] == 0):
         raise ValueError(
-            f"Expected losses of shape [n], got {tuple(losses.shape)}. Reduce them to one loss per row."
+            f"Expected losses of shape [n], or [n, views], got {tuple(losses.shape)}. Reduce them to one loss per row."
         )
     if len(losses) and not losses.requires_grad:
         raise ValueError("The losses do not require grad. Call the model outside torch.no_grad().")

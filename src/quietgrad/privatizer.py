@@ -22,6 +22,7 @@ from quietgrad.accounting.ledger import Ledger
 from quietgrad.capture.recorder import Recorder
 from quietgrad.explanation import Explanation, explain
 from quietgrad.gradients.base import Blocks
+from quietgrad.gradients.views import average_views
 from quietgrad.losses import check_losses
 from quietgrad.mechanism import Mechanism
 from quietgrad.noise import NoiseSource, as_source
@@ -88,12 +89,15 @@ class Privatizer:
         """Add a micro-batch: capture, encode, clip and sum its per-sample gradients.
 
         Args:
-            losses: one loss per row (`reduction="none"`).
+            losses: one loss per row (`reduction="none"`), or `[n, views]` for augmented views of each record, which
+                the model saw record by record (row i·views + j); a record's gradients are averaged, then clipped.
         """
         check_losses(losses)
         self._rows.consume(self.step, len(losses))
         public = self._begin()
-        grads = self._recorder.collect(losses)
+        grads = self._recorder.collect(losses.flatten())
+        if losses.dim() == 2:
+            grads = average_views(grads, views=losses.shape[1])
         self._watch.micro_batch(grads, public, self.mechanism)
         sums = [self._encoded_sum(index, grads) for index in range(len(self._sums))]
         self._sums = [total + part for total, part in zip(self._sums, sums, strict=True)]

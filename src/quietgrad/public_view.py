@@ -47,7 +47,7 @@ def public_gradients(recorder: Recorder, public_losses: PublicLosses, seed: int)
         losses = public_losses(recorder.model)
         for chunk in _chunks(losses):
             check_losses(chunk)
-            yield recorder.collect(chunk)
+            yield recorder.collect(chunk.flatten())
 
 
 def _chunks(losses: Tensor | Iterator[Tensor]) -> Iterator[Float[Tensor, " m"]]:

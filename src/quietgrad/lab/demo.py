@@ -22,7 +22,7 @@ from quietgrad.lab.models import build
 
 EPSILON, DELTA = 2.0, 1e-5
 EPOCHS, BATCH = 15, 250
-LEARNING_RATE, CLIP, DECAY = 2.0, 1.0, 0.99
+LEARNING_RATE, CLIP, DECAY = 1.0, 1.0, 0.99
 
 
 @torch.no_grad()
