@@ -120,3 +120,16 @@ def test_the_whole_run_respects_it_too() -> None:
             part = run(private, batches, model)[0]
         moved = math.sqrt(sum(float((whole[n] - part[n]).double().square().sum()) for n in whole)) * len(rows)
         assert moved <= CLIP
+
+
+def test_a_poisoned_sample_in_the_very_first_batch_contributes_zero() -> None:
+    """Before the engine has ever seen a clean batch of this model."""
+    data = records()
+    data.tensors[0][1] = float("nan")
+    mechanism = METHODS[0].build(CLIP).with_noise(0.0)
+    with privatizer(mechanism, [[0, 1, 2]], data=data) as (private, batches, model):
+        poisoned = run(private, batches, model)[0]
+    with privatizer(mechanism, [[0, 2]], data=data) as (private, batches, model):
+        clean = run(private, batches, model)[0]
+    for name in clean:
+        assert torch.allclose(poisoned[name], clean[name], atol=1e-6), name

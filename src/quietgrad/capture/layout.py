@@ -65,4 +65,7 @@ def proven(plain: Tensor, scaled: Tensor, factors: Float[Tensor, " n"], layout: 
     expected = factors.to(rows.dtype)[:, None] * rows
     scale = rows.abs().amax(1, keepdim=True) if rows.shape[1] else rows
     tolerance = 1e-2 if rows.dtype in (torch.bfloat16, torch.float16) else 1e-4
-    return bool(((other - expected).abs() <= tolerance * (expected.abs() + scale)).all())
+    close = (other - expected).abs() <= tolerance * (expected.abs() + scale)
+    # A poisoned sample (NaN, infinite) proves nothing and refutes nothing; its row is dropped by the clip.
+    finite = (rows.isfinite() & other.isfinite()).all(1, keepdim=True)
+    return bool((close | ~finite).all()) and bool(finite.any())
