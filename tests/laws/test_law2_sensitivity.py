@@ -123,13 +123,15 @@ def test_the_whole_run_respects_it_too() -> None:
 
 
 def test_a_poisoned_sample_in_the_very_first_batch_contributes_zero() -> None:
-    """Before the engine has ever seen a clean batch of this model."""
+    """Before the engine has ever seen a clean batch of this model; a batch of only poisoned ones comes first."""
     data = records()
     data.tensors[0][1] = float("nan")
+    data.tensors[0][3] = float("inf")
     mechanism = METHODS[0].build(CLIP).with_noise(0.0)
-    with privatizer(mechanism, [[0, 1, 2]], data=data) as (private, batches, model):
-        poisoned = run(private, batches, model)[0]
+    with privatizer(mechanism, [[1], [1, 3], [0, 1, 2]], data=data) as (private, batches, model):
+        *nothing, poisoned = run(private, batches, model)
     with privatizer(mechanism, [[0, 2]], data=data) as (private, batches, model):
         clean = run(private, batches, model)[0]
+    assert all(float(block.abs().sum()) == 0.0 for step in nothing for block in step.values())
     for name in clean:
         assert torch.allclose(poisoned[name], clean[name], atol=1e-6), name

@@ -92,7 +92,8 @@ class Backward:
             shaped = other.reshape(arrival.output.shape)
             valid = [layout for layout in possible if proven(arrival.gradient, shaped, factors, layout)]
             arrival.layout = valid[0] if valid else None
-            if n > 1 and len(valid) == 1:
+            # A batch of nothing but poisoned samples is dropped by the clip whatever its layout, and teaches nothing.
+            if n > 1 and len(valid) == 1 and bool(arrival.gradient.isfinite().any()):
                 self._known[arrival.key] = valid[0]
             if not valid and possible and not isinstance(arrival.call.unit.module, nn.Embedding):
                 raise ValueError(_mixed(arrival.call))
