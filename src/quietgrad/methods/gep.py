@@ -18,8 +18,8 @@ import math
 
 from quietgrad.clipping import FlatClip
 from quietgrad.mechanism import Mechanism, Release
-from quietgrad.representations.groups import Groups
 from quietgrad.representations.joint import JointSubspace
+from quietgrad.representations.partition import Groups
 from quietgrad.representations.residual import Residual
 from quietgrad.representations.subspace import Subspace
 from quietgrad.schedules import Schedule

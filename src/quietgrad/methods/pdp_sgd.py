@@ -16,7 +16,7 @@ from quietgrad.clipping import Clip
 from quietgrad.mechanism import Mechanism, then
 from quietgrad.methods.dp_sgd import dp_sgd
 from quietgrad.projections import ProjectOnto
-from quietgrad.representations.groups import Groups
+from quietgrad.representations.partition import Groups
 from quietgrad.representations.subspace import Subspace
 from quietgrad.schedules import Schedule
 from quietgrad.stages import PublicLosses

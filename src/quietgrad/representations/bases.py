@@ -17,8 +17,8 @@ from torch import Tensor
 from quietgrad.gradients.base import BlockGrads
 from quietgrad.gradients.dense import DenseGrad
 from quietgrad.representations.basis import Basis, Coordinates, GroupBasis
-from quietgrad.representations.groups import Partition
 from quietgrad.representations.orthonormal import orthonormal_rows
+from quietgrad.representations.partition import Partition
 from quietgrad.representations.public_matrix import PublicMatrix
 from quietgrad.stages import BlockwiseGrads, Space
 

@@ -15,7 +15,7 @@ from quietgrad.representations.base import Codec, Representation, State
 from quietgrad.representations.bases import gram_eigenvectors, power_iteration, random_basis
 from quietgrad.representations.basis import Basis, Coordinates, GroupBasis
 from quietgrad.representations.formed import projectable
-from quietgrad.representations.groups import Groups, group_sizes, partition, share_rank
+from quietgrad.representations.partition import Groups, group_sizes, partition, share_rank
 from quietgrad.representations.public_matrix import PublicMatrix, first_inputs
 from quietgrad.stages import BlockwiseGrads, PerSampleGrads, Public, PublicLosses, Released
 
