@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 from quietgrad.accounting.evaluate import check_delta
 from quietgrad.accounting.events import Event, Phase, coalesce
-from quietgrad.accounting.pld import pld_epsilon
+from quietgrad.accounting.pld import TOLERANCE, pld_epsilon
 from quietgrad.accounting.rdp import rdp_epsilon
 
 # Relative width at which the search for a noise multiplier or a rate stops.
@@ -17,7 +17,7 @@ RESOLUTION = 1e-5
 # Beyond this multiplier what is left of epsilon does not come from the Gaussian noise.
 MOST_NOISE = 1e7
 # Below it a run is as good as unprotected: calibration goes no further down.
-LEAST_NOISE = 0.02
+LEAST_NOISE = 0.05
 
 
 class Steps(Protocol):
@@ -83,14 +83,26 @@ def calibrate(mechanism: M, batches: Steps, *, epsilon: float, delta: float) -> 
 def smallest_noise(runs: Callable[[float], tuple[Phase, ...]], *, epsilon: float, delta: float) -> float:
     """The smallest noise multiplier whose run `runs(noise_multiplier)` costs at most epsilon at delta."""
     _check_target(epsilon, delta)
+    return _smallest(
+        lambda noise, tolerance: cost_of(runs(noise), delta, tolerance=tolerance),
+        epsilon,
+        start=1.0,
+        least=LEAST_NOISE,
+        most=MOST_NOISE,
+        name="noise_multiplier",
+    )
 
-    def cost(noise_multiplier: float) -> float:
-        return cost_of(runs(noise_multiplier), delta)
 
-    low, high = _bracket(cost, epsilon)
-    if low == 0:
-        return high
-    return _search(cost, epsilon, low, high)
+def rate_within(mechanism: Priced, steps: int, *, epsilon: float, delta: float) -> float:
+    """The largest Poisson rate whose run of `steps` steps costs at most epsilon at delta."""
+    _check_target(epsilon, delta)
+
+    def cost(inverse_rate: float, tolerance: float) -> float:
+        return cost_of(plan(mechanism, 1 / inverse_rate, steps), delta, tolerance=tolerance)
+
+    if cost(1.0, TOLERANCE) <= epsilon:
+        return 1.0
+    return 1 / _smallest(cost, epsilon, start=2.0, least=1.0, most=1e8, name="1 / rate")
 
 
 def steps_within(mechanism: Priced, rate: float, *, epsilon: float, delta: float, most: int = 10**6) -> int:
@@ -98,21 +110,27 @@ def steps_within(mechanism: Priced, rate: float, *, epsilon: float, delta: float
     _check_target(epsilon, delta)
     events: list[Event] = []
 
-    def fits(steps: int) -> bool:
+    def cost(steps: int, tolerance: float) -> float:
         events.extend(mechanism.event(step) for step in range(len(events), steps))
         runs = groupby(events[:steps])
         phases = coalesce(Phase(event=event, rate=rate, count=len(list(same))) for event, same in runs)
-        return cost_of(phases, delta) <= epsilon
+        return cost_of(phases, delta, tolerance=tolerance)
 
-    if not fits(1):
+    if cost(1, TOLERANCE) > epsilon:
         raise ValueError(
-            f"Expected a run of at least one step within epsilon={epsilon:g}, got epsilon="
-            f"{cost_of(plan(mechanism, rate, 1), delta):.4g} for one step. Add noise, lower the rate, "
-            "or raise epsilon."
+            f"Expected an epsilon that covers at least one step, got {epsilon:g}; one step costs "
+            f"{cost(1, TOLERANCE):.4g}. Add noise, lower the rate, or raise epsilon."
         )
-    low, high = 1, 2
+    safe = _last_within(lambda steps: cost(steps, 1.0) <= epsilon, 0, 1, most)
+    return _last_within(lambda steps: cost(steps, TOLERANCE) <= epsilon, safe, max(safe // 512, 1), most)
+
+
+def _last_within(fits: Callable[[int], bool], low: int, stride: int, most: int) -> int:
+    """The largest number up to `most` that fits, given that `low` does: strides that double, then halve."""
+    high = low + stride
     while high <= most and fits(high):
-        low, high = high, 2 * high
+        low, stride = high, 2 * stride
+        high = low + stride
     high = min(high, most + 1)
     while high - low > 1:
         middle = (low + high) // 2
@@ -120,71 +138,74 @@ def steps_within(mechanism: Priced, rate: float, *, epsilon: float, delta: float
     return low
 
 
-def rate_within(mechanism: Priced, steps: int, *, epsilon: float, delta: float) -> float:
-    """The largest Poisson rate whose run of `steps` steps costs at most epsilon at delta."""
-    _check_target(epsilon, delta)
-
-    def cost(rate: float) -> float:
-        return cost_of(plan(mechanism, rate, steps), delta)
-
-    if cost(1.0) <= epsilon:
-        return 1.0
-    low, high = 1.0, 1.0
-    while cost(low) > epsilon:
-        low, high = low / 4, low
-        if low < 1e-9:
-            raise ValueError(
-                f"Expected a rate that keeps {steps} steps within epsilon={epsilon:g}, got none above 1e-9. "
-                "Add noise, take fewer steps, or raise epsilon."
-            )
-    while high > low * (1 + RESOLUTION):
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if cost(middle) <= epsilon else (low, middle)
-    return low
-
-
-def cost_of(phases: tuple[Phase, ...], delta: float) -> float:
+def cost_of(phases: tuple[Phase, ...], delta: float, *, tolerance: float = TOLERANCE) -> float:
     """Epsilon as `epsilon()` reports it, without asking RDP where the PLD is already exact."""
-    tight = pld_epsilon(phases, delta)
+    tight = pld_epsilon(phases, delta, tolerance=tolerance)
     return tight.epsilon if tight.converged else min(tight.epsilon, rdp_epsilon(phases, delta))
 
 
-def _bracket(cost: Callable[[float], float], epsilon: float) -> tuple[float, float]:
-    """Two multipliers, the first too small, the second large enough; (0, least) if hardly any is needed."""
-    high = 1.0
-    if cost(high) <= epsilon:
-        while high > LEAST_NOISE:
-            if cost(high / 2) > epsilon:
-                return high / 2, high
-            high /= 2
-        return 0.0, high
-    while high < MOST_NOISE:
-        if cost(2 * high) <= epsilon:
-            return high, 2 * high
+def _smallest(
+    cost: Callable[[float, float], float],
+    epsilon: float,
+    *,
+    start: float,
+    least: float,
+    most: float,
+    name: str,
+) -> float:
+    """The smallest x with cost(x, tolerance) <= epsilon, for a cost that falls with x; `least` if that fits."""
+
+    def roughly(x: float) -> float:
+        return cost(x, 1.0)
+
+    def exactly(x: float) -> float:
+        return cost(x, TOLERANCE)
+
+    # A coarse grid never under-states epsilon: what it accepts is safe and close, only the end needs a fine one.
+    high = start
+    while roughly(high) > epsilon:
         high *= 2
-    raise ValueError(
-        f"Expected an epsilon that some noise can meet, got {epsilon:g}: with "
-        f"noise_multiplier={high:.0e} the run "
-        f"still costs {cost(high):.4g}. What remains is not Gaussian: lower theta, take fewer steps, or "
-        "raise epsilon."
-    )
+        if high > most:
+            raise ValueError(
+                f"Expected an epsilon that some {name} can meet, got {epsilon:g}: at {name}={high:.0e} the run "
+                f"still costs {roughly(high):.4g}. That rest is not the Gaussian noise's: lower theta, take fewer "
+                "steps, or raise epsilon."
+            )
+    low = high / 2
+    while low > least and roughly(low) <= epsilon:
+        low, high = low / 2, low
+    if low <= least and exactly(least) <= epsilon:
+        return least
+    high = _search(roughly, epsilon, max(low, least), high, resolution=1e-3)
+    low = max(high * (1 - 0.004), least)
+    while exactly(low) <= epsilon:
+        low, high = max(low * 0.97, least), low
+    return _search(exactly, epsilon, low, high, resolution=RESOLUTION)
 
 
-def _search(cost: Callable[[float], float], epsilon: float, low: float, high: float) -> float:
-    """Regula falsi on log epsilon over log noise, nearly a line; returns a multiplier that was checked."""
-    below, above = math.log(cost(low) / epsilon), math.log(max(cost(high), 1e-300) / epsilon)
-    while high > low * (1 + RESOLUTION):
-        share = min(max(below / (below - above), 0.02), 0.98)
-        # Aim a little to the safe side, so that both ends close in.
-        aim = 0.3 * RESOLUTION if share < 0.9 else -0.3 * RESOLUTION
-        guess = low * (high / low) ** share * (1 + aim)
-        guess = min(max(guess, low * (1 + RESOLUTION / 4)), high * (1 - RESOLUTION / 4))
-        value = math.log(max(cost(guess), 1e-300) / epsilon)
+def _search(
+    cost: Callable[[float], float], epsilon: float, low: float, high: float, *, resolution: float
+) -> float:
+    """The end `high` of a bracket narrowed to 1 + resolution: regula falsi on log epsilon over log noise.
+
+    `low` is taken to cost too much and `high` to fit; what is returned is `high` or was checked to fit.
+    """
+    below, above = _excess(cost(low), epsilon), _excess(cost(high), epsilon)
+    while high > low * (1 + resolution):
+        share = min(max(below / (below - above), 0.02), 0.98) if below > above else 0.5
+        guess = low * (high / low) ** share
+        # Step over the root, on the side of the end that is farther away, so that both ends close in.
+        guess *= 1 + 0.4 * resolution * (1 if guess * guess < low * high else -1)
+        value = _excess(cost(guess), epsilon)
         if value > 0:
             low, below = guess, value
         else:
             high, above = guess, value
     return high
+
+
+def _excess(cost: float, epsilon: float) -> float:
+    return math.log(max(cost, 1e-300) / epsilon)
 
 
 def _check_target(epsilon: float, delta: float) -> None:

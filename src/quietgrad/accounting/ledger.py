@@ -106,6 +106,10 @@ class Ledger:
                 "to another run. Restore the ledger that belongs to this checkpoint."
             )
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy in another process counts along in memory; only the original writes the file."""
+        return {**self.__dict__, "_file": None}
+
     def close(self) -> None:
         """Let go of the file; the ledger stays readable."""
         if self._file is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -119,6 +120,7 @@ def subsample(pmf: LossPmf, rate: float, step: float) -> StepLoss:
     return StepLoss(remove=remove, add=split(-loss, q, step=step, infinity=0.0))
 
 
+@lru_cache(maxsize=4096)
 def deviation(event: Event, rate: float) -> float:
     """About the standard deviation of one step's loss: sets the grid, never the answer."""
     gaussian, selections = parts_of(event)
@@ -132,6 +134,13 @@ def deviation(event: Event, rate: float) -> float:
     weights = np.concatenate([(1 - rate) * weight, rate * weight])
     weights /= weights.sum()
     return float(np.sqrt(weights @ (losses - weights @ losses) ** 2))
+
+
+def reach(event: Event, rate: float) -> float:
+    """About the width of one step's losses: with `deviation` it says how many grid points they take."""
+    spread = deviation(event, 1.0)
+    bottom, top = _subsampled(np.array([-REACH, REACH]) * spread + np.array([-1, 1]) * spread**2 / 2, rate)
+    return float(top - bottom)
 
 
 def parts_of(event: Event) -> tuple[Gaussian | None, tuple[MallowsSelection, ...]]:
@@ -198,7 +207,9 @@ def _unsubsampled(loss: Float64[ndarray, " m"], rate: float, shift: float) -> Fl
 
 def _normal_mass(a: Float64[ndarray, " m"], b: Float64[ndarray, " m"]) -> Float64[ndarray, " m"]:
     """Phi(b) - Phi(a), from the nearer tail so that small masses keep their digits."""
-    return np.where(a > 0, special.ndtr(-a) - special.ndtr(-b), special.ndtr(b) - special.ndtr(a))
+    right, left = special.ndtr(-a) - special.ndtr(-b), special.ndtr(b) - special.ndtr(a)
+    mass: Float64[ndarray, " m"] = np.where(a > 0, right, left)
+    return mass
 
 
 def _mix(masses: tuple[float, float], rate: float) -> float:

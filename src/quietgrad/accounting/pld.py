@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from dp_accounting.pld.pld_pmf import DensePLDPmf
@@ -11,15 +11,17 @@ from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 from quietgrad.accounting.events import Phase, coalesce
 from quietgrad.accounting.losses import LossPmf, best_tilt, compose, delta_at, epsilon_at
-from quietgrad.accounting.pairs import deviation, parts_of, step_loss
+from quietgrad.accounting.pairs import deviation, parts_of, reach, step_loss
 
-# A grid is fine enough once halving it moves epsilon by less than this share.
+# A grid is fine enough once halving it moves epsilon by less than this share, or by less than LARGE_TOLERANCE
+# where one step's loss takes many points. The error left is about a third of the last move.
 TOLERANCE = 1e-4
-# Grids are halved at most this often, starting from 1/32 of one step's standard deviation.
-HALVINGS = 6
-COARSEST = 1 / 32
-# The finest grid may have about this many points: above, RDP is the better estimate anyway.
-MOST_POINTS = 2**23
+LARGE_TOLERANCE = 1e-3
+MANY_POINTS = 2**17
+# The first grid, as a share of one step's standard deviation.
+COARSEST = 1 / 8
+# One step's loss may take about this many grid points: beyond, RDP has to do.
+MOST_POINTS = 2**21
 
 Side = list[tuple[LossPmf, int]]
 
@@ -55,17 +57,8 @@ def pld_epsilon(phases: Iterable[Phase], delta: float, *, tolerance: float = TOL
         return PldEpsilon(epsilon=0.0, converged=True)
     if not is_private(runs):
         return PldEpsilon(epsilon=math.inf, converged=True)
-    step = _first_step(runs)
-    best = _epsilon_on(runs, delta, step)
-    for _ in range(HALVINGS):
-        step /= 2
-        if _points(runs, step) > MOST_POINTS:
-            break
-        finer = min(best, _epsilon_on(runs, delta, step))
-        if best - finer <= tolerance * finer or best == finer:
-            return PldEpsilon(epsilon=finer, converged=True)
-        best = finer
-    return PldEpsilon(epsilon=best, converged=False)
+    value, converged = _refine(runs, tolerance, lambda step: _epsilon_on(runs, delta, step))
+    return PldEpsilon(epsilon=value, converged=converged)
 
 
 def pld_delta(phases: Iterable[Phase], epsilon: float) -> float:
@@ -75,23 +68,28 @@ def pld_delta(phases: Iterable[Phase], epsilon: float) -> float:
         return 0.0
     if not is_private(runs):
         return 1.0
-    step = _first_step(runs)
-    best = _delta_on(runs, epsilon, step)
-    for _ in range(HALVINGS):
-        step /= 2
-        if _points(runs, step) > MOST_POINTS:
-            break
-        finer = min(best, _delta_on(runs, epsilon, step))
-        if best - finer <= TOLERANCE * finer:
-            return finer
-        best = finer
-    return best
+    return _refine(runs, TOLERANCE, lambda step: _delta_on(runs, epsilon, step))[0]
 
 
 def is_private(phases: Iterable[Phase]) -> bool:
     """False if a release had no noise at all: then epsilon is infinite."""
     gaussians = (parts_of(phase.event)[0] for phase in phases if phase.count)
     return all(gaussian is None or gaussian.noise_multiplier > 0 for gaussian in gaussians)
+
+
+def _refine(runs: tuple[Phase, ...], tolerance: float, on: Callable[[float], float]) -> tuple[float, bool]:
+    """An upper bound `on(step)` on finer and finer grids: (value, whether it stopped moving)."""
+    finest = max(reach(run.event, run.rate) for run in runs) / MOST_POINTS
+    step = max(_spread(runs) * COARSEST, finest, 1e-15)
+    best = on(step)
+    while step / 2 >= finest:
+        step /= 2
+        finer = min(best, on(step))
+        large = step < finest * MOST_POINTS / MANY_POINTS
+        if best == finer or best - finer <= (max(tolerance, LARGE_TOLERANCE) if large else tolerance) * finer:
+            return finer, True
+        best = finer
+    return best, False
 
 
 def _epsilon_on(runs: tuple[Phase, ...], delta: float, step: float) -> float:
@@ -117,18 +115,10 @@ def _sides(runs: tuple[Phase, ...], step: float, *, pessimistic: bool = True) ->
     return [(loss.remove, count) for loss, count in losses], [(loss.add, count) for loss, count in losses]
 
 
-def _first_step(runs: tuple[Phase, ...]) -> float:
-    # The split adds at most step^2/4 of variance per step, so the grid follows the run's mean variance per
-    # step.
+def _spread(runs: tuple[Phase, ...]) -> float:
+    # The split adds at most step^2/4 of variance per step: the grid follows the run's mean variance per step.
     variance = sum(run.count * deviation(run.event, run.rate) ** 2 for run in runs)
-    spread = math.sqrt(variance / sum(run.count for run in runs))
-    return max(spread, 1e-12) * COARSEST
-
-
-def _points(runs: tuple[Phase, ...], step: float) -> float:
-    """About how many grid points one step's loss takes."""
-    spread = max(deviation(run.event, 1.0) for run in runs)
-    return spread * (20 + spread) / step
+    return math.sqrt(variance / sum(run.count for run in runs))
 
 
 def _dense(pmf: LossPmf) -> DensePLDPmf:
