@@ -24,6 +24,11 @@ class Schedule(ABC):
     def settled(self) -> int:
         """The first step from which on the value stays what it is."""
 
+    @property
+    def ramp(self) -> bool:
+        """Whether the value glides to its last one: a ramp longer than training never gets there."""
+        return True
+
 
 def value_at(value: float | Schedule, step: int) -> float:
     """A plain number, or a schedule's value at this step."""
@@ -120,6 +125,10 @@ class Piecewise(Schedule):
     def settled(self) -> int:
         return self.boundaries[-1] if self.boundaries else 0
 
+    @property
+    def ramp(self) -> bool:
+        return False
+
 
 @dataclass(frozen=True)
 class Complement(Schedule):
@@ -133,6 +142,10 @@ class Complement(Schedule):
     @property
     def settled(self) -> int:
         return self.schedule.settled
+
+    @property
+    def ramp(self) -> bool:
+        return self.schedule.ramp
 
 
 @dataclass(frozen=True)
@@ -157,6 +170,20 @@ class PerEpoch(Schedule):
     @property
     def settled(self) -> int:
         return math.ceil(self.schedule.settled / self.rate - 1e-9)
+
+    @property
+    def ramp(self) -> bool:
+        return self.schedule.ramp
+
+
+def check_fits(name: str, value: float | Schedule, *, steps: int, rate: float) -> None:
+    """Refuse a ramp over epochs that is longer than training."""
+    last = epoch_of(steps - 1, rate)
+    if isinstance(value, Schedule) and value.ramp and value.settled > last:
+        raise ValueError(
+            f"{name}={value} changes until epoch {value.settled}, but training ends with epoch {last} ({steps} steps "
+            f"at rate {rate:g}). Shorten the schedule or plan more steps."
+        )
 
 
 def epoch_of(step: int, rate: float) -> int:

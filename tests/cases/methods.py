@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from types import SimpleNamespace
 
 import quietgrad as qg
 from quietgrad.mechanism import Mechanism
+from quietgrad.representations.low_rank import LowRank
+from quietgrad.representations.mask import RandomMask
+from quietgrad.schedules import Piecewise
 from tests.cases.world import public_losses
 
 
@@ -23,6 +28,13 @@ class MethodCase:
     name: str
     build: Callable[[float], Mechanism]
     unbiased: bool = False
+
+
+@cache
+def _gip(clip: float) -> Mechanism:
+    """Built once a clip: θ is solved from the budget."""
+    plan = SimpleNamespace(rate=0.25, steps=120)
+    return qg.methods.gip(371, plan, epsilon=4.0, delta=1e-5, keep=0.3, group_size=64, clip=clip)
 
 
 METHODS: list[MethodCase] = [
@@ -74,6 +86,28 @@ METHODS: list[MethodCase] = [
     MethodCase(
         "rpdp_sgd", lambda clip: qg.methods.rpdp_sgd(rank=20, clip=clip, refresh_every=3, strength=0.9)
     ),
+    MethodCase("random_freeze", lambda clip: qg.methods.random_freeze(freeze=0.6, clip=clip)),
+    MethodCase(
+        "random_freeze_per_step", lambda clip: qg.methods.random_freeze(freeze=0.9, clip=clip, redraw="step")
+    ),
+    MethodCase(
+        "ranked_freeze", lambda clip: qg.methods.ranked_freeze(freeze=Piecewise((0.0, 0.5), (1,)), clip=clip)
+    ),
+    MethodCase("posterior_freeze", lambda clip: qg.methods.posterior_freeze(freeze=0.5, clip=clip)),
+    MethodCase("random_k", lambda clip: qg.methods.random_k(keep=0.5, clip=clip)),
+    MethodCase("gip", _gip),
+    MethodCase("top_groups", lambda clip: qg.methods.top_groups(freeze=0.5, clip=clip, redraw="step")),
+    MethodCase(
+        "top_groups_paid",
+        lambda clip: qg.methods.top_groups(freeze=0.7, group_by=7, clip=clip, paid_share=0.1),
+    ),
+    MethodCase("datalens", lambda clip: qg.methods.datalens(keep=0.4, clip=clip)),
+    MethodCase("datalens_values", lambda clip: qg.methods.datalens(keep=0.2, sign=False, clip=clip)),
+    MethodCase(
+        "gep_freeze",
+        lambda clip: qg.methods.gep(public_losses, rank=4, clip=clip, residual_clip=clip) @ RandomMask(0.5),
+    ),
+    MethodCase("rgp_freeze", lambda clip: qg.methods.random_freeze(freeze=0.4, clip=clip) @ LowRank(rank=1)),
 ]
 
 

@@ -1,9 +1,29 @@
 """One method a file; each is a function that returns a frozen `Mechanism`."""
 
+from quietgrad.methods.datalens import datalens
 from quietgrad.methods.dp_sgd import dp_sgd
 from quietgrad.methods.gep import biased_gep, gep
+from quietgrad.methods.gip import gip, random_k
 from quietgrad.methods.pdp_sgd import pdp_sgd, rpdp_sgd
 from quietgrad.methods.power_sgd import dp_power_sgd
+from quietgrad.methods.random_freeze import posterior_freeze, random_freeze, ranked_freeze
 from quietgrad.methods.rgp import rgp, rgp_random
+from quietgrad.methods.top_groups import top_groups
 
-__all__ = ["biased_gep", "dp_power_sgd", "dp_sgd", "gep", "pdp_sgd", "rgp", "rgp_random", "rpdp_sgd"]
+__all__ = [
+    "biased_gep",
+    "datalens",
+    "dp_power_sgd",
+    "dp_sgd",
+    "gep",
+    "gip",
+    "pdp_sgd",
+    "posterior_freeze",
+    "random_freeze",
+    "random_k",
+    "ranked_freeze",
+    "rgp",
+    "rgp_random",
+    "rpdp_sgd",
+    "top_groups",
+]
