@@ -20,6 +20,7 @@ from quietgrad.accounting.calibrate import plan
 from quietgrad.accounting.evaluate import epsilon
 from quietgrad.accounting.ledger import Ledger
 from quietgrad.capture.recorder import Recorder
+from quietgrad.distributed.facts import run_facts, step_facts
 from quietgrad.explanation import Explanation, explain
 from quietgrad.gradients.base import Blocks
 from quietgrad.gradients.views import average_views
@@ -27,7 +28,7 @@ from quietgrad.losses import check_losses
 from quietgrad.mechanism import Mechanism
 from quietgrad.noise import NoiseSource, as_source
 from quietgrad.public_view import PublicView
-from quietgrad.reduction import Reducer, SingleProcess
+from quietgrad.reduction import Facts, Reducer, alone
 from quietgrad.representations.base import State
 from quietgrad.representations.refresh import Refresher
 from quietgrad.research import Observer, Watch
@@ -48,7 +49,7 @@ class Privatizer:
         noise_source: "default" or "hardened", or a NoiseSource.
         research: allow observers that read private gradients; the run is then reported as not covered by ε.
         deterministic: choose the engine's ways by rule instead of by measurement.
-        reducer: adds up the ranks of a distributed run.
+        reducer: `qg.distributed.AllReduce()` for several ranks; each takes its part of one global draw.
     """
 
     def __init__(
@@ -68,15 +69,19 @@ class Privatizer:
         self._sampler = batches.sampler if isinstance(batches, PoissonBatches) else batches
         self._batches = batches if isinstance(batches, PoissonBatches) else None
         self.plan = plan(mechanism, self._sampler.rate, self._sampler.steps)
+        self._reducer = alone() if reducer is None else reducer
+        # Ranks that measured different ways would round public bases differently.
+        deterministic = deterministic or self._reducer.world > 1
         self._recorder = Recorder(model, memory_budget=memory_budget, deterministic=deterministic)
         self._view = PublicView(self._recorder, steps=self._sampler.steps, rate=self._sampler.rate)
         self._source = as_source(noise_source)
-        self._reducer = reducer or SingleProcess()
         self._watch = Watch(enabled=research)
-        self._ledger = _ledger(ledger, self.plan, mechanism, self._sampler)
+        self._reducer.agree(lambda: self._run_facts(model))
+        self._sampler.divide(self._reducer)
+        self._ledger = self._reducer.from_first(lambda: _ledger(ledger, self.plan, mechanism, self._sampler))
         self._refresher = Refresher()
         self._post_states: list[State] = []
-        self._seed = secrets.randbits(48)
+        self._seed = self._reducer.from_first(lambda: secrets.randbits(48))
         self.step = 0
         self._rows = RowCount(self._sampler, self._batches)
         self._public: Public | None = None
@@ -106,6 +111,7 @@ class Privatizer:
         """Add noise, once per batch (empty ones too), and overwrite `p.grad` with the public gradient."""
         self._rows.finish(self.step)
         public = self._begin()
+        self._reducer.agree(lambda: self._step_facts(public))
         # On disk before anything is visible: a crash from here on can only over-count.
         self._ledger.record(self.mechanism.event(self.step), self._sampler.rate, step=self.step)
         released = [self._add_noise(index) for index in range(len(self._sums))]
@@ -116,6 +122,19 @@ class Privatizer:
         self.step += 1
         self._public, self._sums = None, []
         self._rows.next_step()
+
+    def _run_facts(self, model: nn.Module) -> Facts:
+        return run_facts(
+            model,
+            self._recorder.parameters,
+            self.mechanism,
+            self._sampler,
+            self._source,
+            research=self._watch.enabled,
+        )
+
+    def _step_facts(self, public: Public) -> Facts:
+        return step_facts(self.step, public, self.mechanism, self._sampler, self._ledger)
 
     def _begin(self) -> Public:
         """Refresh the representations, once per logical step, before the first micro-batch."""

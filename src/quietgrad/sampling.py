@@ -6,6 +6,7 @@ followed by a uniform subset of that size, which is the same distribution at the
 
 from __future__ import annotations
 
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler, TensorDataset, default_collate
 
 from quietgrad.noise import fresh_generator
+from quietgrad.reduction import Reducer
 
 
 class PoissonSampler(Sampler[list[int]]):
@@ -42,7 +44,8 @@ class PoissonSampler(Sampler[list[int]]):
         self.records, self.rate, self.steps = records, float(rate), int(steps)
         self.private = seed is None
         self._rng = fresh_generator() if seed is None else np.random.Generator(np.random.PCG64DXSM(seed))
-        self._sizes: deque[int] = deque()
+        self._rank, self._world = 0, 1
+        self._drawn: deque[tuple[int, int]] = deque()
         self._next = 0
         self._first_known = 0
 
@@ -52,16 +55,35 @@ class PoissonSampler(Sampler[list[int]]):
         return self.rate * self.records
 
     def rows(self, step: int) -> int | None:
-        """How many rows were drawn for a step; None if it was not drawn yet. Private."""
-        while self._first_known < step and self._sizes:
-            self._sizes.popleft()
+        """How many rows this rank drew for a step; None if it was not drawn yet. Private."""
+        drawn = self._known(step)
+        return None if drawn is None else drawn[0]
+
+    def draw_hash(self, step: int) -> int | None:
+        """Stands for the whole draw of a step, on whichever rank; None if it was not drawn yet. Private."""
+        drawn = self._known(step)
+        return None if drawn is None else drawn[1]
+
+    def _known(self, step: int) -> tuple[int, int] | None:
+        while self._first_known < step and self._drawn:
+            self._drawn.popleft()
             self._first_known += 1
-        return self._sizes[0] if self._first_known == step and self._sizes else None
+        return self._drawn[0] if self._first_known == step and self._drawn else None
+
+    def divide(self, reducer: Reducer) -> None:
+        """Make the draws of rank 0 on every rank, and yield only this rank's part of each; parts may be empty."""
+        if self._next and reducer.world != self._world:
+            raise ValueError(
+                f"{self._next} batches were drawn in a world of {self._world} before {reducer.world} ranks began to "
+                "share the draws: a record could be in two parts. Make the Privatizer before iterating over the batches."
+            )
+        self._rng = reducer.from_first(lambda: self._rng)
+        self._rank, self._world = reducer.rank, reducer.world
 
     def skip_to(self, step: int) -> None:
         """Go on at a later step of the plan (after a resume), with fresh draws."""
         self._next = self._first_known = step
-        self._sizes.clear()
+        self._drawn.clear()
 
     def draw(self) -> list[int]:
         """The record numbers of one step, ascending."""
@@ -78,10 +100,11 @@ class PoissonSampler(Sampler[list[int]]):
                 "Plan more steps before calibrating."
             )
         while self._next < self.steps:
-            indices = self.draw()
-            self._sizes.append(len(indices))
+            whole = self.draw()
+            part = whole[self._rank :: self._world]
+            self._drawn.append((len(part), zlib.crc32(np.asarray(whole, dtype=np.int64).tobytes())))
             self._next += 1
-            yield indices
+            yield part
 
     def __len__(self) -> int:
         return self.steps - self._next

@@ -1,0 +1,110 @@
+"""Do the ranks fit together? Cheap numbers at every step; the whole facts only to explain a difference."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float64
+from torch import Tensor
+
+from quietgrad.reduction import Facts
+
+TOLERANCE = 1e-4
+"""How far fingerprints may differ, relative to the size of what they stand for. Rounding is 1e-6; a flipped sign of one
+basis vector among a million is 1e-3."""
+
+SHOWN = 6
+"""How many differences an error names."""
+
+REMEDIES = {
+    "weights": "Build the model under the same seed on every rank, or call qg.distributed.copy_weights(model) before "
+    "making the Privatizer; take the same optimizer steps everywhere.",
+    "parameters": "Build and freeze the same model on every rank.",
+    "data": "Give every rank the whole data set and the same rate and steps: each takes its part of one global draw.",
+    "versions": "Install the same versions everywhere.",
+    "representation": "Public data and public_losses must be the same on every rank, and so must hardware and threads.",
+    "draw": "Draw batches only in the training loop, the same number on every rank.",
+    "ledger": "Resume every rank from the same checkpoint, rank 0 with its ledger.",
+    "noise": "Give every rank a noise source of its own: leave noise_source out, or seed it by rank.",
+}
+
+
+def row(facts: Facts) -> Float64[Tensor, " m"]:
+    """Two words of what must be equal, two of what must differ, then the fingerprints."""
+    close = [number for mark in facts.close.values() for number in (mark.value, mark.scale)]
+    nothing = (math.nan, math.nan)  # equal to nobody's
+    own = nothing if facts.distinct is None else _words(facts.distinct)
+    return torch.tensor([*_words(facts.equal), *own, *close], dtype=torch.float64)
+
+
+def check(rows: Float64[Tensor, "world m"], gather: Callable[[], list[Facts]]) -> None:
+    """Raise ValueError on every rank unless the rows fit; every rank comes to the same verdict on the same rows."""
+    equal, distinct, values, scales = rows[:, :2], rows[:, 2:4], rows[:, 4::2], rows[:, 5::2]
+    if bool((equal != equal[0]).any()):
+        raise ValueError(_unequal([_flattened("", facts.equal) for facts in gather()]))
+    apart = _apart(values, scales)
+    if bool(apart.any()):
+        names = [name for name, differs in zip(gather()[0].close, apart.tolist(), strict=True) if differs]
+        raise ValueError(f"The ranks' {' and '.join(names)} drifted apart. {_remedies(names)}")
+    if int((distinct[:, None] == distinct).all(-1).sum()) > len(rows):
+        raise ValueError(
+            f"Ranks draw the same noise, which adds up to other noise than accounted. {REMEDIES['noise']}"
+        )
+
+
+def _apart(values: Float64[Tensor, "world c"], scales: Float64[Tensor, "world c"]) -> Bool[Tensor, " c"]:
+    near = (values - values[0]).abs() <= TOLERANCE * scales.amax(0)
+    # A model that has diverged everywhere alike is no disagreement.
+    alike = (values == values[0]) | (values.isnan() & values[0].isnan())
+    return ~(near | alike).all(0)
+
+
+def _words(value: Any) -> tuple[float, float]:
+    """A hash as two integers that float64 holds exactly."""
+    text = json.dumps(value, sort_keys=True, default=str)
+    digest = hashlib.sha256(text.encode()).digest()
+    return float(int.from_bytes(digest[:4], "big")), float(int.from_bytes(digest[4:8], "big"))
+
+
+def _flattened(path: str, value: Any) -> dict[str, Any]:
+    """Nested facts as dotted path → value."""
+    if isinstance(value, Mapping):
+        items = [(str(key), item) for key, item in value.items()]
+    elif isinstance(value, list | tuple):
+        items = [(str(index), item) for index, item in enumerate(value)]
+    else:
+        return {path: value}
+    return {
+        inner: leaf
+        for key, item in items
+        for inner, leaf in _flattened(f"{path}.{key}" if path else key, item).items()
+    }
+
+
+def _unequal(ranks: list[dict[str, Any]]) -> str:
+    paths = list(dict.fromkeys(path for facts in ranks for path in facts))
+    differing = [path for path in paths if any(facts.get(path) != ranks[0].get(path) for facts in ranks)]
+    shown = "; ".join(f"{path}: {_by_value(path, ranks)}" for path in differing[:SHOWN])
+    more = f" (and {len(differing) - SHOWN} more)" if len(differing) > SHOWN else ""
+    return f"The ranks disagree on {shown}{more}. {_remedies(differing)}"
+
+
+def _by_value(path: str, ranks: list[dict[str, Any]]) -> str:
+    holders: dict[str, list[str]] = {}
+    for rank, facts in enumerate(ranks):
+        text = str(facts[path]) if path in facts else "nothing"
+        holders.setdefault(text if len(text) <= 60 else text[:57] + "...", []).append(str(rank))
+    return ", ".join(
+        f"{text} on rank{'s' if len(who) > 1 else ''} {' and '.join(who)}" for text, who in holders.items()
+    )
+
+
+def _remedies(paths: list[str]) -> str:
+    kinds = dict.fromkeys(path.split(".")[0].split(" ")[0] for path in paths)
+    known = [REMEDIES[kind] for kind in kinds if kind in REMEDIES]
+    return " ".join(known) or "Start every rank with the same script and config."

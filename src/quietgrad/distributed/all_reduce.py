@@ -1,0 +1,122 @@
+"""The reducer of a torch.distributed process group.
+
+    x̃ = Σ_r (Σ_{i on rank r} clip(g_i) + N(0, s²/world)) / qN       one all-reduce of the encoded blocks per release
+
+Formal guarantee: the ranks' parts of a draw are disjoint and their noises independent, so the sum is the release that
+one process would make of the whole draw with noise of std s, whatever the world size. Each rank adds its noise before
+anything leaves it; the sum is refused unless exactly `world` parts went into it. The processes and the network between
+them are one trusted party: a rank's message carries only its part of the noise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from quietgrad.distributed.agreement import check, row
+from quietgrad.distributed.flat import flatten, unflatten
+from quietgrad.distributed.group import first_rank, message_device, process_group
+from quietgrad.gradients.base import Blocks
+from quietgrad.reduction import Facts, Reducer
+
+T = TypeVar("T")
+
+
+class AllReduce(Reducer):
+    """All ranks of a process group train one model.
+
+    Args:
+        group: a group of gloo or nccl processes; the default group if left out. Its timeout is how long the others wait
+            for a rank that hangs.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        self._group = process_group(group)
+        self.rank, self.world = dist.get_rank(self._group), dist.get_world_size(self._group)
+        self._first = first_rank(self._group)
+        self._device = message_device(self._group)
+        self.bytes_reduced = 0
+        """Bytes of all releases that this rank has put into the group so far."""
+
+    def sum(self, blocks: Blocks) -> Blocks:
+        flat = self._counted(blocks)
+        with _answering():
+            dist.all_reduce(flat, group=self._group)
+        return unflatten(self._all_contributed(flat), blocks)
+
+    def at_one_place(self, blocks: Blocks, release: Callable[[Blocks], Blocks]) -> Blocks:
+        flat = self._counted(blocks)
+        with _answering():
+            dist.reduce(flat, self._first, group=self._group)
+        if self.rank == 0:
+            flat[:-1] = flatten(release(unflatten(self._all_contributed(flat), blocks))).to(flat.device)
+        with _answering():
+            dist.broadcast(flat, self._first, group=self._group)
+        self.bytes_reduced += flat.nbytes
+        return unflatten(self._all_contributed(flat), blocks)
+
+    def from_first(self, make: Callable[[], T]) -> T:
+        made, error = _attempt(make) if self.rank == 0 else (None, None)
+        message: list[Any] = [made, None if error is None else f"{type(error).__name__}: {error}"]
+        with _answering():
+            dist.broadcast_object_list(message, self._first, group=self._group)
+        if error is not None:
+            raise error
+        if message[1] is not None:
+            raise ValueError(f"Rank 0 cannot go on. {message[1]}")
+        # Rank 0 keeps its own object: the copy that the others get may have let go of a file.
+        result: Any = made if self.rank == 0 else message[0]
+        return cast(T, result)
+
+    def agree(self, facts: Callable[[], Facts]) -> None:
+        mine = facts()
+        own = row(mine).to(self._device)
+        rows = [torch.empty_like(own) for _ in range(self.world)]
+        with _answering():
+            dist.all_gather(rows, own, group=self._group)
+        check(torch.stack(rows).cpu(), lambda: self._gather(mine))
+
+    def _gather(self, mine: Facts) -> list[Facts]:
+        everybody: list[Any] = [None] * self.world
+        with _answering():
+            dist.all_gather_object(everybody, mine, group=self._group)
+        return everybody
+
+    def _counted(self, blocks: Blocks) -> Tensor:
+        """The flat blocks with a 1 behind them: after the sum it says how many ranks took part."""
+        flat = flatten(blocks)
+        flat = torch.cat([flat, flat.new_ones(1)])
+        self.bytes_reduced += flat.nbytes
+        return flat.to(self._device) if self._device.type == "cuda" else flat
+
+    def _all_contributed(self, flat: Tensor) -> Tensor:
+        if float(flat[-1]) != self.world:
+            raise RuntimeError(
+                f"{float(flat[-1]):g} parts were added up where {self.world} ranks add their part of the noise: the "
+                "release has other noise than accounted. Do not use it; is the process group shared with other work?"
+            )
+        return flat[:-1]
+
+
+def _attempt(make: Callable[[], T]) -> tuple[T | None, Exception | None]:
+    try:
+        return make(), None
+    except Exception as error:
+        return None, error
+
+
+@contextlib.contextmanager
+def _answering() -> Iterator[None]:
+    """Says what a broken process group means for the run."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise RuntimeError(
+            "Another rank ended or did not answer within the process group's timeout. This run ends here; the ledger "
+            "already counts the step it was in, released or not. Resume all ranks from the last checkpoint."
+        ) from error
