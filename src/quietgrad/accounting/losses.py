@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from jaxtyping import Float64
@@ -39,7 +40,7 @@ class LossPmf:
     tilt: float = 0.0
     log_scale: float = 0.0
 
-    @property
+    @cached_property
     def losses(self) -> Float64[ndarray, " losses"]:
         return (np.arange(len(self.mass)) + self.lower) * self.step
 
