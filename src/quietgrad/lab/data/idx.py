@@ -45,9 +45,11 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
             f"{path} starts with {content[:4].hex()}, expected {magic.hex()} (IDX, {dimensions}-d bytes). "
             "It is another kind of file; check that images and labels were not exchanged."
         )
+    if len(content) < start:
+        raise DataError(f"{path} ends within its header. Download it again.")
     shape = tuple(int(size) for size in np.frombuffer(content[4:start], dtype=">u4"))
     expected = start + math.prod(shape)
-    if len(shape) != dimensions or len(content) != expected:
+    if len(content) != expected:
         raise DataError(
             f"{path} has {len(content)} bytes, its header promises {expected}. Download it again."
         )

@@ -23,7 +23,15 @@ def read_mat(path: Path) -> Examples:
     """Images [n, 3, 32, 32] and labels; the file stores [32, 32, 3, n] and writes the digit 0 as 10."""
     try:
         content = loadmat(require_file(path), variable_names=["X", "y"])
-    except (MatReadError, OSError, ValueError, TypeError, NotImplementedError, zlib.error) as error:
+    except (
+        MatReadError,
+        OSError,
+        ValueError,
+        TypeError,
+        LookupError,
+        NotImplementedError,
+        zlib.error,
+    ) as error:
         raise DataError(f"{path} is not a readable MATLAB 5 file ({error}). Download it again.") from error
     images, labels = content.get("X"), content.get("y")
     if images is None or labels is None or images.dtype != np.uint8 or images.shape[:3] != (32, 32, 3):

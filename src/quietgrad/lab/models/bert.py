@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
+import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
@@ -14,12 +16,15 @@ from quietgrad.lab.models.text import PADDING, VOCABULARY, token_count
 class EncoderClassifier(nn.Module):
     """A sequence classifier of `transformers` with token numbers in and logits out."""
 
-    def __init__(self, encoder: nn.Module) -> None:
+    def __init__(self, encoder: nn.Module, num_classes: int) -> None:
         super().__init__()
         self.encoder = encoder
+        self.num_classes = num_classes
 
     def forward(self, ids: Int64[Tensor, "n t"]) -> Float[Tensor, "n o"]:
         """Logits; padding is masked."""
+        if len(ids) == 0:  # transformers cannot reshape an empty batch
+            return torch.zeros(0, self.num_classes, device=ids.device)
         logits: Tensor = self.encoder(input_ids=ids, attention_mask=(ids != PADDING).long()).logits
         return logits
 
@@ -47,7 +52,7 @@ def bert(
     transformers = _transformers()
     tokens = token_count(input_shape, "bert")
     if pretrained is not None:
-        return EncoderClassifier(_load(transformers, pretrained, num_classes))
+        return EncoderClassifier(_load(transformers, pretrained, num_classes), num_classes)
     if width % heads:
         raise ValueError(f"heads={heads} does not divide width={width}. Choose a divisor.")
     config = transformers.BertConfig(
@@ -62,17 +67,17 @@ def bert(
         num_labels=num_classes,
         pad_token_id=PADDING,
     )
-    return EncoderClassifier(transformers.BertForSequenceClassification(config))
+    return EncoderClassifier(transformers.BertForSequenceClassification(config), num_classes)
 
 
 def _transformers() -> Any:
+    # Imported by name: a type checker that follows `transformers` needs minutes.
     try:
-        import transformers
+        return importlib.import_module("transformers")
     except ImportError as error:
         raise ValueError(
             "model='bert' needs the package transformers. Install it: pip install transformers."
         ) from error
-    return transformers
 
 
 def _load(transformers: Any, folder: str, num_classes: int) -> nn.Module:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 SCALES = 2
 ANGLES = 8
 STRIDE = 2**SCALES
+CHUNK = 8  # images at once: their spectra fit the processor's cache, three times as fast as 64 (measured)
 CHANNELS = 1 + SCALES * ANGLES + ANGLES**2 * SCALES * (SCALES - 1) // 2
 
 
@@ -103,7 +104,11 @@ class ScatterNet(nn.Module):
 
     def forward(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n m h2 w2"]:
         """Pad, scatter, crop the padding."""
-        features = self.periodic(F.pad(x, (STRIDE,) * 4, mode="reflect"))
+        n, channels, height, width = x.shape
+        if n == 0:  # torch's FFT refuses empty batches
+            return x.new_zeros(0, channels * CHANNELS, height // STRIDE, width // STRIDE)
+        padded = F.pad(x, (STRIDE,) * 4, mode="reflect")
+        features = torch.cat([self.periodic(images) for images in padded.split(CHUNK)])
         return features[:, :, 1:-1, 1:-1]
 
     def periodic(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n m h2 w2"]:

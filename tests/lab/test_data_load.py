@@ -1,0 +1,194 @@
+"""Splitting and finding: disjoint by content, recorded, repeatable, and clear when it cannot be done."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from quietgrad.lab.data import DataError, Parts, embedded, find_datasets, load
+from quietgrad.lab.data.examples import digests
+
+RNG = np.random.default_rng(6)
+
+
+@pytest.fixture
+def repeated(tmp_path: Path) -> str:
+    """300 records, 100 different ones: a split by row numbers alone would put equal ones into two parts."""
+    rows = RNG.normal(size=(100, 4))
+    path = tmp_path / "repeated.npz"
+    np.savez(path, x=np.tile(rows, (3, 1)), y=np.tile(np.arange(100) % 2, 3))
+    return str(path)
+
+
+def contents(parts: Parts) -> list[set[bytes]]:
+    return [set(digests(part.tensors[0].numpy())) for part in (parts.private, parts.public, parts.test)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_parts_share_no_content(repeated: str, seed: int) -> None:
+    parts = load(repeated, public=20, test=30, seed=seed)
+    assert all(not a & b for a, b in combinations(contents(parts), 2))
+    assert (len(parts.public), len(parts.test)) == (20, 30)
+    kept = len(parts.private) + len(parts.public) + len(parts.test)
+    assert parts.record["left_out"] == 300 - kept > 0
+
+
+def test_private_records_with_the_content_of_given_test_data_are_left_out(tmp_path: Path) -> None:
+    x = RNG.normal(size=(20, 4))
+    np.savez(tmp_path / "own.npz", x=x, y=np.arange(20) % 2, test_x=x[:3], test_y=np.arange(3) % 2)
+    parts = load("own.npz", data_dir=tmp_path)
+    assert (len(parts.private), len(parts.test), parts.record["left_out"]) == (17, 3, 3)
+
+
+def test_equal_private_records_stay_separate_records(repeated: str) -> None:
+    assert len(load(repeated, test=1).private) == 297
+
+
+def test_the_seed_decides_the_split(repeated: str) -> None:
+    first, same, other = (load(repeated, private=50, public=10, seed=seed) for seed in (1, 1, 2))
+    assert torch.equal(first.private.tensors[0], same.private.tensors[0])
+    assert contents(first) != contents(other)
+
+
+def test_inputs_keep_their_labels(repeated: str) -> None:
+    with np.load(repeated) as stored:
+        label_of = dict(zip(digests(stored["x"].astype(np.float32)), stored["y"].tolist(), strict=True))
+    parts = load(repeated, private=60, public=10, public_labels=True)
+    for part in (parts.private, parts.public, parts.test):
+        inputs, labels = part.tensors
+        assert labels.tolist() == [label_of[digest] for digest in digests(inputs.numpy())]
+
+
+def test_the_split_is_recorded(repeated: str) -> None:
+    record = load(repeated, private=50, public=10, test=20, seed=3).record
+    expected = {"data": repeated, "private": 50, "public": 10, "test": 20, "seed": 3, "public_labels": False}
+    assert {key: record[key] for key in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"private": 301}, "private=301, but there are"),
+        ({"private": 0}, "private=0, but there are"),
+        ({"private": -1}, "private=-1, but there are"),
+        ({"public": 400}, "public=400, but there are"),
+        ({"test": 0}, "test=0, but there are"),
+        ({"test": 400}, "test=400, but there are 300"),
+        ({"public_from": "embedded"}, "Take public data of the same shape"),
+        ({"public": 3, "public_from": "nothing"}, "Unknown data set 'nothing'"),
+    ],
+)
+def test_impossible_choices_are_refused(repeated: str, sizes: dict[str, int], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        load(repeated, **sizes)  # type: ignore[arg-type]
+
+
+def test_no_private_record_left_is_an_error(tmp_path: Path) -> None:
+    np.savez(tmp_path / "own.npz", x=np.zeros((10, 2)), y=np.arange(10) % 2)
+    with pytest.raises(DataError, match="private=0, but there are 0"):
+        load("own.npz", data_dir=tmp_path)
+
+
+def test_embedded_by_name_is_the_embedded_data() -> None:
+    named, direct = load("embedded"), embedded()
+    for part in ("private", "public", "test"):
+        assert torch.equal(getattr(named, part).tensors[0], getattr(direct, part).tensors[0])
+
+
+def test_embedded_subsets() -> None:
+    parts = load("embedded", private=100, public=5, test=50)
+    assert (len(parts.private), len(parts.public), len(parts.test)) == (100, 5, 50)
+
+
+def test_embedded_public_labels_do_not_exist() -> None:
+    with pytest.raises(DataError, match=r"public_labels=True, but .* has no labels"):
+        load("embedded", public_labels=True)
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> str:
+    path = tmp_path / "images.npz"
+    np.savez(path, x=RNG.integers(0, 256, (60, 28, 28), dtype=np.uint8), y=np.arange(60) % 2)
+    return str(path)
+
+
+def test_another_data_set_may_stand_in_as_public(images: str) -> None:
+    parts = load("embedded", private=100, public=7, public_from=images)
+    assert (len(parts.public), parts.record["public_from"]) == (7, images)
+    assert parts.public_labels is None
+    assert float(parts.public_inputs.min()) == pytest.approx(-0.1307 / 0.3081, abs=1e-5)
+
+
+def test_a_stand_in_needs_a_size(images: str) -> None:
+    with pytest.raises(DataError, match="public_from needs public=N"):
+        load("embedded", public_from=images)
+
+
+def test_a_stand_in_has_no_labels_for_this_task(images: str) -> None:
+    with pytest.raises(DataError, match="the labels of public_from mean something else"):
+        load("embedded", public=5, public_from=images, public_labels=True)
+
+
+def test_the_data_set_itself_is_no_stand_in(images: str) -> None:
+    with pytest.raises(DataError, match="is the data set itself"):
+        load(images, public=5, public_from=images)
+
+
+def test_a_stand_in_with_private_content_is_refused(tmp_path: Path, images: str) -> None:
+    with np.load(images) as stored:
+        np.savez(tmp_path / "copy.npz", x=stored["x"], y=stored["y"])
+    with pytest.raises(DataError, match="public data overlap the"):
+        load(images, public=50, public_from=str(tmp_path / "copy.npz"))
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"), [("fashion_mnist", "fashion-mnist"), ("MNIST", "mnist"), ("cifar-10", "cifar10")]
+)
+def test_an_unknown_name_gets_the_nearest_one(name: str, nearest: str) -> None:
+    with pytest.raises(DataError, match=rf"Unknown data set '{name}' .did you mean '{nearest}'"):
+        load(name)
+
+
+@pytest.mark.parametrize("name", ["mnist", "embedded.npz"])
+def test_a_data_folder_that_does_not_exist_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(DataError, match=r"data_dir='.*nowhere' is not a folder"):
+        load(name, data_dir=tmp_path / "nowhere")
+
+
+def test_a_wrong_variable_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUIETGRAD_DATA", str(tmp_path / "nowhere"))
+    with pytest.raises(DataError, match=r"\$QUIETGRAD_DATA=.* is not a folder"):
+        find_datasets()
+
+
+def test_folders_are_searched_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder, size in (("given", 10), ("variable", 20), ("cache/quietgrad", 30)):
+        (tmp_path / folder).mkdir(parents=True)
+        x = RNG.normal(size=(size, 2))
+        np.savez(tmp_path / folder / "own.npz", x=x, y=np.arange(size) % 2, test_x=x[:1] + 9, test_y=[0])
+    monkeypatch.setenv("QUIETGRAD_DATA", str(tmp_path / "variable"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert len(load("own.npz", data_dir=tmp_path / "given").private) == 10
+    assert len(load("own.npz").private) == 20
+    monkeypatch.delenv("QUIETGRAD_DATA")
+    assert len(load("own.npz").private) == 30
+
+
+def test_the_listing_says_what_is_found_and_how_to_get_the_rest(tmp_path: Path) -> None:
+    listing = {entry.name: entry for entry in find_datasets(tmp_path)}
+    assert list(listing) == ["embedded", "mnist", "fashion-mnist", "cifar10", "svhn", "svhn-extended", "sst2"]
+    assert listing["embedded"].folder == "inside the package"
+    assert listing["cifar10"].folder is None
+    assert all(entry.how_to_get for entry in listing.values())
+
+
+def test_the_listing_survives_damaged_files(tmp_path: Path) -> None:
+    (tmp_path / "train-images-idx3-ubyte").write_bytes(b"")
+    (tmp_path / "train-labels-idx1-ubyte").write_bytes(b"")
+    mnist = next(entry for entry in find_datasets(tmp_path) if entry.name == "mnist")
+    assert mnist.folder is None
+    assert "train-labels-idx1-ubyte" in mnist.problem
