@@ -52,12 +52,16 @@ class SelectedGaussian(Noise):
         reducer: Reducer,
         step: int,
     ) -> Released:
-        if reducer.world > 1:
-            raise ValueError(
-                "gip chooses its indices from the sum over all records, which no single rank holds. Run it in one "
-                "process, or use random_k or top_groups."
-            )
-        values = torch.cat([block.flatten() for block in total.blocks.values()])
+        # The choice needs the sum over all ranks' records, so one rank makes it and adds all of the noise.
+        chosen = reducer.at_one_place(total.blocks, lambda whole: self._choose(whole, std, source, step))
+        return Released(
+            blocks={name: block / divisor for name, block in chosen.items()},
+            std=std / divisor,
+            sensitivity=total.sensitivity / divisor,
+        )
+
+    def _choose(self, total: Blocks, std: float, source: NoiseSource, step: int) -> Blocks:
+        values = torch.cat([block.flatten() for block in total.values()])
         # One draw for the choice and the noise; noise on every coordinate keeps the count independent of the choice.
         draws = source.normals(self.grouping.draws + values.numel())
         choice, noise = draws[: self.grouping.draws], draws[self.grouping.draws :]
@@ -65,11 +69,7 @@ class SelectedGaussian(Noise):
             values.cpu(), theta=self.theta, keep=value_at(self.keep, step), normals=choice
         ).to(values.device)
         noisy = values + (std * noise).to(values.device, values.dtype)
-        return Released(
-            blocks=_shaped(torch.where(selected, noisy / divisor, 0.0), total.blocks),
-            std=std / divisor,
-            sensitivity=total.sensitivity / divisor,
-        )
+        return _shaped(torch.where(selected, noisy, 0.0), total)
 
 
 def _shaped(flat: Tensor, like: Blocks) -> Blocks:

@@ -1,0 +1,116 @@
+"""Several ranks release what one process releases: the same gradients, the same noise law, for every method."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+
+import quietgrad as qg
+from quietgrad.noise import SeededSource
+from quietgrad.reduction import Reducer, SingleProcess
+from quietgrad.research import Observer
+from quietgrad.stages import Released
+from tests.cases.methods import METHODS, MethodCase, method_ids
+from tests.cases.world import privatizer, run
+from tests.distributed.launch import launch, values
+
+DRAWS = [list(range(9)), [3], [], list(range(40)), [1, 5], [2, 7, 11]]
+"""Parts of unequal size, empty on some ranks, empty on all."""
+NOISY_STEPS = 10
+
+Gradients = list[dict[str, Tensor]]
+
+
+def trained(reducer: Reducer, rank: int) -> dict[str, Gradients]:
+    """The released gradients of every method without noise."""
+    history = {}
+    for case in METHODS:
+        source = SeededSource(5 + rank)
+        if reducer.world == 1:
+            source.normals(8)  # several ranks compare as many of their first draws
+        with privatizer(case.build(0.5).with_noise(0.0), DRAWS, source=source, reducer=reducer) as parts:
+            history[case.name] = run(*parts, micro=4, lr=0.5)
+    return history
+
+
+def train_rank(rank: int) -> dict[str, Gradients]:
+    return trained(qg.distributed.AllReduce(), rank)
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, Gradients]:
+    return trained(SingleProcess(), 0)
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def together(request: pytest.FixtureRequest) -> list[dict[str, Gradients]]:
+    return values(launch(request.param, train_rank))
+
+
+@pytest.mark.parametrize("case", METHODS, ids=method_ids)
+def test_ranks_release_what_one_process_releases(
+    case: MethodCase, alone: dict[str, Gradients], together: list[dict[str, Gradients]]
+) -> None:
+    assert any(float(g.abs().max()) > 1e-3 for g in alone[case.name][0].values())
+    for rank in together:
+        assert len(rank[case.name]) == len(DRAWS)
+        for mine, reference in zip(rank[case.name], alone[case.name], strict=True):
+            assert mine.keys() == reference.keys()
+            for name in reference:
+                assert torch.allclose(mine[name], reference[name], atol=1e-5, rtol=0), (case.name, name)
+
+
+@pytest.mark.parametrize("case", METHODS, ids=method_ids)
+def test_every_rank_sees_the_same_release(case: MethodCase, together: list[dict[str, Gradients]]) -> None:
+    for rank in together[1:]:
+        for mine, first in zip(rank[case.name], together[0][case.name], strict=True):
+            assert all(torch.equal(mine[name], first[name]) for name in first)
+
+
+class Pooled(Observer):
+    """All coordinates of each release, in units of what the event claims."""
+
+    def __init__(self, claimed: list[float]) -> None:
+        self.claimed = claimed
+        self.draws: list[list[Tensor]] = [[] for _ in claimed]
+
+    def step(self, step: int, released: list[Released], update: Any) -> None:
+        for pool, part, std in zip(self.draws, released, self.claimed, strict=True):
+            pool.append(torch.cat([block.flatten().double() for block in part.blocks.values()]) / std)
+
+
+def noise_rank(rank: int) -> dict[str, list[Tensor]]:
+    pools = {}
+    for case in METHODS:
+        mechanism = case.build(0.5).with_noise(1.5)
+        claimed = [1.5 / math.sqrt(r.share) * r.clip.sensitivity(0) / 10 for r in mechanism.releases]
+        observer = Pooled(claimed)
+        options: dict[str, Any] = {"reducer": qg.distributed.AllReduce(), "research": True}
+        source = SeededSource(100 + rank)
+        with privatizer(mechanism, [[]] * NOISY_STEPS, source=source, **options) as parts:
+            parts[0].watch(observer)
+            run(*parts)
+        pools[case.name] = [torch.cat(draws) for draws in observer.draws]
+    return pools
+
+
+@pytest.fixture(scope="module")
+def noise() -> list[dict[str, list[Tensor]]]:
+    return values(launch(4, noise_rank))
+
+
+@pytest.mark.parametrize("case", METHODS, ids=method_ids)
+def test_the_ranks_noise_adds_up_to_what_the_event_claims(
+    case: MethodCase, noise: list[dict[str, list[Tensor]]]
+) -> None:
+    for index, pool in enumerate(noise[0][case.name]):
+        drawn = pool[pool != 0]  # a selection zeroes what it does not release
+        assert len(drawn) >= NOISY_STEPS
+        assert float(drawn.square().mean()) == pytest.approx(1.0, abs=5 * math.sqrt(2 / len(drawn)))
+        assert stats.kstest(drawn.numpy(), "norm").pvalue > 1e-4
+        assert all(torch.equal(pool, rank[case.name][index]) for rank in noise)
