@@ -210,6 +210,11 @@ class Privatizer:
         return epsilon(self._ledger.phases if spent else self.plan, delta)
 
     @property
+    def steps_left(self) -> int:
+        """Releases that the plan still allows; replayed steps of a resumed run have used some up."""
+        return self._sampler.steps - self._ledger.count
+
+    @property
     def covered(self) -> bool:
         """Whether ε describes this run: false after research observers, fixed seeds or replayed draws."""
         return self._source.private and self._sampler.private and not self._watch.enabled

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 from torch import nn
@@ -23,6 +24,13 @@ class WeightAverage:
             raise ValueError(f"Expected decay in [0, 1), got {decay}.")
         self.model = copy.deepcopy(model).requires_grad_(False)
         self._decay, self._steps = decay, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"model": self.model.state_dict(), "steps": self._steps}
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        self.model.load_state_dict(saved["model"])
+        self._steps = saved["steps"]
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:

@@ -1,0 +1,166 @@
+"""An experiment as a TOML file: validated sections, misspelt keys refused with the nearest valid name."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from quietgrad.lab.errors import LabError, nearest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+VERSION = 1
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class OpenSection(BaseModel):
+    """A section whose further keys are the options of what `name` names; they are checked where it is built."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    name: str
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class DataConfig(Section):
+    """Which records are private, public and for testing; see `quietgrad data`."""
+
+    name: str = "embedded"
+    private: int | None = Field(None, ge=1)
+    public: int | None = Field(None, ge=0)
+    public_from: str | None = None
+    public_labels: bool = False
+    test: int | None = Field(None, ge=1)
+    seed: int = 0
+
+
+class ModelConfig(OpenSection):
+    name: str = "tanh_cnn"
+
+
+class PrivacyConfig(Section):
+    """The budget; `epsilon` is met with the smallest noise unless `noise_multiplier` fixes the noise instead."""
+
+    epsilon: float | None = Field(None, gt=0)
+    delta: float = Field(1e-5, gt=0, lt=1)
+    noise_multiplier: float | None = Field(None, ge=0)
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> PrivacyConfig:
+        if (self.epsilon is None) == (self.noise_multiplier is None):
+            raise ValueError("give either epsilon or noise_multiplier (0 for a non-private run)")
+        return self
+
+
+class MethodConfig(OpenSection):
+    name: str = "dp_sgd"
+
+
+class TrainingConfig(Section):
+    """The loop; everything here is fixed before training."""
+
+    epochs: float = Field(15, gt=0)
+    batch: float = Field(250, gt=0)
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    lr: float = Field(1.0, gt=0)
+    momentum: float = Field(0.0, ge=0, lt=1)
+    weight_decay: float = Field(0.0, ge=0)
+    schedule: Literal["constant", "linear", "cosine", "halfway"] = "constant"
+    micro_batch: int = Field(512, ge=1)
+    seed: int = 0
+    checkpoint_every: int = Field(100, ge=1)
+    warm_start: Literal["none", "public"] = "none"
+
+
+class AugmentConfig(Section):
+    """Augmented views of each record, averaged before the clip."""
+
+    views: int = Field(1, ge=1)
+    flip: bool = False
+    shift: int = Field(0, ge=0)
+
+
+class AveragingConfig(Section):
+    """Exponential average of the weights (free); 0 switches it off."""
+
+    decay: float = Field(0.99, ge=0, lt=1)
+
+
+class Config(Section):
+    version: int = VERSION
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    privacy: PrivacyConfig = PrivacyConfig(epsilon=2.0)
+    method: MethodConfig = MethodConfig()
+    training: TrainingConfig = TrainingConfig()
+    augment: AugmentConfig = AugmentConfig()
+    averaging: AveragingConfig = AveragingConfig()
+
+    def plain(self) -> dict[str, Any]:
+        """Resolved, as written back beside a run."""
+        return self.model_dump(exclude_none=True)
+
+
+def load_config(path: Path, changes: list[str] | None = None) -> Config:
+    """Read a TOML file and apply `--set section.key=value` changes (values are TOML, bare words are strings)."""
+    try:
+        raw = tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise LabError(f"There is no config {path}. The configs of the papers are in configs/.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise LabError(f"{path} is not valid TOML: {error}.") from None
+    for change in changes or []:
+        _apply(raw, change)
+    return parse_config(raw)
+
+
+def parse_config(raw: dict[str, Any]) -> Config:
+    """Validate plain data; one line per mistake."""
+    if raw.get("version", VERSION) != VERSION:
+        raise LabError(
+            f"The config has version {raw['version']}, this quietgrad reads {VERSION}. Update the file."
+        )
+    try:
+        return Config.model_validate(raw)
+    except ValidationError as error:
+        raise LabError(" ".join(_sentence(problem) for problem in error.errors())) from None
+
+
+def _apply(raw: dict[str, Any], change: str) -> None:
+    key, equals, value = change.partition("=")
+    section, _, name = key.strip().partition(".")
+    if not equals or not name:
+        raise LabError(f"Expected --set section.key=value, got {change!r}.")
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value.strip()
+    raw.setdefault(section, {})[name] = parsed
+
+
+def _sentence(problem: Any) -> str:
+    place = ".".join(str(part) for part in problem["loc"]) or "config"
+    if problem["type"] == "extra_forbidden":
+        return f"Unknown key {place!r}{nearest(str(problem['loc'][-1]), _known(problem['loc'][:-1]))}."
+    message = problem["msg"].removeprefix("Value error, ")
+    return f"{place}: {message}, got {problem['input']!r}."
+
+
+def _known(path: tuple[int | str, ...]) -> list[str]:
+    model: type[BaseModel] = Config
+    for part in path:
+        annotation = model.model_fields[str(part)].annotation
+        assert isinstance(annotation, type)
+        model = annotation
+    return list(model.model_fields)
