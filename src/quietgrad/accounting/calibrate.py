@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import groupby
 from typing import Protocol, TypeVar
 
-from quietgrad.accounting.evaluate import check_delta
+from quietgrad.accounting.evaluate import Accountant, check_delta
 from quietgrad.accounting.events import Event, Phase, coalesce
 from quietgrad.accounting.pld import TOLERANCE, pld_epsilon
 from quietgrad.accounting.rdp import rdp_epsilon
@@ -80,11 +80,17 @@ def calibrate(mechanism: M, batches: Steps, *, epsilon: float, delta: float) -> 
     return mechanism.with_noise(noise_multiplier)
 
 
-def smallest_noise(runs: Callable[[float], tuple[Phase, ...]], *, epsilon: float, delta: float) -> float:
+def smallest_noise(
+    runs: Callable[[float], tuple[Phase, ...]],
+    *,
+    epsilon: float,
+    delta: float,
+    accountant: Accountant = "best",
+) -> float:
     """The smallest noise multiplier whose run `runs(noise_multiplier)` costs at most epsilon at delta."""
     _check_target(epsilon, delta)
     return _smallest(
-        lambda noise, tolerance: cost_of(runs(noise), delta, tolerance=tolerance),
+        lambda noise, tolerance: cost_of(runs(noise), delta, tolerance=tolerance, accountant=accountant),
         epsilon,
         start=1.0,
         least=LEAST_NOISE,
@@ -93,19 +99,30 @@ def smallest_noise(runs: Callable[[float], tuple[Phase, ...]], *, epsilon: float
     )
 
 
-def rate_within(mechanism: Priced, steps: int, *, epsilon: float, delta: float) -> float:
+def rate_within(
+    mechanism: Priced, steps: int, *, epsilon: float, delta: float, accountant: Accountant = "best"
+) -> float:
     """The largest Poisson rate whose run of `steps` steps costs at most epsilon at delta."""
     _check_target(epsilon, delta)
 
     def cost(inverse_rate: float, tolerance: float) -> float:
-        return cost_of(plan(mechanism, 1 / inverse_rate, steps), delta, tolerance=tolerance)
+        runs = plan(mechanism, 1 / inverse_rate, steps)
+        return cost_of(runs, delta, tolerance=tolerance, accountant=accountant)
 
     if cost(1.0, TOLERANCE) <= epsilon:
         return 1.0
     return 1 / _smallest(cost, epsilon, start=2.0, least=1.0, most=1e8, name="1 / rate")
 
 
-def steps_within(mechanism: Priced, rate: float, *, epsilon: float, delta: float, most: int = 10**6) -> int:
+def steps_within(
+    mechanism: Priced,
+    rate: float,
+    *,
+    epsilon: float,
+    delta: float,
+    accountant: Accountant = "best",
+    most: int = 10**6,
+) -> int:
     """The largest number of steps, at most `most`, whose run costs at most epsilon at delta."""
     _check_target(epsilon, delta)
     events: list[Event] = []
@@ -114,7 +131,7 @@ def steps_within(mechanism: Priced, rate: float, *, epsilon: float, delta: float
         events.extend(mechanism.event(step) for step in range(len(events), steps))
         runs = groupby(events[:steps])
         phases = coalesce(Phase(event=event, rate=rate, count=len(list(same))) for event, same in runs)
-        return cost_of(phases, delta, tolerance=tolerance)
+        return cost_of(phases, delta, tolerance=tolerance, accountant=accountant)
 
     if cost(1, TOLERANCE) > epsilon:
         raise ValueError(
@@ -138,10 +155,16 @@ def _last_within(fits: Callable[[int], bool], low: int, stride: int, most: int) 
     return low
 
 
-def cost_of(phases: tuple[Phase, ...], delta: float, *, tolerance: float = TOLERANCE) -> float:
+def cost_of(
+    phases: tuple[Phase, ...], delta: float, *, tolerance: float = TOLERANCE, accountant: Accountant = "best"
+) -> float:
     """Epsilon as `epsilon()` reports it, without asking RDP where the PLD is already exact."""
+    if accountant == "rdp":
+        return rdp_epsilon(phases, delta)
     tight = pld_epsilon(phases, delta, tolerance=tolerance)
-    return tight.epsilon if tight.converged else min(tight.epsilon, rdp_epsilon(phases, delta))
+    if tight.converged or accountant == "pld":
+        return tight.epsilon
+    return min(tight.epsilon, rdp_epsilon(phases, delta))
 
 
 def _smallest(

@@ -11,7 +11,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from quietgrad.accounting.events import Event, Phase, coalesce, event_from_dict, event_to_dict, phase_to_dict
+from quietgrad.accounting.events import (
+    Event,
+    Phase,
+    coalesce,
+    event_from_dict,
+    event_to_dict,
+    phase_from_dict,
+    phase_to_dict,
+)
 
 VERSION = 1
 _DIGEST = 32  # bytes of a line's hash that are kept to compare with checkpoints
@@ -51,6 +59,28 @@ class Ledger:
         self._file: IO[bytes] | None = None
         if path is not None:
             self._open(Path(path))
+
+    @classmethod
+    def read(cls, path: Path | str) -> Ledger:
+        """A finished or running ledger, checked and kept in memory; the file is not touched.
+
+        A torn last line counts as the next planned release, as it would on resume.
+        """
+        lines = Path(path).read_bytes().split(b"\n")
+        torn = lines.pop()
+        if not lines:
+            raise ValueError(f"Expected a ledger in {path}, got no whole line. Is it the ledger.jsonl of a run?")
+        header, _ = _parse(lines[0], "", Path(path), 1)
+        planned = header["plan"]
+        ledger = cls(
+            plan=None if planned is None else [phase_from_dict(phase) for phase in planned],
+            description=header["description"],
+        )
+        ledger._replay(lines, Path(path))
+        upcoming = ledger.upcoming if torn else None
+        if upcoming is not None:
+            ledger.record(upcoming.event, upcoming.rate, step=ledger.count)
+        return ledger
 
     @property
     def count(self) -> int:
