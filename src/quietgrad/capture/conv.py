@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from quietgrad.capture.adapter import Adapter, Pieces, inputs_for
 from quietgrad.capture.call import Call
 from quietgrad.capture.layout import Layout
-from quietgrad.gradients.convolution import ConvGrad, Window
+from quietgrad.gradients.convolution import ConvGrad
 from quietgrad.gradients.dense import DenseGrad
+from quietgrad.gradients.patches import Window
 
 Conv = nn.Conv1d | nn.Conv2d | nn.Conv3d
 

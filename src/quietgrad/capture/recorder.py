@@ -20,6 +20,7 @@ from quietgrad.capture.validation import check_norm, validate
 from quietgrad.gradients.base import BlockGrads
 from quietgrad.gradients.combined import combine
 from quietgrad.gradients.dense import ZeroGrad
+from quietgrad.gradients.tuning import Tuner
 from quietgrad.stages import BlockwiseGrads
 
 MOST_PENDING = 4096
@@ -56,6 +57,7 @@ class Recorder:
             )
         self._units = list(units(model, {id(p): name for name, p in self.parameters.items()}))
         self._backward = Backward()
+        self._tuner = Tuner(memory_budget, deterministic)
         self._pass = Pass()
         self._serial = 0
         self._silent = False
@@ -149,8 +151,14 @@ class Recorder:
         assert used <= set(blocks), f"no gradient for {used - set(blocks)}"
         self._forget(calls)
         rows = {name: blocks.get(name) or ZeroGrad(len(losses), p) for name, p in self.parameters.items()}
-        self._reports = tuple(report(name, block) for name, block in rows.items())
-        return BlockwiseGrads(rows, len(losses))
+        return BlockwiseGrads(self._settled(rows), len(losses))
+
+    def _settled(self, blocks: dict[str, BlockGrads]) -> dict[str, BlockGrads]:
+        """Every block on its best way."""
+        self._tuner.begin()
+        settled = {name: self._tuner.settle(name, block) for name, block in blocks.items()}
+        self._reports = tuple(report(name, block, choice) for name, (block, choice) in settled.items())
+        return {name: block for name, (block, _) in settled.items()}
 
     def _blocks(self, losses: Float[Tensor, " n"], calls: list[Call]) -> dict[str, BlockGrads]:
         pieces: dict[str, list[BlockGrads]] = {}

@@ -4,41 +4,37 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any
 
 import torch
-import torch.nn.functional as F
-from jaxtyping import Float, Float64
+from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
-from quietgrad.gradients.base import BlockGrads, zero_rows
-from quietgrad.gradients.factored import FactoredGrad
+from quietgrad.gradients.base import zero_rows
+from quietgrad.gradients.factored import FactoredGrad, form
+from quietgrad.gradients.gram import GramNorms, gram_norms
+from quietgrad.gradients.patches import Window, from_rows, pixel_gram, unfold, unfold_rows
 from quietgrad.gradients.precision import row_squared_norms
+from quietgrad.gradients.tuning import TunableGrads, rounded
+
+GHOSTS = ("ghost", "pixels")
+KEPT = ("grouped", "patches")
+WAYS = (*GHOSTS, *KEPT, "chunked")
 
 
-@dataclass(frozen=True)
-class Window:
-    """How a kernel moves: everything but its weights. Inputs are already padded where padding is not zeros."""
-
-    kernel: torch.Size
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-    groups: int
-
-
-class ConvGrad(BlockGrads):
+class ConvGrad(TunableGrads):
     """Per-sample gradients of a kernel `[o, i/groups, *k]` from inputs and output gradients.
 
     Stable public attributes: inputs `[n, m, i, *space]`, backprops `[n, m, o, *space']` (m positions of the batch
     that belong to one sample, mostly 1), window. `factors()` unfolds them for groups = 1.
 
-    Ways: `ghost` (Gram matrix of the unfolded patches, then one native weighted backward), `formed` (the samples
-    folded into the groups of one native backward; kept), `chunked` (the same, a few samples at a time).
+    Ways to norms and sums:
+        ghost   the Gram norm of the patches, then one native backward on weighted output gradients.
+        pixels  the same, the patches' Gram matrix from that of the pixels.
+        grouped every gradient from one native backward, the samples folded into its groups; kept.
+        patches every gradient as a product of unfolded patches; kept.
+        chunked every gradient as in `grouped`, a few samples at a time and dropped again.
     """
-
-    ways: ClassVar[tuple[str, ...]] = ("ghost", "formed", "chunked")
 
     def __init__(
         self,
@@ -50,16 +46,11 @@ class ConvGrad(BlockGrads):
         chunk: int | None = None,
     ) -> None:
         self.inputs, self.backprops, self.window = inputs, backprops, window
-        self._chunk = chunk or max(1, (1 << 24) // max(1, math.prod(window.kernel)))
+        self._chunk = chunk or max(1, (1 << 22) // max(1, math.prod(window.kernel)))
         self.way = self.rule() if way is None else way
+        assert self.way in WAYS, self.way
         self._formed: Tensor | None = None
-        self._unfolded: FactoredGrad | None = None
-
-    def rule(self) -> str:
-        """The way by counting multiplications, used when nothing may be measured."""
-        t = self.backprops.shape[1] * math.prod(self.backprops.shape[3:])
-        o, i = self.window.kernel[0], math.prod(self.window.kernel[1:])
-        return "ghost" if self.window.groups == 1 and t * (i + o) < i * o else "chunked"
+        self._gram: GramNorms | None = None
 
     @property
     def samples(self) -> int:
@@ -69,32 +60,85 @@ class ConvGrad(BlockGrads):
     def shape(self) -> torch.Size:
         return self.window.kernel
 
-    def squared_norms(self) -> Float64[Tensor, " n"]:
-        if self.way == "ghost":
-            return self._factored().squared_norms()
-        if self.way == "formed":
-            return row_squared_norms(self._keep())
-        return torch.cat([row_squared_norms(part) for _, part in self._chunks(self.inputs, self.backprops)])
-
-    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Tensor:
-        dropped = weights == 0
-        if self.way == "ghost":
-            return self._factored().weighted_sum(weights)
-        if self.way == "formed":
-            rows = zero_rows(self._keep(), dropped)
-            return (weights.to(rows.dtype) @ rows.flatten(1)).reshape(self.shape)
-        total = self.inputs.new_zeros(self.shape)
-        w = weights.to(total.dtype)
-        for rows_, part in self._chunks(zero_rows(self.inputs, dropped), zero_rows(self.backprops, dropped)):
-            total += (w[rows_] @ part.flatten(1)).reshape(self.shape)
-        return total
-
-    def dense(self) -> Float[Tensor, "n *shape"]:
-        return self._keep() if self._formed is not None else grouped(self.inputs, self.backprops, self.window)
+    @property
+    def positions(self) -> int:
+        """t: places where the kernel is applied to one sample."""
+        return self.backprops.shape[1] * math.prod(self.backprops.shape[3:])
 
     def factors(self) -> tuple[Float[Tensor, "n t i"], Float[Tensor, "n t o"]]:
         """(a, b): the patches `[n, t, in·kh·kw]` and output gradients `[n, t, out]`; only for groups = 1."""
-        return self._factored().factors()
+        if self.window.groups != 1:
+            raise ValueError(
+                "Expected a convolution with groups=1: a grouped kernel has no [out, in] factors."
+            )
+        return unfold(self.inputs, self.window), self._outputs()
+
+    def factored(self) -> FactoredGrad:
+        """The same gradients as a FactoredGrad of the same shape."""
+        return FactoredGrad(*self.factors(), self.shape)
+
+    # ---- ways -----------------------------------------------------------------------------------------------
+
+    def rule(self) -> str:
+        t, o, i = self.positions, self.window.kernel[0], self.window.taps
+        return "ghost" if self.window.groups == 1 and t * (i + o) < i * o else "chunked"
+
+    def held(self) -> dict[str, int]:
+        size, t = self.inputs.element_size(), self.positions
+        formed = self.samples * math.prod(self.shape) * size
+        ways = {"grouped": formed, "chunked": 0}
+        if self.window.groups == 1:
+            patches = self.samples * t * self.window.taps * size
+            if self.window.dims == 2 and patches < (1 << 28):
+                ways["patches"] = formed
+            if self.samples * t * t * size < (1 << 27):
+                ways["ghost"] = 0
+            pixels = math.prod(self.inputs.shape[3:])
+            if (
+                self.window.dims == 2
+                and self.inputs.shape[1] == 1
+                and self.samples * pixels**2 * size < (1 << 27)
+            ):
+                ways["pixels"] = 0
+        return ways
+
+    def through(self, way: str, chunk: int | None = None) -> ConvGrad:
+        return ConvGrad(self.inputs, self.backprops, self.window, way=way, chunk=chunk)
+
+    def signature(self) -> tuple[Any, ...]:
+        return (rounded(self.samples), *self.inputs.shape[1:], self.window, self.inputs.dtype)
+
+    # ---- norms and sums -------------------------------------------------------------------------------------
+
+    def squared_norms(self) -> Float64[Tensor, " n"]:
+        if self.way in GHOSTS:
+            return self._ghost_norms()
+        if self.way in KEPT:
+            return row_squared_norms(self._keep())
+        parts = [row_squared_norms(part) for _, part in self._chunks(self.inputs, self.backprops)]
+        return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
+
+    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Tensor:
+        dropped = weights == 0
+        if self.way in GHOSTS:
+            careful = self._ghost().careful
+            total = self._native_sum(weights, dropped | careful)
+            return (
+                total + self._rows(careful).weighted_sum(weights[careful]) if bool(careful.any()) else total
+            )
+        if self.way in KEPT:
+            rows = zero_rows(self._keep(), dropped).flatten(1)
+            return self._shaped(weights.to(rows.dtype) @ rows)
+        total = self.inputs.new_zeros(self.shape)
+        w = weights.to(total.dtype)
+        for places, part in self._chunks(zero_rows(self.inputs, dropped), zero_rows(self.backprops, dropped)):
+            total += (w[places] @ part.flatten(1)).reshape(self.shape)
+        return total
+
+    def dense(self) -> Float[Tensor, "n *shape"]:
+        if self._formed is not None:
+            return self._shaped(self._formed)
+        return grouped(self.inputs, self.backprops, self.window)
 
     def project(self, directions: Float[Tensor, "k *shape"]) -> Float[Tensor, "n k"]:
         flat = directions.flatten(1).T
@@ -108,21 +152,58 @@ class ConvGrad(BlockGrads):
             total += weights[:, rows] @ part.flatten(1)
         return total.reshape(-1, *self.shape)
 
-    def _keep(self) -> Float[Tensor, "n *shape"]:
+    def _outputs(self) -> Float[Tensor, "n t o"]:
+        return self.backprops.movedim(2, -1).reshape(self.samples, -1, self.window.kernel[0])
+
+    def _ghost(self) -> GramNorms:
+        if self._gram is None:
+            if self.way == "pixels":
+                inputs = pixel_gram(self.inputs, self.window)
+            else:
+                flat = unfold_rows if self.window.dims == 2 else unfold
+                patches = flat(self.inputs, self.window)
+                inputs = torch.bmm(patches, patches.transpose(1, 2))
+            b = self._outputs()
+            outputs = torch.bmm(b, b.transpose(1, 2))
+            self._gram = gram_norms(inputs, outputs, longest=max(self.window.taps, self.window.kernel[0]))
+        return self._gram
+
+    def _ghost_norms(self) -> Float64[Tensor, " n"]:
+        gram = self._ghost()
+        if not bool(gram.careful.any()):
+            return gram.squared
+        norms = gram.squared.clone()
+        norms[gram.careful] = self._rows(gram.careful).squared_norms()
+        return norms
+
+    def _rows(self, chosen: Bool[Tensor, " n"]) -> ConvGrad:
+        """Rows whose positions cancel: in a batched backward they would add mostly rounding, so they are formed."""
+        return ConvGrad(
+            self.inputs[chosen], self.backprops[chosen], self.window, way="chunked", chunk=self._chunk
+        )
+
+    def _native_sum(self, weights: Float[Tensor, " n"], dropped: Bool[Tensor, " n"]) -> Tensor:
+        inputs, backprops = zero_rows(self.inputs, dropped), zero_rows(self.backprops, dropped)
+        w = weights.to(backprops.dtype).view(-1, *[1] * (backprops.dim() - 1))
+        return weight_backward(inputs.flatten(0, 1), (backprops * w).flatten(0, 1), self.window, 1)
+
+    def _keep(self) -> Tensor:
+        """Formed and kept; by `patches` with the taps in the order of `unfold_rows`."""
         if self._formed is None:
-            self._formed = grouped(self.inputs, self.backprops, self.window)
+            if self.way == "patches":
+                self._formed = form(unfold_rows(self.inputs, self.window), self._outputs())
+            else:
+                self._formed = grouped(self.inputs, self.backprops, self.window)
         return self._formed
 
-    def _factored(self) -> FactoredGrad:
-        if self._unfolded is None:
-            a, b = unfold(self.inputs, self.backprops, self.window)
-            self._unfolded = FactoredGrad(a, b, self.shape, way="ghost")
-        return self._unfolded
+    def _shaped(self, gradient: Tensor) -> Tensor:
+        """A kept gradient (or sum of them) in the kernel's own order."""
+        if self.way != "patches":
+            return gradient.reshape(*gradient.shape[:-1], *self.shape) if gradient.dim() < 3 else gradient
+        lead = gradient.shape[:1] if gradient.dim() == 3 else ()
+        return from_rows(gradient.reshape(*lead, self.shape[0], -1), self.window).contiguous()
 
     def _chunks(self, inputs: Tensor, backprops: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        if self._formed is not None:
-            yield slice(None), self._formed
-            return
         for start in range(0, len(inputs), self._chunk):
             rows = slice(start, start + self._chunk)
             yield rows, grouped(inputs[rows], backprops[rows], self.window)
@@ -135,11 +216,7 @@ def grouped(
     n = len(inputs)
     if n == 0:
         return inputs.new_zeros(0, *window.kernel)
-    kernel = inputs.new_empty(1).expand(n * window.kernel[0], *window.kernel[1:])
-    gradient: Tensor = torch.ops.aten.convolution_backward(
-        fold_samples(backprops), fold_samples(inputs), kernel, None, window.stride, window.padding,
-        window.dilation, False, [0] * len(window.stride), n * window.groups, [False, True, False],
-    )[1]  # fmt: skip
+    gradient = weight_backward(fold_samples(inputs), fold_samples(backprops), window, n)
     return gradient.reshape(n, *window.kernel)
 
 
@@ -148,19 +225,25 @@ def fold_samples(x: Float[Tensor, "n m c *space"]) -> Float[Tensor, "m nc *space
     return x.transpose(0, 1).flatten(1, 2)
 
 
-def unfold(
-    inputs: Float[Tensor, "n m i *space"], backprops: Float[Tensor, "n m o *space2"], window: Window
-) -> tuple[Float[Tensor, "n t k"], Float[Tensor, "n t o"]]:
-    """Patches and output gradients in the layout `[n, t, features]`."""
-    if window.groups != 1:
-        raise ValueError("Expected a convolution with groups=1: a grouped kernel has no [out, in] factors.")
-    n, dims = len(inputs), len(window.stride)
-    pads = [side for pad in reversed(window.padding) for side in (pad, pad)]
-    patches = F.pad(inputs, pads)
-    for axis in range(dims):
-        size, step = window.kernel[2 + axis], window.stride[axis]
-        reach = (size - 1) * window.dilation[axis] + 1
-        patches = patches.unfold(3 + axis, reach, step)[..., :: window.dilation[axis]]
-    spatial, taps = list(range(3, 3 + dims)), list(range(3 + dims, 3 + 2 * dims))
-    a = patches.permute(0, 1, *spatial, 2, *taps).reshape(n, -1, math.prod(window.kernel[1:]))
-    return a, backprops.movedim(2, -1).reshape(n, -1, window.kernel[0])
+def weight_backward(
+    inputs: Float[Tensor, "m ni *space"],
+    backprops: Float[Tensor, "m no *space2"],
+    window: Window,
+    copies: int,
+) -> Float[Tensor, "no *rest"]:
+    """torch's own weight gradient of `copies` convolutions side by side."""
+    kernel = inputs.new_empty(1).expand(copies * window.kernel[0], *window.kernel[1:])
+    gradient: Tensor = torch.ops.aten.convolution_backward(
+        backprops,
+        inputs,
+        kernel,
+        None,
+        window.stride,
+        window.padding,
+        window.dilation,
+        False,
+        [0] * window.dims,
+        copies * window.groups,
+        [False, True, False],
+    )[1]
+    return gradient

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
-from quietgrad.gradients.base import BlockGrads, zero_rows
+from quietgrad.gradients.base import zero_rows
+from quietgrad.gradients.gram import GramNorms, gram_norms
 from quietgrad.gradients.precision import row_squared_norms
+from quietgrad.gradients.tuning import TunableGrads, rounded
 
-OVERCLIP = 0.02
-"""A rounding bound above this part of ‖G‖² would over-clip by 1%: such rows are formed instead."""
+WAYS = ("outer", "ghost", "formed", "chunked")
 
 
-class FactoredGrad(BlockGrads):
+class FactoredGrad(TunableGrads):
     """Per-sample gradients G_n = Σ_t b_t a_tᵀ of a matrix `[o, i]`, held as their factors.
 
     Stable public attributes, for representations that work on factors:
@@ -25,14 +26,12 @@ class FactoredGrad(BlockGrads):
         `prod(shape) == o·i` (a convolution's kernel is flattened to `[out, in·kh·kw]`).
     `FactoredGrad(new_a, new_b)` is a new block from mapped factors, of shape `(o', i')` unless told.
 
-    Ways to a norm and a sum (`way`):
+    Ways to norms and sums:
         outer   t = 1: ‖G‖ = ‖a‖‖b‖.
-        ghost   ‖G‖² = Σ_ts (a_t·a_s)(b_t·b_s) plus its rounding bound; one matmul for the sum.
+        ghost   the Gram norm; one matmul for the sum.
         formed  every G_n, kept between norm and sum.
         chunked every G_n formed a few samples at a time and dropped again.
     """
-
-    ways: ClassVar[tuple[str, ...]] = ("outer", "ghost", "formed", "chunked")
 
     def __init__(
         self,
@@ -47,16 +46,10 @@ class FactoredGrad(BlockGrads):
         self._shape = torch.Size((b.shape[2], a.shape[2])) if shape is None else shape
         assert math.prod(self._shape) == b.shape[2] * a.shape[2]
         self.way = self.rule() if way is None else way
-        self._chunk = chunk or max(1, (1 << 24) // max(1, math.prod(self._shape)))
+        assert self.way in WAYS, self.way
+        self._chunk = chunk or max(1, (1 << 22) // max(1, math.prod(self._shape)))
         self._formed: Tensor | None = None
-        self._careful: Bool[Tensor, " n"] | None = None
-
-    def rule(self) -> str:
-        """The way by counting multiplications, used when nothing may be measured."""
-        t, (o, i) = self.a.shape[1], self.matrix
-        if t == 1:
-            return "outer"
-        return "ghost" if t * (i + o) < i * o else "chunked"
+        self._gram: GramNorms | None = None
 
     @property
     def samples(self) -> int:
@@ -75,14 +68,40 @@ class FactoredGrad(BlockGrads):
         """(a, b) with G_n = Σ_t b_t a_tᵀ."""
         return self.a, self.b
 
+    # ---- ways -----------------------------------------------------------------------------------------------
+
+    def rule(self) -> str:
+        t, (o, i) = self.a.shape[1], self.matrix
+        if t == 1:
+            return "outer"
+        return "ghost" if t * (i + o) < i * o else "chunked"
+
+    def held(self) -> dict[str, int]:
+        if self.a.shape[1] == 1:
+            return {"outer": 0}
+        size, (o, i) = self.a.element_size(), self.matrix
+        ways = {"ghost": 0, "formed": self.samples * o * i * size, "chunked": 0}
+        if self.samples * self.a.shape[1] ** 2 * size > (1 << 28):
+            del ways["ghost"]  # Gram matrices of very long sequences would be larger than what they avoid
+        return ways
+
+    def through(self, way: str, chunk: int | None = None) -> FactoredGrad:
+        return FactoredGrad(self.a, self.b, self._shape, way=way, chunk=chunk)
+
+    def signature(self) -> tuple[Any, ...]:
+        return (rounded(self.samples), *self.a.shape[1:], self.b.shape[2], self.a.dtype)
+
+    # ---- norms and sums -------------------------------------------------------------------------------------
+
     def squared_norms(self) -> Float64[Tensor, " n"]:
         if self.way == "outer":
-            return self._outer_norms()
+            return row_squared_norms(self.a) * row_squared_norms(self.b)
         if self.way == "ghost":
             return self._ghost_norms()
         if self.way == "formed":
             return row_squared_norms(self._keep())
-        return torch.cat([row_squared_norms(part) for _, part in self._chunks(self.a, self.b)])
+        parts = [row_squared_norms(part) for _, part in self._chunks(self.a, self.b)]
+        return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
 
     def weighted_sum(self, weights: Float[Tensor, " n"]) -> Tensor:
         dropped = weights == 0
@@ -91,19 +110,16 @@ class FactoredGrad(BlockGrads):
             return (weights.to(flat.dtype) @ flat).reshape(self._shape)
         if self.way == "chunked":
             return self._chunked_sum(weights)
-        careful = self._careful_rows()
+        careful = self._ghost().careful if self.way == "ghost" else torch.zeros_like(dropped)
         total = self._matmul_sum(weights, dropped | careful)
         if bool(careful.any()):
-            rows = careful.nonzero().flatten()
-            total += FactoredGrad(self.a[rows], self.b[rows], self._shape, way="chunked").weighted_sum(
-                weights[rows]
-            )
+            total += self._rows(careful).weighted_sum(weights[careful])
         return total
 
     def dense(self) -> Float[Tensor, "n *shape"]:
-        if self._formed is not None:
-            return self._formed
-        return form(self.a, self.b).reshape(self.samples, *self._shape)
+        return (
+            form(self.a, self.b).reshape(self.samples, *self._shape) if self._formed is None else self._formed
+        )
 
     def project(self, directions: Float[Tensor, "k *shape"]) -> Float[Tensor, "n k"]:
         """⟨G_n, D_k⟩ = Σ_t b_tᵀ D_k a_t; formed a few samples at a time unless t = 1, where it never pays."""
@@ -127,29 +143,24 @@ class FactoredGrad(BlockGrads):
             total += weights[:, rows] @ part.flatten(1)
         return total.reshape(k, *self._shape)
 
-    def _outer_norms(self) -> Float64[Tensor, " n"]:
-        assert self.a.shape[1] == 1
-        return row_squared_norms(self.a) * row_squared_norms(self.b)
+    def _ghost(self) -> GramNorms:
+        if self._gram is None:
+            inputs = torch.bmm(self.a, self.a.transpose(1, 2))
+            outputs = torch.bmm(self.b, self.b.transpose(1, 2))
+            self._gram = gram_norms(inputs, outputs, longest=max(self.matrix))
+        return self._gram
 
     def _ghost_norms(self) -> Float64[Tensor, " n"]:
-        squared, bound = gram_squared_norms(self.a, self.b)
-        careful = self._careful_rows(squared, bound)
-        norms = squared.clamp_min(0.0) + bound
-        if bool(careful.any()):
-            rows = careful.nonzero().flatten()
-            norms[rows] = FactoredGrad(self.a[rows], self.b[rows], way="chunked").squared_norms()
+        gram = self._ghost()
+        if not bool(gram.careful.any()):
+            return gram.squared
+        norms = gram.squared.clone()
+        norms[gram.careful] = self._rows(gram.careful).squared_norms()
         return norms
 
-    def _careful_rows(self, squared: Tensor | None = None, bound: Tensor | None = None) -> Bool[Tensor, " n"]:
-        """Rows whose tokens cancel: what a batched matmul would add of them is mostly rounding."""
-        if self.way == "outer":
-            return torch.zeros(self.samples, dtype=torch.bool, device=self.a.device)
-        if self._careful is None:
-            if squared is None or bound is None:
-                squared, bound = gram_squared_norms(self.a, self.b)
-            overclipped = bound > OVERCLIP * squared
-            self._careful = overclipped | ~squared.isfinite() | (squared < 1e-24)
-        return self._careful
+    def _rows(self, chosen: Bool[Tensor, " n"]) -> FactoredGrad:
+        """Rows whose tokens cancel: in a batched matmul they would add mostly rounding, so they are formed."""
+        return FactoredGrad(self.a[chosen], self.b[chosen], self._shape, way="chunked", chunk=self._chunk)
 
     def _matmul_sum(self, weights: Float[Tensor, " n"], dropped: Bool[Tensor, " n"]) -> Tensor:
         a, b = zero_rows(self.a, dropped), zero_rows(self.b, dropped)
@@ -182,19 +193,3 @@ class FactoredGrad(BlockGrads):
 def form(a: Float[Tensor, "n t i"], b: Float[Tensor, "n t o"]) -> Float[Tensor, "n o i"]:
     """G_n = Σ_t b_t a_tᵀ."""
     return torch.bmm(b.transpose(1, 2), a)
-
-
-def gram_squared_norms(
-    a: Float[Tensor, "n t i"], b: Float[Tensor, "n t o"]
-) -> tuple[Float64[Tensor, " n"], Float64[Tensor, " n"]]:
-    """(Σ_ts (a_t·a_s)(b_t·b_s), its rounding bound u·(Σ_t ‖a_t‖‖b_t‖)²)."""
-    inputs, outputs = torch.bmm(a, a.transpose(1, 2)), torch.bmm(b, b.transpose(1, 2))
-    squared = (inputs * outputs).sum((1, 2)).double()
-    lengths = (inputs.diagonal(dim1=1, dim2=2) * outputs.diagonal(dim1=1, dim2=2)).clamp_min(0.0).sqrt()
-    return squared, rounding(a, b) * lengths.sum(1).double().square()
-
-
-def rounding(a: Float[Tensor, "n t i"], b: Float[Tensor, "n t o"]) -> float:
-    """u of the bound: a few ulps, growing like the square root of the longest inner product."""
-    longest = max(a.shape[2], b.shape[2], a.shape[1])
-    return float(torch.finfo(a.dtype).eps) * (4.0 + math.sqrt(longest))

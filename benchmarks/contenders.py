@@ -1,0 +1,84 @@
+"""One training step of each contender: plain SGD, quietgrad, every mode of Opacus."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+
+import quietgrad as qg
+from benchmarks.models import CLASSES, Setting
+
+Step = Callable[[], None]
+MANY = 100_000
+"""Steps that a benchmark never reaches."""
+OPACUS_MODES = ("hooks", "functorch", "ew", "ghost")
+
+
+def data(setting: Setting, batch: int | None = None) -> tuple[Tensor, Tensor]:
+    """A fixed batch."""
+    n = batch or setting.batch
+    return setting.inputs(n), torch.randint(0, CLASSES, (n,), generator=torch.Generator().manual_seed(1))
+
+
+def plain(setting: Setting, batch: int | None = None) -> Step:
+    """An ordinary SGD step."""
+    model, (x, y) = setting.model(), data(setting, batch)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+    return step
+
+
+def quietgrad(setting: Setting, batch: int | None = None, **options: Any) -> Step:
+    """The whole private step: capture, clip, default noise source, ledger, SGD. Rate 1 draws every row each time."""
+    model, (x, y) = setting.model(), data(setting, batch)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    batches = qg.PoissonBatches(TensorDataset(x, y), rate=1.0, steps=MANY)
+    private = qg.Privatizer(model, qg.methods.dp_sgd(clip=1.0).with_noise(1.0), batches, **options)
+    drawn = iter(batches)
+
+    def step() -> None:
+        (rows,) = next(drawn).split(len(x))
+        private.backward(F.cross_entropy(model(rows[0]), rows[1], reduction="none"))
+        private.release()
+        optimizer.step()
+
+    return step
+
+
+def opacus(setting: Setting, mode: str) -> Step:
+    """Opacus at the same batch, its fastest settings for the mode."""
+    from opacus import PrivacyEngine
+
+    warnings.filterwarnings("ignore")
+    model, (x, y) = setting.model(), data(setting)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    loader = DataLoader(TensorDataset(x, y), batch_size=len(x))
+    parts = PrivacyEngine(accountant="rdp").make_private(
+        module=model,
+        optimizer=optimizer,
+        data_loader=loader,
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+        poisson_sampling=False,
+        grad_sample_mode=mode,
+        **({"criterion": torch.nn.CrossEntropyLoss(reduction="mean")} if mode == "ghost" else {}),
+    )
+    private, private_optimizer, criterion = parts[0], parts[1], parts[2] if mode == "ghost" else F.cross_entropy
+
+    def step() -> None:
+        private_optimizer.zero_grad()
+        criterion(private(x), y).backward()
+        private_optimizer.step()
+
+    return step

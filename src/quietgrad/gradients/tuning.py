@@ -1,0 +1,129 @@
+"""Which way each layer takes: measured once per layer and shape under a memory budget, or fixed by rule."""
+
+from __future__ import annotations
+
+import math
+import time
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+
+from quietgrad.gradients.base import BlockGrads
+
+DEFAULT_BUDGET = 1 << 30
+"""Bytes that formed gradients of one batch may take together if the user sets no budget."""
+
+REPEATS = 2
+HOPELESS = 3.0
+"""A way whose first run is this much slower than the best one is not run again."""
+
+Self = TypeVar("Self", bound="TunableGrads")
+
+
+class TunableGrads(BlockGrads):
+    """Gradients with several ways to the same norms and sums."""
+
+    way: str
+
+    @abstractmethod
+    def held(self) -> dict[str, int]:
+        """Each valid way → bytes that it keeps between norm and sum, beyond the factors."""
+
+    @abstractmethod
+    def rule(self) -> str:
+        """The way by counting multiplications, used when nothing may be measured; one that holds nothing."""
+
+    @abstractmethod
+    def through(self: Self, way: str, chunk: int | None = None) -> Self:
+        """The same gradients by another way, nothing computed yet.
+
+        Args:
+            chunk: samples that are formed at once where they are not kept.
+        """
+
+    @abstractmethod
+    def signature(self) -> tuple[Any, ...]:
+        """What the fastest way depends on, the number of samples rounded to a power of two."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A way, and what it took when it was measured (0 if it was chosen by rule)."""
+
+    way: str
+    milliseconds: float
+
+
+class Tuner:
+    """Chooses and remembers ways.
+
+    Args:
+        memory_budget: bytes for all formed gradients of a batch together.
+        deterministic: choose by rule.
+    """
+
+    def __init__(self, memory_budget: int | None, deterministic: bool) -> None:
+        if memory_budget is not None and memory_budget <= 0:
+            raise ValueError(
+                f"Expected memory_budget > 0 bytes, got {memory_budget}. Leave it out for 1 GiB."
+            )
+        self.budget = DEFAULT_BUDGET if memory_budget is None else memory_budget
+        self.deterministic = deterministic
+        self._choices: dict[tuple[Any, ...], Choice] = {}
+        self._left = self.budget
+
+    def begin(self) -> None:
+        """A new batch: the whole budget is free again."""
+        self._left = self.budget
+
+    def settle(self, name: str, block: BlockGrads) -> tuple[BlockGrads, Choice | None]:
+        """The block, made to take its best way, with the choice; other kinds of blocks have none."""
+        if not isinstance(block, TunableGrads) or block.samples == 0:
+            return block, None
+        held = {way: bytes_ for way, bytes_ in block.held().items() if bytes_ <= self._left}
+        choice = self._choice(name, block, held)
+        self._left -= held.get(choice.way, 0)
+        return block.through(choice.way, self._chunk(block)), choice
+
+    def _choice(self, name: str, block: TunableGrads, held: dict[str, int]) -> Choice:
+        if self.deterministic:
+            return Choice(block.rule(), 0.0)
+        key = (name, *block.signature(), *sorted(held))
+        if key not in self._choices:
+            self._choices[key] = self._fastest(block, held)
+        return self._choices[key]
+
+    def _fastest(self, block: TunableGrads, held: dict[str, int]) -> Choice:
+        if len(held) == 1:
+            return Choice(next(iter(held)), 0.0)
+        best = Choice(block.rule(), math.inf)
+        for way in held:
+            taken = self._measure(block, way, best.milliseconds)
+            if taken < best.milliseconds:
+                best = Choice(way, taken)
+        return best
+
+    def _measure(self, block: TunableGrads, way: str, best: float) -> float:
+        weights = torch.full((block.samples,), 0.5, dtype=torch.float64)
+        fastest = math.inf
+        for _ in range(1 + REPEATS):
+            candidate = block.through(way, self._chunk(block))
+            start = time.perf_counter()
+            candidate.squared_norms()
+            candidate.weighted_sum(weights)
+            fastest = min(fastest, 1e3 * (time.perf_counter() - start))
+            if fastest > HOPELESS * best:
+                break
+        return fastest
+
+    def _chunk(self, block: TunableGrads) -> int:
+        """Samples formed at once, so that a chunk takes at most 1/16 of the budget and 16 MB."""
+        one = max(1, math.prod(block.shape)) * 8
+        return max(1, min(self.budget // 16, 1 << 24) // one)
+
+
+def rounded(samples: int) -> int:
+    """The next power of two: batches of nearly the same size share a choice."""
+    return 1 << max(0, samples - 1).bit_length()
