@@ -64,23 +64,24 @@ class Ledger:
     def read(cls, path: Path | str) -> Ledger:
         """A finished or running ledger, checked and kept in memory; the file is not touched.
 
-        A torn last line counts as the next planned release, as it would on resume.
+        A torn last line counts as one release.
         """
-        lines = Path(path).read_bytes().split(b"\n")
-        torn = lines.pop()
-        if not lines:
-            raise ValueError(f"Expected a ledger in {path}, got no whole line. Is it the ledger.jsonl of a run?")
-        header, _ = _parse(lines[0], "", Path(path), 1)
-        planned = header["plan"]
-        ledger = cls(
-            plan=None if planned is None else [phase_from_dict(phase) for phase in planned],
-            description=header["description"],
-        )
-        ledger._replay(lines, Path(path))
-        upcoming = ledger.upcoming if torn else None
-        if upcoming is not None:
-            ledger.record(upcoming.event, upcoming.rate, step=ledger.count)
+        data = Path(path).read_bytes()
+        if b"\n" not in data:
+            raise ValueError(
+                f"Expected a ledger in {path}, got no whole line. Is it the ledger.jsonl of a run?"
+            )
+        header, _ = _parse(data.split(b"\n", 1)[0], "", Path(path), 1)
+        phases = header.get("plan")
+        plan = None if phases is None else [phase_from_dict(phase) for phase in phases]
+        ledger = cls(plan=plan, description=header.get("description"))
+        ledger._load(data, Path(path))
         return ledger
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """The facts of the run that a resumed run must repeat."""
+        return dict(self._header["description"])
 
     @property
     def count(self) -> int:
@@ -190,14 +191,11 @@ class Ledger:
         try:
             _lock(self._file, path)
             self._file.seek(0)
-            lines = self._file.read().split(b"\n")
-            torn = lines.pop()
-            if not lines:
-                self._start(path, torn)
-                return
-            self._replay(lines, path)
-            if torn:
-                self._repair(torn, path)
+            data = self._file.read()
+            if b"\n" in data:
+                self._load(data, path)
+            else:
+                self._start(path, data)
         except BaseException:
             self.close()
             raise
@@ -214,6 +212,12 @@ class Ledger:
         _write(self._file, self._header, self._head)
         _sync_folder(path)
 
+    def _load(self, data: bytes, path: Path) -> None:
+        *lines, torn = data.split(b"\n")
+        self._replay(lines, path)
+        if torn:
+            self._repair(torn, path)
+
     def _replay(self, lines: list[bytes], path: Path) -> None:
         header, _ = _parse(lines[0], "", path, 1)
         if header != self._header:
@@ -226,7 +230,6 @@ class Ledger:
 
     def _repair(self, torn: bytes, path: Path) -> None:
         """A last line without its end: killed while writing. Its release counts, made or not."""
-        assert self._file is not None
         phase = self.upcoming
         if phase is None and self._plan is None and self._runs:
             event, rate, _ = self._runs[-1]
@@ -237,7 +240,8 @@ class Ledger:
                 "released. "
                 "Restore the ledger from a backup."
             )
-        self._file.truncate(self._file.seek(0, os.SEEK_END) - len(torn))
+        if self._file is not None:
+            self._file.truncate(self._file.seek(0, os.SEEK_END) - len(torn))
         entry = {
             "step": None,
             "event": event_to_dict(phase.event),
