@@ -22,6 +22,9 @@ from quietgrad.representations.partition import Partition
 from quietgrad.representations.public_matrix import PublicMatrix
 from quietgrad.stages import BlockwiseGrads, Space
 
+_FORMED = 2**23
+"""Numbers of a block that may be formed for one pass over them."""
+
 
 def power_iteration(
     matrix: PublicMatrix,
@@ -44,7 +47,7 @@ def power_iteration(
         rows = _combinations(
             matrix, shapes, {name: _orthonormal_columns(image) for name, image in images.items()}
         )
-        bases = {name: GroupBasis(orthonormal_rows(rows[name]), shapes[name]) for name in shapes}
+        bases = {name: GroupBasis(*orthonormal_rows(rows[name]), shapes[name]) for name in shapes}
     return _without_empty(bases, ranks)
 
 
@@ -58,7 +61,7 @@ def gram_eigenvectors(
         name: _top_eigenvectors(gram, ranks[name]) for name, gram in gram_matrices(matrix, groups).items()
     }
     rows = _combinations(matrix, shapes, weights)
-    bases = {name: GroupBasis(orthonormal_rows(rows[name]), shapes[name]) for name in shapes}
+    bases = {name: GroupBasis(*orthonormal_rows(rows[name]), shapes[name]) for name in shapes}
     return _without_empty(bases, ranks)
 
 
@@ -75,7 +78,7 @@ def random_basis(
     for name, shapes in _group_shapes(space, groups).items():
         size = sum(shape.numel() for shape in shapes.values())
         rows = torch.randn(ranks[name], size, generator=generator).to(like)
-        bases[name] = GroupBasis(orthonormal_rows(rows), shapes)
+        bases[name] = GroupBasis(*orthonormal_rows(rows), shapes)
     return Basis(bases)
 
 
@@ -135,19 +138,20 @@ def _random_images(
 def random_image(block: BlockGrads, rank: int, seed: int, like: Tensor) -> Float[Tensor, "n k"]:
     """G Ω with random signs in Ω, E ΩΩᵀ = I as for a Gaussian start.
 
-    Formed rows meet a sparse Ω (each parameter goes into one column): G Ω then costs one pass over G instead of k.
+    Rows that are formed, or small, meet a sparse Ω (each parameter goes into one column): G Ω then costs one pass
+    over G instead of k.
     """
     generator = torch.Generator().manual_seed(seed)
-    if not isinstance(block, DenseGrad):
+    if not isinstance(block, DenseGrad) and block.samples * block.shape.numel() > _FORMED:
         return block.project(_signs((rank, *block.shape), generator, like) / rank**0.5)
-    flat = block.rows.flatten(1)
+    flat = block.dense().flatten(1)
     signed = flat * _signs((flat.shape[1],), generator, like)
     columns: Tensor = torch.nn.functional.pad(signed, (0, -flat.shape[1] % rank)).unflatten(1, (-1, rank))
     return columns.sum(1)
 
 
 def _signs(shape: tuple[int, ...], generator: torch.Generator, like: Tensor) -> Tensor:
-    signs: Tensor = torch.randint(2, shape, generator=generator).to(like)
+    signs: Tensor = torch.randint(2, shape, generator=generator, dtype=torch.int8).to(like)
     return signs.mul_(2).sub_(1)
 
 

@@ -9,7 +9,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from quietgrad.gradients.base import Blocks
-from quietgrad.representations.orthonormal import orthonormality_error
 from quietgrad.stages import BlockwiseGrads, Space
 
 Coordinates = dict[str, Tensor]
@@ -21,12 +20,12 @@ class GroupBasis:
 
     Args:
         rows: `[k, p]`.
+        error: ‖BBᵀ − I‖, measured.
         shapes: the group's blocks in the order of the columns.
     """
 
-    def __init__(self, rows: Float[Tensor, "k p"], shapes: Space) -> None:
-        self.rows, self.shapes = rows, shapes
-        self.error = orthonormality_error(rows)
+    def __init__(self, rows: Float[Tensor, "k p"], error: float, shapes: Space) -> None:
+        self.rows, self.error, self.shapes = rows, error, shapes
         sizes = [shape.numel() for shape in shapes.values()]
         self._columns = dict(zip(shapes, rows.split(sizes, dim=1), strict=True))
 

@@ -12,26 +12,29 @@ RELATIVE_RANK = 1e-5
 TOLERANCE = 1e-5
 """Largest accepted ‖BBᵀ − I‖; what is left enters the residual's norm bound as it was measured."""
 
+_RESOLVED = 1e-5
+"""Eigenvalues of a float32 Gram matrix below this part of the largest are mixed up with its rounding."""
+
 _ROUNDS = 4
 
 
-def orthonormal_rows(rows: Float[Tensor, "k p"]) -> Float[Tensor, "r p"]:
-    """An orthonormal basis of the span of the rows, strongest direction first; r ≤ k is their numerical rank.
+def orthonormal_rows(rows: Float[Tensor, "k p"]) -> tuple[Float[Tensor, "r p"], float]:
+    """An orthonormal basis B of the span of the rows, r ≤ k their numerical rank, and ‖BBᵀ − I‖ as measured.
 
     Rotates the rows to their principal axes by the k×k Gram matrix, drops those that are rounding, and whitens until
-    the result *measures* as orthonormal (Cholesky-QR would return garbage without an exception where the Gram matrix
-    is ill-conditioned). Householder QR in float64 is the fallback.
+    the result *measures* as orthonormal (a Cholesky-QR returns garbage without an exception where the Gram matrix is
+    ill-conditioned). Where float32 cannot resolve the Gram matrix, float64 is the fallback.
     """
     basis = _principal_axes(rows)
     for _ in range(_ROUNDS):
         gram = _gram(basis)
-        if _distance_from_identity(gram) <= TOLERANCE / 4:
-            return basis
-        values, vectors = torch.linalg.eigh(gram)
-        if len(values) and values[0] < 1e-5 * values[-1]:
+        error = _distance_from_identity(gram)
+        if error <= TOLERANCE / 4:
             break
+        values, vectors = torch.linalg.eigh(gram)
         basis = (vectors * values.rsqrt() @ vectors.T).to(basis.dtype) @ basis
-    return basis if orthonormality_error(basis) <= TOLERANCE else _householder(basis)
+    assert error <= TOLERANCE, f"the basis is not orthonormal: {error}"
+    return basis, error
 
 
 def orthonormality_error(basis: Float[Tensor, "k p"]) -> float:
@@ -40,17 +43,18 @@ def orthonormality_error(basis: Float[Tensor, "k p"]) -> float:
 
 
 def _principal_axes(rows: Float[Tensor, "k p"]) -> Float[Tensor, "r p"]:
-    """The rows rotated onto their principal axes, each of length 1; numerically zero ones are left out."""
-    largest = rows.abs().amax() if rows.numel() else rows.new_zeros(())
-    if not bool(largest > 0):
+    """The rows rotated onto their principal axes, each of about length 1; axes that are rounding are left out."""
+    largest = float(rows.abs().amax()) if rows.numel() else 0.0
+    if not largest > 0:
         return rows[:0]
-    rows = rows / largest  # squares of tiny gradients would underflow
-    _, vectors = torch.linalg.eigh(_gram(rows))
-    rotated = vectors.flip(1).T.to(rows.dtype) @ rows
-    # The rotated rows' own lengths, not the eigenvalues: those are wrong below 1e-7 of the largest.
-    lengths = torch.linalg.vector_norm(rotated, dim=1)
-    kept = lengths > RELATIVE_RANK * lengths.amax()
-    axes: Tensor = rotated[kept] / lengths[kept, None]
+    if not 1e-6 < largest < 1e6:
+        rows = rows / largest  # squares of tiny gradients would underflow
+    values, vectors = torch.linalg.eigh(_gram(rows))
+    if values[0] < _RESOLVED * values[-1]:
+        values, vectors = torch.linalg.eigh(_gram(rows.double()))
+    kept = values.flip(0) > RELATIVE_RANK**2 * values[-1]
+    turn = (vectors.flip(1)[:, kept] * values.flip(0)[kept].rsqrt()).T
+    axes: Tensor = turn.to(rows.dtype) @ rows
     return axes
 
 
@@ -63,8 +67,3 @@ def _distance_from_identity(gram: Float64[Tensor, "k k"]) -> float:
         return 0.0
     identity = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
     return float(torch.linalg.eigvalsh(gram - identity).abs().amax())
-
-
-def _householder(rows: Float[Tensor, "k p"]) -> Float[Tensor, "k p"]:
-    columns: Tensor = torch.linalg.qr(rows.T.double()).Q
-    return columns.T.to(rows.dtype).contiguous()

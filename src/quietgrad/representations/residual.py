@@ -6,7 +6,7 @@ Formal guarantee: that difference of squares cancels (a float32 basis let a resi
 
 * each gradient is first scaled down to LARGEST·S, which bounds what may cancel in the sum,
 * the clip sees an upper bound of the residual's norm, max(‖g‖² − ‖w‖², 0) + slack·‖g‖², where the slack covers the
-  rounding of w and of the two norms plus ‖BBᵀ − I‖ as measured at this refresh,
+  rounding of w and of the two norms, plus ‖BBᵀ − I‖ (four times what float32 measured at this refresh),
 * and the bound is raised by ROUNDING, for what the other samples' cancelling parts leave in the float32 sum.
 
 Sensitivity is then S at any scale of the gradients, inside span(B) too.
@@ -48,7 +48,7 @@ class ResidualGrads(PerSampleGrads):
         inside = sum(
             (row_squared_norms(rows) for rows in embedded.coordinates.values()), torch.zeros_like(lengths)
         )
-        bound = (lengths - inside).clamp_min(0.0) + (SLACK + basis.error) * lengths
+        bound = (lengths - inside).clamp_min(0.0) + (SLACK + 4 * basis.error) * lengths
         self._squared_norms = (1 + ROUNDING) ** 2 * self._scale.square() * bound
         # A row that was not finite anywhere is not finite here: the clip drops it from this release too.
         self._squared_norms[~(lengths.isfinite() & inside.isfinite())] = torch.nan

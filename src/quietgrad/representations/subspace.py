@@ -15,6 +15,7 @@ from quietgrad.representations.base import Codec, Representation, State
 from quietgrad.representations.bases import gram_eigenvectors, power_iteration, random_basis
 from quietgrad.representations.basis import Basis, Coordinates, GroupBasis
 from quietgrad.representations.formed import projectable
+from quietgrad.representations.orthonormal import orthonormality_error
 from quietgrad.representations.partition import Groups, group_sizes, partition, share_rank
 from quietgrad.representations.public_matrix import PublicMatrix, first_inputs
 from quietgrad.stages import BlockwiseGrads, PerSampleGrads, Public, PublicLosses, Released
@@ -136,7 +137,12 @@ class Subspace(Representation):
 
 def _restored(saved: dict[str, Any], public: Public) -> Basis:
     shapes = {name: {block: public.space[block] for block in blocks} for name, (_, blocks) in saved.items()}
-    return Basis({name: GroupBasis(rows, shapes[name]) for name, (rows, _) in saved.items()})
+    return Basis(
+        {
+            name: GroupBasis(rows, orthonormality_error(rows), shapes[name])
+            for name, (rows, _) in saved.items()
+        }
+    )
 
 
 def _check_count(name: str, value: int) -> None:
