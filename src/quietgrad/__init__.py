@@ -3,7 +3,7 @@
 The names in the order of a private step: draw batches, choose and calibrate a mechanism, make gradients private.
 """
 
-from quietgrad import methods
+from quietgrad import distributed, methods
 from quietgrad.accounting.calibrate import calibrate
 from quietgrad.clipping import AutomaticClip, FlatClip, PerGroupClip
 from quietgrad.fix import fix
@@ -31,6 +31,7 @@ __all__ = [
     "calibrate",
     "check_independence",
     "collate_possibly_empty",
+    "distributed",
     "fix",
     "methods",
     "then",
