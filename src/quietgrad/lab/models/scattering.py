@@ -19,7 +19,7 @@ from torch import Tensor, nn
 SCALES = 2
 ANGLES = 8
 STRIDE = 2**SCALES
-CHUNK = 8  # images at once: their spectra fit the processor's cache, three times as fast as 64 (measured)
+CHUNK = 8  # images at once: their spectra fit the cache, twice as fast as 64 (2.9 against 5.7 ms an image)
 CHANNELS = 1 + SCALES * ANGLES + ANGLES**2 * SCALES * (SCALES - 1) // 2
 
 
