@@ -26,7 +26,7 @@ from torch.utils.data import TensorDataset
 import quietgrad as qg
 from quietgrad.accounting.ledger import Ledger
 
-PLANNED_STEPS = 50_000
+PLANNED_STEPS = 10_000
 
 
 def train(folder: Path) -> None:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from quietgrad.accounting.chain import (
+    digest,
+    header_of,
+    line_of,
+    lock,
+    parse_line,
+    sync_folder,
+    what_changed,
+    write_line,
+)
 from quietgrad.accounting.events import (
     Event,
     Phase,
@@ -18,10 +25,8 @@ from quietgrad.accounting.events import (
     event_from_dict,
     event_to_dict,
     phase_from_dict,
-    phase_to_dict,
 )
 
-VERSION = 1
 _DIGEST = 32  # bytes of a line's hash that are kept to compare with checkpoints
 
 
@@ -48,14 +53,14 @@ class Ledger:
         description: Mapping[str, Any] | None = None,
     ) -> None:
         self._plan = None if plan is None else coalesce(plan)
-        self._header = _header(self._plan, description or {})
+        self._header = header_of(self._plan, description or {})
         self._left = Counter[tuple[Event, float]]()
         for phase in self._plan or ():
             self._left[phase.event, phase.rate] += phase.count
         self._runs: list[tuple[Event, float, int]] = []
         self._digests = bytearray()
         self._count = 0
-        self._head = _digest("", self._header)
+        self._head = digest("", self._header)
         self._file: IO[bytes] | None = None
         if path is not None:
             self._open(Path(path))
@@ -71,7 +76,7 @@ class Ledger:
             raise ValueError(
                 f"Expected a ledger in {path}, got no whole line. Is it the ledger.jsonl of a run?"
             )
-        header, _ = _parse(data.split(b"\n", 1)[0], "", Path(path), 1)
+        header, _ = parse_line(data.split(b"\n", 1)[0], "", Path(path), 1)
         phases = header.get("plan")
         plan = None if phases is None else [phase_from_dict(phase) for phase in phases]
         ledger = cls(plan=plan, description=header.get("description"))
@@ -117,6 +122,10 @@ class Ledger:
 
     def record(self, event: Event, rate: float, *, step: int) -> None:
         """Write one release down, to the disk if there is a file, before it becomes visible."""
+        if self._file is not None and self._file.closed:
+            raise ValueError(
+                "Expected an open ledger, got a closed one. Open it again with Ledger(path, ...)."
+            )
         self._check_planned(event, rate)
         entry = {"step": int(step), "event": event_to_dict(event), "rate": float(rate)}
         self._append(entry, event, float(rate))
@@ -126,8 +135,7 @@ class Ledger:
         if count > self._count:
             raise ValueError(
                 f"Expected a ledger of at least {count} lines (the checkpoint's), got {self._count}: "
-                "last lines are "
-                "missing. Restore the ledger that belongs to this checkpoint."
+                "last lines are missing. Restore the ledger that belongs to this checkpoint."
             )
         known = self._digest_at(count)
         if known != head:
@@ -142,10 +150,9 @@ class Ledger:
         return {**self.__dict__, "_file": None}
 
     def close(self) -> None:
-        """Let go of the file; the ledger stays readable."""
+        """Let go of the file; the ledger stays readable but records nothing more."""
         if self._file is not None:
             self._file.close()
-            self._file = None
 
     def _check_planned(self, event: Event, rate: float) -> None:
         if self._plan is None or self._left[event, float(rate)] > 0:
@@ -158,38 +165,40 @@ class Ledger:
             )
         raise ValueError(
             f"Expected at most the planned number of releases {event} at rate={rate:g}; all are used up "
-            "after "
-            f"{self._count} of {sum(phase.count for phase in self._plan)} steps. Stop here (replayed "
-            "steps count too), "
-            "or go on with Ledger.upcoming."
+            f"after {self._count} of {sum(phase.count for phase in self._plan)} steps. Stop here (replayed "
+            "steps count too), or go on with Ledger.upcoming."
         )
 
     def _append(self, entry: dict[str, Any], event: Event, rate: float) -> None:
-        digest = _digest(self._head, entry)
+        link = digest(self._head, entry)
         if self._file is not None:
-            _write(self._file, entry, digest)
-        self._count_one(event, rate, digest)
+            try:
+                write_line(self._file, entry, link)
+            except OSError:
+                self.close()  # what was written of the line counts on resume; nothing may follow it
+                raise
+        self._count_one(event, rate, link)
 
-    def _count_one(self, event: Event, rate: float, digest: str) -> None:
+    def _count_one(self, event: Event, rate: float, link: str) -> None:
         if self._runs and self._runs[-1][:2] == (event, rate):
             self._runs[-1] = (event, rate, self._runs[-1][2] + 1)
         else:
             self._runs.append((event, rate, 1))
         self._left[event, rate] -= 1
-        self._digests += bytes.fromhex(digest)
-        self._head = digest
+        self._digests += bytes.fromhex(link)
+        self._head = link
         self._count += 1
 
     def _digest_at(self, count: int) -> str:
         if count == 0:
-            return _digest("", self._header)
+            return digest("", self._header)
         return self._digests[(count - 1) * _DIGEST : count * _DIGEST].hex()
 
     def _open(self, path: Path) -> None:
         # Unbuffered: one line is one write, so a kill leaves whole lines or (rarely) one torn last line.
         self._file = open(path, "ab+", buffering=0)  # noqa: SIM115
         try:
-            _lock(self._file, path)
+            lock(self._file, path)
             self._file.seek(0)
             data = self._file.read()
             if b"\n" in data:
@@ -203,14 +212,14 @@ class Ledger:
     def _start(self, path: Path, torn: bytes) -> None:
         """A new file, or one that was killed inside its header: nothing was released yet."""
         assert self._file is not None
-        whole = _line(self._header, self._head)
+        whole = line_of(self._header, self._head)
         if not whole.startswith(torn):
             raise ValueError(
                 f"Expected a ledger in {path}, got another file. Give the ledger a path of its own."
             )
         self._file.truncate(0)
-        _write(self._file, self._header, self._head)
-        _sync_folder(path)
+        write_line(self._file, self._header, self._head)
+        sync_folder(path)
 
     def _load(self, data: bytes, path: Path) -> None:
         *lines, torn = data.split(b"\n")
@@ -219,14 +228,14 @@ class Ledger:
             self._repair(torn, path)
 
     def _replay(self, lines: list[bytes], path: Path) -> None:
-        header, _ = _parse(lines[0], "", path, 1)
+        header, _ = parse_line(lines[0], "", path, 1)
         if header != self._header:
-            raise ValueError(_changed(header, self._header, path))
+            raise ValueError(what_changed(header, self._header, path))
         for number, line in enumerate(lines[1:], start=2):
-            entry, digest = _parse(line, self._head, path, number)
+            entry, link = parse_line(line, self._head, path, number)
             event, rate = event_from_dict(entry["event"]), float(entry["rate"])
             self._check_planned(event, rate)
-            self._count_one(event, rate, digest)
+            self._count_one(event, rate, link)
 
     def _repair(self, torn: bytes, path: Path) -> None:
         """A last line without its end: killed while writing. Its release counts, made or not."""
@@ -237,8 +246,7 @@ class Ledger:
         if phase is None:
             raise ValueError(
                 f"Expected a whole last line in {path}, got {torn[:40]!r}, and no plan says what it "
-                "released. "
-                "Restore the ledger from a backup."
+                "released. Restore the ledger from a backup."
             )
         if self._file is not None:
             self._file.truncate(self._file.seek(0, os.SEEK_END) - len(torn))
@@ -249,85 +257,3 @@ class Ledger:
             "torn": torn.decode("latin-1"),
         }
         self._append(entry, phase.event, phase.rate)
-
-
-def _header(plan: tuple[Phase, ...] | None, description: Mapping[str, Any]) -> dict[str, Any]:
-    phases = None if plan is None else [phase_to_dict(phase) for phase in plan]
-    header = {"quietgrad_ledger": VERSION, "plan": phases, "description": dict(description)}
-    loaded: dict[str, Any] = json.loads(
-        _canonical(header)
-    )  # tuples become lists: compare what a file would hold
-    return loaded
-
-
-def _canonical(entry: Mapping[str, Any]) -> str:
-    return json.dumps(entry, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-def _digest(head: str, entry: Mapping[str, Any]) -> str:
-    return hashlib.sha256((head + _canonical(entry)).encode()).hexdigest()
-
-
-def _line(entry: Mapping[str, Any], digest: str) -> bytes:
-    return (_canonical({**entry, "hash": digest}) + "\n").encode()
-
-
-def _write(file: IO[bytes], entry: Mapping[str, Any], digest: str) -> None:
-    file.write(_line(entry, digest))
-    os.fsync(file.fileno())
-
-
-def _parse(line: bytes, head: str, path: Path, number: int) -> tuple[dict[str, Any], str]:
-    """One line checked against the chain: (entry, hash)."""
-    try:
-        entry = json.loads(line)
-        digest = entry.pop("hash")
-        honest = digest == _digest(head, entry)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"Expected a whole line {number} in the ledger {path}, got {line[:60]!r}. Restore it from a "
-            "backup."
-        ) from error
-    if not honest:
-        raise ValueError(
-            f"Expected line {number} of the ledger {path} to continue the chain of hashes; it, or a "
-            "line before it, "
-            "was edited, removed or swapped. Restore the ledger from a backup."
-        )
-    return entry, digest
-
-
-def _changed(old: Mapping[str, Any], new: Mapping[str, Any], path: Path) -> str:
-    keys = [key for key in new if old.get(key) != new[key]]
-    was, now = ({key: source.get(key) for key in keys} for source in (old, new))
-    return (
-        f"Expected the ledger {path} of the same run, but {' and '.join(keys)} changed: it was "
-        f"{_canonical(was)}, now "
-        f"{_canonical(now)}. Resume with the old parameters, or start a new run with a new ledger."
-    )
-
-
-def _lock(file: IO[bytes], path: Path) -> None:
-    """One writer at a time: two processes appending would break the chain."""
-    if sys.platform == "win32":
-        return
-    import fcntl
-
-    try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        raise ValueError(
-            f"Expected the ledger {path} to be free, but another process writes to it. Wait for it or "
-            "use another path."
-        ) from error
-
-
-def _sync_folder(path: Path) -> None:
-    """A new file is durable only once its folder is."""
-    if sys.platform == "win32":
-        return
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
