@@ -1,7 +1,8 @@
 """The second border: ClippedSum ──noise──▶ Released, and the generators privacy may rest on.
 
 torch's CPU generator must not make privacy noise: its seed is effectively 32 bits and float32 `randn` never exceeds
-5.77, which alone costs δ. The default source is PCG64DXSM keyed with 256 bits of OS entropy, drawing in float64.
+5.77, which alone costs δ. The default source is PCG64DXSM keyed with 256 bits of OS entropy; its bits become normals
+in float64, or in float32 with the tails of float64.
 """
 
 from __future__ import annotations
@@ -9,15 +10,18 @@ from __future__ import annotations
 import math
 import secrets
 from abc import ABC, abstractmethod
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float, Float64
 from torch import Tensor
 
 from quietgrad.accounting import events
+from quietgrad.discrete_gaussian import SIGMA, discrete_gaussian
 from quietgrad.gradients.base import Blocks
+from quietgrad.normals import BoxMuller
 from quietgrad.reduction import Reducer
 from quietgrad.schedules import Schedule, value_at
 from quietgrad.stages import ClippedSum, Released
@@ -38,17 +42,41 @@ class NoiseSource(ABC):
     def normals(self, count: int) -> Float64[Tensor, " count"]:
         """Fresh independent standard normals on the CPU; never the same twice."""
 
+    def normals_in(self, count: int, dtype: torch.dtype) -> Float[Tensor, " count"]:
+        """The same in the precision of what they are added to."""
+        return self.normals(count).to(dtype)
+
 
 class EntropySource(NoiseSource):
-    """The default: fresh OS entropy for every object, so a resumed run never repeats a draw."""
+    """The default: fresh OS entropy for every object, so a resumed run never repeats a draw.
+
+    float32 normals of the next release are drawn by a thread while the next batch is computed.
+    """
 
     private = True
 
     def __init__(self) -> None:
         self._generator = fresh_generator()
+        self._bulk = BoxMuller(fresh_generator())
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="quietgrad-noise")
+        self._ahead: Future[Tensor] | None = None
 
     def normals(self, count: int) -> Float64[Tensor, " count"]:
         return torch.from_numpy(self._generator.standard_normal(count))
+
+    def normals_in(self, count: int, dtype: torch.dtype) -> Float[Tensor, " count"]:
+        if dtype != torch.float32:
+            return self.normals(count).to(dtype)
+        ready = self._ahead.result() if self._ahead is not None else None
+        if ready is None or len(ready) != count:
+            ready = self._draw(count)
+        self._ahead = self._thread.submit(self._draw, count)
+        return ready
+
+    def _draw(self, count: int) -> Float[Tensor, " count"]:
+        out = np.empty(count, np.float32)
+        self._bulk.fill(out)
+        return torch.from_numpy(out)
 
 
 class SeededSource(NoiseSource):
@@ -63,13 +91,56 @@ class SeededSource(NoiseSource):
         return torch.from_numpy(self._generator.standard_normal(count))
 
 
+class HardenedSource(NoiseSource):
+    """The provable one: sums are rounded to a grid of integers and get discrete Gaussian noise from the OS's CSPRNG.
+
+    Formal guarantee: no floating-point number that depends on the data and the noise is ever rounded before release,
+    so the mechanism that is analysed is the one that runs. Rounding p coordinates to a grid of step γ adds γ√p to the
+    sensitivity, for which the noise is widened; γ = std/2²², and at that width the discrete Gaussian's privacy profile
+    is the continuous one's (they differ by less than e^{−10¹⁴}).
+    """
+
+    private = True
+
+    def normals(self, count: int) -> Float64[Tensor, " count"]:
+        return torch.from_numpy(discrete_gaussian(count) / SIGMA)
+
+    def widening(self, count: int, multiplier: float) -> float:
+        """The factor on sensitivity and std that pays for rounding `count` coordinates.
+
+        With std = σS' and γ = std/2²²: S' = S + γ√p = S/(1 − σ√p/2²²).
+        """
+        lost = ROUNDING * multiplier * math.sqrt(count) / SIGMA
+        if lost > 0.5:
+            raise ValueError(
+                f"The hardened source cannot serve {count} coordinates at a noise multiplier of {multiplier}: rounding "
+                "to its grid would cost more than the noise. Use noise_source='default'."
+            )
+        return 1.0 / (1.0 - lost)
+
+    def on_grid(self, blocks: Blocks, std: float) -> Blocks:
+        """γ·(round(x/γ) + z) for every coordinate."""
+        grid, noisy = std / SIGMA, {}
+        for name, block in blocks.items():
+            noise = torch.from_numpy(discrete_gaussian(block.numel())).view(block.shape)
+            steps = (block.double() / grid).round().to("cpu", torch.int64) + noise
+            noisy[name] = (steps.double() * grid).to(block.device, block.dtype)
+        return noisy
+
+
+ROUNDING = 1.0 + 1e-6
+"""Two roundings to a grid move a coordinate by at most one step, and float64's division by a millionth of one."""
+
+
 def as_source(choice: str | NoiseSource) -> NoiseSource:
     """The source by its name, or the object itself."""
     if isinstance(choice, NoiseSource):
         return choice
     if choice == "default":
         return EntropySource()
-    raise ValueError(f"Expected noise_source 'default' or a NoiseSource object, got {choice!r}.")
+    if choice == "hardened":
+        return HardenedSource()
+    raise ValueError(f"Expected noise_source 'default', 'hardened' or a NoiseSource object, got {choice!r}.")
 
 
 class Noise(ABC):
@@ -129,22 +200,39 @@ class Gaussian(Noise):
         reducer: Reducer,
         step: int,
     ) -> Released:
+        if isinstance(source, HardenedSource) and std > 0.0:
+            return self._hardened(total, std, divisor, source, reducer)
         noisy = reducer.sum(add_normals(total.blocks, std / math.sqrt(reducer.world), source))
         return Released(
-            blocks={name: block / divisor for name, block in noisy.items()},
-            std=std / divisor,
-            sensitivity=total.sensitivity / divisor,
+            blocks=_divided(noisy, divisor), std=std / divisor, sensitivity=total.sensitivity / divisor
         )
+
+    def _hardened(
+        self, total: ClippedSum, std: float, divisor: float, source: HardenedSource, reducer: Reducer
+    ) -> Released:
+        count = sum(block.numel() for block in total.blocks.values())
+        wide = source.widening(count, std / total.sensitivity)
+        noisy = reducer.at_one_place(total.blocks, lambda blocks: source.on_grid(blocks, wide * std))
+        return Released(
+            blocks=_divided(noisy, divisor),
+            std=wide * std / divisor,
+            sensitivity=wide * total.sensitivity / divisor,
+        )
+
+
+def _divided(blocks: Blocks, divisor: float) -> Blocks:
+    return dict(zip(blocks, torch._foreach_div(list(blocks.values()), divisor), strict=True))
 
 
 def add_normals(blocks: Blocks, std: float, source: NoiseSource) -> Blocks:
     """Every coordinate plus std·z, one draw for all blocks; std 0 (a non-private run) draws nothing."""
     if std == 0.0:
         return dict(blocks)
-    draws = source.normals(sum(block.numel() for block in blocks.values()))
-    noisy, start = {}, 0
-    for name, block in blocks.items():
-        part = draws[start : start + block.numel()].view(block.shape)
-        noisy[name] = block + (std * part).to(block.device, block.dtype)
-        start += block.numel()
-    return noisy
+    values = list(blocks.values())
+    sizes = [block.numel() for block in values]
+    draws = source.normals_in(sum(sizes), values[0].dtype) if values else torch.empty(0)
+    parts = [
+        part.view(block.shape).to(block.device, block.dtype)
+        for part, block in zip(draws.split(sizes), values, strict=True)
+    ]
+    return dict(zip(blocks, torch._foreach_add(values, parts, alpha=std), strict=True))

@@ -1,0 +1,88 @@
+"""The discrete Gaussian, sampled exactly from the operating system's CSPRNG.
+
+Canonne, Kamath, Steinke: The discrete Gaussian for differential privacy (2020), Algorithms 1 to 3, vectorised: coin
+flips of probability e^{-x} compare a random number with a float64 value of e^{-x}, and a comparison that is closer
+than the error of that value is settled by exact arithmetic. x itself is exact, because σ is a power of two.
+"""
+
+from __future__ import annotations
+
+import os
+from decimal import Decimal, localcontext
+
+import numpy as np
+from numpy.typing import NDArray
+
+SIGMA = 1 << 22
+"""The standard deviation in steps of the grid: a power of two, so that k²/2σ² is exact in float64."""
+
+DOUBT = 2.0**-44
+"""Closer than this, e^{-x} in float64 does not decide; its error is below 2⁻⁴⁸."""
+
+
+def discrete_gaussian(count: int) -> NDArray[np.int64]:
+    """`count` independent integers z with probability ∝ exp(−z²/2σ²), σ = SIGMA.
+
+    A discrete Laplace draw y of scale σ is accepted with probability exp(−(|y| − σ)²/2σ²).
+    """
+    found = np.empty(count, np.int64)
+    missing = count
+    while missing:
+        drawn = discrete_laplace(missing)
+        squares = (np.abs(drawn) - SIGMA).astype(np.float64) ** 2
+        accepted = drawn[flips(squares / (2.0 * SIGMA**2))]
+        found[count - missing : count - missing + len(accepted)] = accepted
+        missing -= len(accepted)
+    return found
+
+
+def discrete_laplace(count: int) -> NDArray[np.int64]:
+    """Integers y with probability ∝ exp(−|y|/σ): y = ±(u + σv), u uniform kept with e^{−u/σ}, v geometric."""
+    found = np.empty(0, np.int64)
+    while len(found) < count:
+        tries = 2 * (count - len(found)) + 16
+        words = random_words(tries)
+        remainder = (words >> np.uint64(42)).astype(np.int64)  # 22 bits: uniform below σ
+        kept = flips(remainder / SIGMA)
+        size = remainder[kept] + SIGMA * geometric(int(kept.sum()))
+        negative = (words[kept] & np.uint64(1)).astype(bool)
+        signed = np.where(negative, -size, size)
+        found = np.concatenate([found, signed[~(negative & (size == 0))]])  # else 0 would count twice
+    return found[:count]
+
+
+def geometric(count: int) -> NDArray[np.int64]:
+    """How many flips of probability 1/e succeed before one fails."""
+    total = np.zeros(count, np.int64)
+    going = np.arange(count)
+    while len(going):
+        going = going[flips(np.ones(len(going)))]
+        total[going] += 1
+    return total
+
+
+def flips(x: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """One coin for each x ≥ 0, true with probability exactly e^{−x}."""
+    words = random_words(len(x))
+    uniform, chance = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53, np.exp(-x)
+    result: NDArray[np.bool_] = uniform < chance
+    for doubtful in np.flatnonzero(np.abs(uniform - chance) < DOUBT):
+        result[doubtful] = settled(int(words[doubtful]), float(x[doubtful]))
+    return result
+
+
+def settled(word: int, x: float) -> bool:
+    """The comparison u < e^{−x}, where u goes on with as many random bits as it takes."""
+    bits, digits = word, 64
+    while True:
+        bits, digits = (bits << 128) | int.from_bytes(os.urandom(16), "little"), digits + 128
+        with localcontext() as context:
+            context.prec = digits  # decimal digits: over three times what the bits need
+            chance = (-Decimal(x)).exp() * 2**digits
+            if abs(Decimal(bits) - chance) > 4:
+                return bool(Decimal(bits) < chance)
+
+
+def random_words(count: int) -> NDArray[np.uint64]:
+    """64-bit words from the CSPRNG."""
+    return np.frombuffer(os.urandom(8 * count), dtype=np.uint64)
