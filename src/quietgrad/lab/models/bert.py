@@ -25,7 +25,10 @@ class EncoderClassifier(nn.Module):
         """Logits; padding is masked."""
         if len(ids) == 0:  # transformers cannot reshape an empty batch
             return torch.zeros(0, self.num_classes, device=ids.device)
-        logits: Tensor = self.encoder(input_ids=ids, attention_mask=(ids != PADDING).long()).logits
+        # Positions that all samples share would cost a backward for each sample; these have a row per sample.
+        places = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+        mask = (ids != PADDING).long()
+        logits: Tensor = self.encoder(input_ids=ids, attention_mask=mask, position_ids=places).logits
         return logits
 
 
@@ -47,7 +50,7 @@ def bert(
         width: of the embeddings.
         depth: number of layers.
         heads: attention heads; must divide the width.
-        pretrained: folder written by `save_pretrained`; its sizes count, and the data must use its tokenizer.
+        pretrained: folder written by a BERT's `save_pretrained`; its sizes count, and the data must use its tokenizer.
     """
     transformers = _transformers()
     tokens = token_count(input_shape, "bert")
@@ -85,7 +88,10 @@ def _load(transformers: Any, folder: str, num_classes: int) -> nn.Module:
         raise ValueError(
             f"pretrained={folder!r} is not a folder. Write one with transformers' save_pretrained."
         )
-    encoder: nn.Module = transformers.AutoModelForSequenceClassification.from_pretrained(
+    kind = transformers.AutoConfig.from_pretrained(folder, local_files_only=True).model_type
+    if kind != "bert":  # transformers would load it with fresh random weights and only warn
+        raise ValueError(f"pretrained={folder!r} holds a model of type {kind!r}. Take the folder of a BERT.")
+    encoder: nn.Module = transformers.BertForSequenceClassification.from_pretrained(
         folder, num_labels=num_classes, local_files_only=True
     )
     return encoder
