@@ -124,6 +124,12 @@ def test_a_pretrained_encoder_is_loaded_from_a_folder(tmp_path: Path) -> None:
     torch.testing.assert_close(first.eval()(x), second(x))
 
 
+def test_a_pretrained_model_of_another_type_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "roberta"}')
+    with pytest.raises(ValueError, match="holds a model of type 'roberta'. Take the folder of a BERT"):
+        build("bert", TOKENS, 2, pretrained=str(tmp_path))
+
+
 def test_an_unknown_model_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(ValueError, match=r"Unknown model='resnet' .did you mean 'resnet20'.*Known: "):
         build("resnet", COLOUR, 10)
