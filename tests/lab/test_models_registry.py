@@ -126,7 +126,7 @@ def test_a_pretrained_encoder_is_loaded_from_a_folder(tmp_path: Path) -> None:
 
 def test_a_pretrained_model_of_another_type_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "roberta"}')
-    with pytest.raises(ValueError, match="holds a model of type 'roberta'. Take the folder of a BERT"):
+    with pytest.raises(ValueError, match=r"holds a model of type 'roberta'. Take the folder of a BERT"):
         build("bert", TOKENS, 2, pretrained=str(tmp_path))
 
 
