@@ -1,0 +1,40 @@
+"""The documented example runs under torchrun as it stands, and so does a config."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def torchrun(*arguments: str, folder: Path) -> str:
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        *arguments,
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_the_documented_loop_runs_under_torchrun(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "distributed.md").read_text()
+    (script,) = re.findall(r"```python\n(# train\.py\n.*?)```", page, flags=re.DOTALL)
+    (tmp_path / "train.py").write_text(script)
+    printed = torchrun("train.py", "ledger.jsonl", folder=tmp_path)
+    epsilon = float(printed.split("epsilon")[1])
+    assert 2.9 < epsilon <= 3.0
+    assert len((tmp_path / "ledger.jsonl").read_text().splitlines()) == 1 + 20
