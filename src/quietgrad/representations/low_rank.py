@@ -120,8 +120,11 @@ class LowRankCodec(Codec):
             return columns @ right
         rows = blocks[name + RIGHT]
         if self._release == "paper":
-            return (columns - left @ (left.T @ columns)) @ right + left @ rows
-        return columns @ right + left @ (rows - (rows @ right.T) @ right)
+            columns = columns - left @ (left.T @ columns)
+        else:
+            rows = rows - (rows @ right.T) @ right
+        # columns @ right + left @ rows, in one product that writes the large matrix once
+        return torch.cat([columns, left], dim=1) @ torch.cat([right, rows], dim=0)
 
 
 def _weight(public: Public, name: str) -> Float[Tensor, "o i"]:
