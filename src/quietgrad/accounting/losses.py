@@ -44,11 +44,18 @@ class LossPmf:
     def losses(self) -> Float64[ndarray, " losses"]:
         return (np.arange(len(self.mass)) + self.lower) * self.step
 
+    @cached_property
+    def _support(self) -> tuple[Float64[ndarray, " seen"], Float64[ndarray, " seen"]]:
+        """Losses and masses where there is any: elsewhere exp(order * loss) may overflow for nothing."""
+        seen = self.mass > 0
+        return self.losses[seen], self.mass[seen]
+
     def log_mgf(self, order: float) -> float:
         """log E_P[exp(order * L)] over the finite losses."""
-        exponents = order * self.losses
+        losses, mass = self._support
+        exponents = order * losses
         largest = float(max(exponents[0], exponents[-1]))
-        return largest + math.log(float(self.mass @ np.exp(exponents - largest)))
+        return largest + math.log(float(mass @ np.exp(exponents - largest)))
 
 
 def split(
@@ -94,7 +101,7 @@ def compose(parts: Sequence[tuple[LossPmf, int]], *, tilt: float = 0.0, tail: fl
         tilted = pmf.mass * np.exp(tilt * pmf.losses - pmf.log_mgf(tilt))
         spectrum *= fft.rfft(tilted, length) ** count
         start += pmf.lower * count
-    mass = np.roll(fft.irfft(spectrum, length), start - lower)
+    mass = np.maximum(np.roll(fft.irfft(spectrum, length), start - lower), 0.0)
     infinity = -math.expm1(sum(count * math.log1p(-pmf.infinity) for pmf, count in parts))
     # The transform is cyclic: what lies beyond the window came back on the other side, at the right total
     # mass.
@@ -102,11 +109,11 @@ def compose(parts: Sequence[tuple[LossPmf, int]], *, tilt: float = 0.0, tail: fl
     return LossPmf(
         step=step,
         lower=lower,
-        mass=np.maximum(mass, 0.0),
+        mass=mass if tilt else mass * math.exp(log_scale),
         infinity=min(infinity + cut, 1.0),
         pessimistic=pessimistic,
         tilt=tilt,
-        log_scale=log_scale,
+        log_scale=log_scale if tilt else 0.0,
     )
 
 
