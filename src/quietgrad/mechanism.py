@@ -10,6 +10,7 @@ from quietgrad.accounting.events import Event
 from quietgrad.clipping import Clip
 from quietgrad.description import describe
 from quietgrad.noise import Gaussian, Noise
+from quietgrad.post_inside import Inside
 from quietgrad.postprocess import Post
 from quietgrad.representations.base import Representation
 from quietgrad.representations.compose import Composed
@@ -136,7 +137,8 @@ def within(outer: Mechanism | Representation, inner: Representation) -> Mechanis
     releases = tuple(
         replace(release, representation=Composed(release.representation, inner)) for release in outer.releases
     )
-    return replace(outer, name=f"{outer.name}@{type(inner).__name__}", releases=releases)
+    post = tuple(Inside(post, inner) for post in outer.post)
+    return replace(outer, name=f"{outer.name}@{type(inner).__name__}", releases=releases, post=post)
 
 
 def then(mechanism: Mechanism, post: Post) -> Mechanism:

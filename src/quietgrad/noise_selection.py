@@ -9,7 +9,7 @@ from torch import Tensor
 
 from quietgrad.accounting import events
 from quietgrad.gradients.base import Blocks
-from quietgrad.noise import Noise, NoiseSource
+from quietgrad.noise import HardenedSource, Noise, NoiseSource
 from quietgrad.reduction import Reducer
 from quietgrad.schedules import Schedule, value_at
 from quietgrad.selection import Grouping
@@ -52,24 +52,30 @@ class SelectedGaussian(Noise):
         reducer: Reducer,
         step: int,
     ) -> Released:
-        # The choice needs the sum over all ranks' records, so one rank makes it and adds all of the noise.
-        chosen = reducer.at_one_place(total.blocks, lambda whole: self._choose(whole, std, source, step))
+        if isinstance(source, HardenedSource):
+            raise ValueError(
+                "noise_source='hardened' is proved for Gaussian releases, not for a choice of indices. Use the default "
+                "source with gip, or a method without selection (random_k, top_groups)."
+            )
+        # The choice looks at the whole sum, so one rank makes it, together with all of the noise.
+        selected = reducer.at_one_place(
+            total.blocks, lambda blocks: self._selected(blocks, std, source, step)
+        )
         return Released(
-            blocks={name: block / divisor for name, block in chosen.items()},
+            blocks={name: block / divisor for name, block in selected.items()},
             std=std / divisor,
             sensitivity=total.sensitivity / divisor,
         )
 
-    def _choose(self, total: Blocks, std: float, source: NoiseSource, step: int) -> Blocks:
-        values = torch.cat([block.flatten() for block in total.values()])
+    def _selected(self, blocks: Blocks, std: float, source: NoiseSource, step: int) -> Blocks:
+        values = torch.cat([block.flatten() for block in blocks.values()])
         # One draw for the choice and the noise; noise on every coordinate keeps the count independent of the choice.
         draws = source.normals(self.grouping.draws + values.numel())
         choice, noise = draws[: self.grouping.draws], draws[self.grouping.draws :]
-        selected = self.grouping.select(
-            values.cpu(), theta=self.theta, keep=value_at(self.keep, step), normals=choice
-        ).to(values.device)
+        keep = value_at(self.keep, step)
+        chosen = self.grouping.select(values.cpu(), theta=self.theta, keep=keep, normals=choice)
         noisy = values + (std * noise).to(values.device, values.dtype)
-        return _shaped(torch.where(selected, noisy, 0.0), total)
+        return _shaped(torch.where(chosen.to(values.device), noisy, 0.0), blocks)
 
 
 def _shaped(flat: Tensor, like: Blocks) -> Blocks:

@@ -107,6 +107,9 @@ METHODS: list[MethodCase] = [
         "gep_freeze",
         lambda clip: qg.methods.gep(public_losses, rank=4, clip=clip, residual_clip=clip) @ RandomMask(0.5),
     ),
+    MethodCase(
+        "pdp_sgd_freeze", lambda clip: qg.methods.pdp_sgd(public_losses, rank=6, clip=clip) @ RandomMask(0.5)
+    ),
     MethodCase("rgp_freeze", lambda clip: qg.methods.random_freeze(freeze=0.4, clip=clip) @ LowRank(rank=1)),
 ]
 

@@ -111,7 +111,7 @@ class TopGroups(Representation):
 def energies(state: State, groups: Groups) -> Float[Tensor, " g"]:
     """Estimated mean square of the gradient in each group; from paid norms where there are any, else from history.
 
-    A group that was never seen counts as 0: above those that show nothing but noise.
+    A group that was never seen comes first, so that all are seen before any is given up.
     """
     sizes = groups.sizes.to(state["mean"])
     if state["paid_weight"] > 0:
@@ -119,8 +119,7 @@ def energies(state: State, groups: Groups) -> Float[Tensor, " g"]:
         paid: Tensor = norms / (sizes * state["paid_weight"] ** 2)
         return paid
     excess = groups.sum(state["mean"].square()) - sizes * state["variance"]
-    free: Tensor = excess / (sizes * state["weight"].square().clamp_min(1e-12))
-    return free
+    return torch.where(state["weight"] > 0, excess / (sizes * state["weight"].square()), torch.inf)
 
 
 def choose_groups(

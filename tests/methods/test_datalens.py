@@ -1,0 +1,41 @@
+"""DataLens: each sample's own top-k, with noise everywhere."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import quietgrad as qg
+from quietgrad.clipping import MARGIN
+from tests.methods.test_freeze import DIVISOR, released_once, sample_gradients
+
+
+def reference(keep: float, sign: bool, bound: float) -> torch.Tensor:
+    rows = []
+    for row in sample_gradients():
+        kept = row.abs().argsort(descending=True)[: round(keep * len(row))]
+        sparse = torch.zeros_like(row)
+        sparse[kept] = row[kept].sign() if sign else row[kept]
+        rows.append(sparse * min(1.0, (1 - MARGIN) * bound / float(sparse.norm())))
+    return torch.stack(rows).sum(0) / DIVISOR
+
+
+@pytest.mark.parametrize("sign", [True, False])
+@pytest.mark.parametrize(("keep", "bound"), [(0.1, 0.5), (0.8, 100.0), (1.0, 1.0)])
+def test_every_sample_keeps_its_own_largest_coordinates(keep: float, bound: float, sign: bool) -> None:
+    got = released_once(qg.methods.datalens(keep=keep, sign=sign, clip=bound).with_noise(0.0))
+    assert torch.allclose(got, reference(keep, sign, bound), atol=1e-12)
+
+
+def test_noise_goes_to_every_coordinate() -> None:
+    got = released_once(qg.methods.datalens(keep=0.01, clip=1.0).with_noise(3.0))
+    assert bool((got != 0).all())
+    assert float(got.std()) == pytest.approx(0.3, rel=5 / math.sqrt(2 * len(got)))
+
+
+@pytest.mark.parametrize("keep", [0.0, -0.5, 1.2])
+def test_ratios_outside_their_range_are_refused(keep: float) -> None:
+    with pytest.raises(ValueError, match="keep in \\(0, 1\\]"):
+        qg.methods.datalens(keep=keep)
