@@ -1,0 +1,120 @@
+"""Private training broken on purpose, one bug each: what the audits must catch.
+
+Those that the run-time check of law 0 would stop switch it off, so that the audit has to see them by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from quietgrad.clipping import FlatClip
+from quietgrad.mechanism import Mechanism, Release
+from quietgrad.noise import Gaussian, NoiseSource, SeededSource
+from quietgrad.privatizer import Privatizer
+from quietgrad.stages import ClippedSum, PerSampleGrads, Released
+
+
+@dataclass(frozen=True, kw_only=True)
+class HalfNoise(Gaussian):
+    """Draws half the noise that it states."""
+
+    def release(self, total: ClippedSum, *, std: float, divisor: float, **rest: Any) -> Released:
+        released = super().release(total, std=std / 2, divisor=divisor, **rest)
+        return replace(released, std=std / divisor)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SilentBlock(Gaussian):
+    """Forgets the noise of one block."""
+
+    block: str
+
+    def release(self, total: ClippedSum, *, std: float, divisor: float, **rest: Any) -> Released:
+        released = super().release(total, std=std, divisor=divisor, **rest)
+        bare = {name: value / divisor for name, value in total.blocks.items() if name == self.block}
+        return replace(released, blocks=released.blocks | bare)
+
+
+@dataclass(frozen=True)
+class NoClip(FlatClip):
+    """Declares a bound and does not keep it."""
+
+    def __call__(self, grads: PerSampleGrads, step: int) -> ClippedSum:
+        ones = torch.ones(grads.samples, dtype=torch.float64)
+        return ClippedSum(blocks=grads.weighted_sum(ones), sensitivity=self.sensitivity(step))
+
+
+class OneReleaseAccounted(Mechanism):
+    """Every release gets the noise of a mechanism that makes it alone."""
+
+    def std(self, release: Release, step: int) -> float:
+        return self.multiplier(step) * release.clip.sensitivity(step)
+
+    @classmethod
+    def of(cls, mechanism: Mechanism) -> OneReleaseAccounted:
+        return cls(**{field.name: getattr(mechanism, field.name) for field in fields(mechanism)})
+
+
+class Unchecked(Privatizer):
+    """Without the run-time check of law 0."""
+
+    def _check_conservation(self, released: list[Released]) -> None:
+        pass
+
+
+class BatchSizeDivisor(Privatizer):
+    """Divides by the number of records drawn instead of by qN."""
+
+    def _add_noise(self, index: int) -> Released:
+        release = self.mechanism.releases[index]
+        return self.mechanism.noise.release(
+            self._sums[index],
+            std=self.mechanism.std(release, self.step),
+            divisor=max(self._rows._seen, 1),
+            source=self._source,
+            reducer=self._reducer,
+            step=self.step,
+        )
+
+
+class SkipsEmptyBatches(Privatizer):
+    """Releases nothing for an empty batch, which tells that it was empty."""
+
+    def release(self) -> None:
+        if self._rows._seen:
+            super().release()
+            return
+        self.step += 1
+        self._public, self._sums = None, []
+        self._rows.next_step()
+
+
+class ReusedSeed(NoiseSource):
+    """Starts again from the same seed at every release."""
+
+    private = True
+
+    def normals(self, count: int) -> Tensor:
+        return SeededSource(1).normals(count)
+
+
+def half_noise(mechanism: Mechanism) -> Mechanism:
+    """The mechanism with half the noise it states."""
+    return replace(mechanism, noise=HalfNoise())
+
+
+def silent_block(mechanism: Mechanism, block: str) -> Mechanism:
+    """The mechanism without noise on one block."""
+    return replace(mechanism, noise=SilentBlock(block=block))
+
+
+def no_clip(mechanism: Mechanism) -> Mechanism:
+    """The mechanism without clipping; its bounds are still what is declared."""
+    releases = tuple(
+        replace(release, clip=NoClip(release.clip.sensitivity(0))) for release in mechanism.releases
+    )
+    return replace(mechanism, releases=releases)

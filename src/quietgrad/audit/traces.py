@@ -1,0 +1,115 @@
+"""A short run with everything written down that must not depend on a single record."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from quietgrad.accounting.events import Event, Phase
+from quietgrad.mechanism import Mechanism
+from quietgrad.noise import Noise, NoiseSource, SeededSource
+from quietgrad.privatizer import Privatizer
+from quietgrad.reduction import Reducer
+from quietgrad.sampling import PoissonBatches
+from quietgrad.stages import ClippedSum, Released
+
+Loop = Callable[[Privatizer, PoissonBatches, nn.Module], None]
+
+
+@dataclass
+class Trace:
+    """What one run did."""
+
+    draws: list[int] = field(default_factory=list)
+    releases: list[TracedRelease] = field(default_factory=list)
+    ledger: tuple[Phase, ...] = ()
+    error: Exception | None = None
+
+
+@dataclass(frozen=True)
+class TracedRelease:
+    step: int
+    total: ClippedSum
+    std: float
+    divisor: float
+    released: Released
+
+
+def trace_run(
+    model: nn.Module,
+    mechanism: Mechanism,
+    dataset: Dataset[Any],
+    draws: list[list[int]],
+    rate: float,
+    loop: Loop,
+    privatizer: Callable[..., Privatizer],
+    seed: int,
+    options: dict[str, Any],
+) -> Trace:
+    """Train a copy of the model over explicit draws; an error ends the run and is written down."""
+    trace = Trace()
+    watched = replace(mechanism, noise=TracedNoise(mechanism.noise, trace.releases.append))
+    batches = PoissonBatches.replay(dataset, draws, rate=rate)
+    own = copy.deepcopy(model)
+    source = TracedSource(seed, trace.draws)
+    with (
+        torch.random.fork_rng(),
+        privatizer(own, watched, batches, noise_source=source, **options) as private,
+    ):
+        torch.manual_seed(seed)
+        private._seed = seed
+        try:
+            loop(private, batches, own)
+        except (ValueError, RuntimeError, ArithmeticError) as error:
+            trace.error = error
+        trace.ledger = private._ledger.phases
+    return trace
+
+
+class TracedSource(NoiseSource):
+    """A seeded source that writes down how many normals were asked for."""
+
+    private = False
+
+    def __init__(self, seed: int, log: list[int]) -> None:
+        self._source, self._log = SeededSource(seed), log
+
+    def normals(self, count: int) -> Tensor:
+        self._log.append(count)
+        return self._source.normals(count)
+
+
+@dataclass(frozen=True)
+class TracedNoise(Noise):
+    """The mechanism's noise, with a note of everything that goes in and comes out."""
+
+    noise: Noise
+    note: Callable[[TracedRelease], None]
+
+    def multiplier(self, noise_multiplier: float, step: int) -> float:
+        return self.noise.multiplier(noise_multiplier, step)
+
+    def event(self, noise_multiplier: float, step: int) -> Event:
+        return self.noise.event(noise_multiplier, step)
+
+    def release(
+        self,
+        total: ClippedSum,
+        *,
+        std: float,
+        divisor: float,
+        source: NoiseSource,
+        reducer: Reducer,
+        step: int,
+    ) -> Released:
+        released = self.noise.release(
+            total, std=std, divisor=divisor, source=source, reducer=reducer, step=step
+        )
+        self.note(TracedRelease(step, total, std, divisor, released))
+        return released
