@@ -25,8 +25,8 @@ def epsilon(phases: Iterable[Phase], delta: float, *, accountant: Accountant = "
     if accountant == "rdp":
         return rdp_epsilon(runs, delta)
     tight = pld_epsilon(runs, delta)
-    if accountant == "pld":
-        return tight.epsilon
+    if tight.converged or accountant == "pld":
+        return tight.epsilon  # RDP is a bound on the same loss: it cannot be below an exact PLD
     return min(tight.epsilon, rdp_epsilon(runs, delta))
 
 

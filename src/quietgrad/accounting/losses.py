@@ -55,7 +55,8 @@ class LossPmf:
         losses, mass = self._support
         exponents = order * losses
         largest = float(max(exponents[0], exponents[-1]))
-        return largest + math.log(float(mass @ np.exp(exponents - largest)))
+        # Not `mass @ ...`: BLAS would wake threads for a sum of a millisecond, which a busy machine makes slow.
+        return largest + math.log(float(np.sum(mass * np.exp(exponents - largest))))
 
 
 def split(
@@ -172,8 +173,8 @@ def _orders(parts: Sequence[tuple[LossPmf, int]]) -> Float64[ndarray, " orders"]
 
 def _variance(pmf: LossPmf) -> float:
     total = float(pmf.mass.sum())
-    mean = float(pmf.mass @ pmf.losses) / total
-    return float(pmf.mass @ (pmf.losses - mean) ** 2) / total
+    mean = float(np.sum(pmf.mass * pmf.losses)) / total
+    return float(np.sum(pmf.mass * (pmf.losses - mean) ** 2)) / total
 
 
 def _window(

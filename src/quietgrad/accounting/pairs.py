@@ -133,7 +133,8 @@ def deviation(event: Event, rate: float) -> float:
     losses = _subsampled(np.concatenate([base * z - squared / 2, base * z + squared / 2]), rate)
     weights = np.concatenate([(1 - rate) * weight, rate * weight])
     weights /= weights.sum()
-    return float(np.sqrt(weights @ (losses - weights @ losses) ** 2))
+    mean = np.sum(weights * losses)
+    return float(np.sqrt(np.sum(weights * (losses - mean) ** 2)))
 
 
 def reach(event: Event, rate: float) -> float:
