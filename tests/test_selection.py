@@ -149,12 +149,19 @@ def test_what_is_not_selected_is_exactly_zero_and_the_rest_has_the_claimed_noise
 
 
 def test_noise_and_choice_do_not_share_random_numbers() -> None:
-    """Were the swap keys reused as noise, the selected coordinates' noise would lean to one side."""
-    parts = [released(0.5, 0.0, 1.0, SeededSource(seed)) for seed in range(40)]
-    values = torch.cat([block.flatten() for part in parts for block in part.blocks.values()])
-    kept = 10.0 * values[values != 0].double()
-    assert abs(float(kept.mean())) < 5 / math.sqrt(len(kept))
-    assert stats.kstest(kept.numpy(), "norm").pvalue > 1e-3
+    """Members of low key are swapped out, others of low key in: keys reused as noise would lean up or down."""
+    noise = SelectedGaussian(grouping=Grouping(coordinates=2000, group_size=50), theta=0.0, keep=0.5)
+    large = torch.arange(2000) % 50 < 25
+    total = ClippedSum(blocks={"a": torch.where(large, 1e-3, 0.0)}, sensitivity=1.0)
+    members, others = [], []
+    for seed in range(20):
+        source = SeededSource(seed)
+        part = noise.release(total, std=1.0, divisor=1.0, source=source, reducer=SingleProcess(), step=0).blocks["a"]
+        members.append(part[(part != 0) & large])
+        others.append(part[(part != 0) & ~large])
+    for group in (torch.cat(members).double(), torch.cat(others).double()):
+        assert abs(float(group.mean())) < 5 / math.sqrt(len(group))
+        assert stats.kstest(group.numpy(), "norm").pvalue > 1e-3
 
 
 def test_the_event_is_joint_and_calibration_meets_the_budget_with_it() -> None:

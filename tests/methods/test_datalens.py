@@ -9,6 +9,9 @@ import torch
 
 import quietgrad as qg
 from quietgrad.clipping import MARGIN
+from quietgrad.gradients.dense import DenseGrad
+from quietgrad.representations.top_k import TopKCodec
+from quietgrad.stages import BlockwiseGrads
 from tests.methods.test_freeze import DIVISOR, released_once, sample_gradients
 
 
@@ -33,6 +36,17 @@ def test_noise_goes_to_every_coordinate() -> None:
     got = released_once(qg.methods.datalens(keep=0.01, clip=1.0).with_noise(3.0))
     assert bool((got != 0).all())
     assert float(got.std()) == pytest.approx(0.3, rel=5 / math.sqrt(2 * len(got)))
+
+
+@pytest.mark.parametrize("poison", [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("where", [0, 4])
+def test_the_sign_of_an_infinity_does_not_pass_for_a_gradient(poison: float, where: int) -> None:
+    rows = torch.tensor([[1.0, -2.0, 0.5, 3.0, 0.1]]).repeat(2, 1)
+    rows[1, where] = poison
+    codec = TopKCodec({"w": torch.Size((5,))}, 2, sign=True)
+    encoded = codec.encode(BlockwiseGrads({"w": DenseGrad(rows)}, 2))
+    total = qg.FlatClip(10.0)(encoded, 0).blocks["w"]
+    assert total.tolist() == [0.0, -1.0, 0.0, 1.0, 0.0]
 
 
 @pytest.mark.parametrize("keep", [0.0, -0.5, 1.2])
