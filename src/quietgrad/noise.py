@@ -235,4 +235,6 @@ def add_normals(blocks: Blocks, std: float, source: NoiseSource) -> Blocks:
         part.view(block.shape).to(block.device, block.dtype)
         for part, block in zip(draws.split(sizes), values, strict=True)
     ]
-    return dict(zip(blocks, torch._foreach_add(values, parts, alpha=std), strict=True))
+    torch._foreach_mul_(parts, std)  # in place: the draws are nobody else's
+    torch._foreach_add_(parts, values)
+    return dict(zip(blocks, parts, strict=True))

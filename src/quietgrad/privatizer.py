@@ -104,8 +104,9 @@ class Privatizer:
         if losses.dim() == 2:
             grads = average_views(grads, views=losses.shape[1])
         self._watch.micro_batch(grads, public, self.mechanism)
-        sums = [self._encoded_sum(index, grads) for index in range(len(self._sums))]
-        self._sums = [total + part for total, part in zip(self._sums, sums, strict=True)]
+        sums = [self._encoded_sum(index, grads) for index in range(len(self.mechanism.releases))]
+        # The first micro-batch needs no zeros to be added to: a pass over all parameters less.
+        self._sums = [a + b for a, b in zip(self._sums, sums, strict=True)] if self._sums else sums
 
     def release(self) -> None:
         """Add noise, once per batch (empty ones too), and overwrite `p.grad` with the public gradient."""
@@ -114,6 +115,7 @@ class Privatizer:
         self._reducer.agree(lambda: self._step_facts(public))
         # On disk before anything is visible: a crash from here on can only over-count.
         self._ledger.record(self.mechanism.event(self.step), self._sampler.rate, step=self.step)
+        self._sums = self._sums or [self._zero_sum(index) for index in range(len(self.mechanism.releases))]
         released = [self._add_noise(index) for index in range(len(self._sums))]
         self._check_conservation(released)
         update = self._post_process(self._decode(released, public), public)
@@ -140,13 +142,13 @@ class Privatizer:
         """Refresh the representations, once per logical step, before the first micro-batch."""
         if self._public is None:
             self._public = self._refresher.begin(self._view.at(self.step, self._seed))
-            self._sums = [self._zero_sum(index) for index in range(len(self.mechanism.releases))]
+            for index, release in enumerate(self.mechanism.releases):
+                release.clip.validate(self._codec(index).space)
         return self._public
 
     def _zero_sum(self, index: int) -> ClippedSum:
         release = self.mechanism.releases[index]
         codec = self._codec(index)
-        release.clip.validate(codec.space)
         like = next(iter(self._recorder.parameters.values()))
         blocks = {
             name: torch.zeros(s, dtype=like.dtype, device=like.device) for name, s in codec.space.items()

@@ -43,8 +43,12 @@ class LayerNormAdapter(Adapter):
         return pieces
 
 
-class ChannelNormAdapter(Adapter):
-    """The same per channel: GroupNorm and InstanceNorm, whose samples lie along the first dimension."""
+class GroupNormAdapter(Adapter):
+    """∂γ_c = Σ_space b·x̂ and ∂β_c = Σ_space b, for every sample from one native backward.
+
+    The samples become channels of one sample (n·C channels in n·G groups), so that torch's own kernel, which sums over
+    the batch, has a batch of one.
+    """
 
     def sample_dims(self, module: nn.Module, shape: torch.Size) -> int:
         return 1
@@ -54,12 +58,24 @@ class ChannelNormAdapter(Adapter):
     ) -> Pieces:
         module = call.unit.module
         assert isinstance(module, nn.GroupNorm)
-        b = backprops[0].flatten(3) if backprops[0].dim() > 3 else backprops[0].unsqueeze(3)
-        pieces: Pieces = {}
-        if "weight" in call.unit.names:
-            normal = F.group_norm(_input(call), module.num_groups, None, None, module.eps)
-            x = inputs_for(normal, layouts[0], len(b)).reshape(b.shape)
-            pieces["weight"] = DenseGrad((b * x).sum((1, 3)))
-        if "bias" in call.unit.names:
-            pieces["bias"] = DenseGrad(b.sum((1, 3)))
-        return pieces
+        b = backprops[0]
+        n, m, channels = b.shape[:3]
+        x = inputs_for(_input(call), layouts[0], n).to(b.dtype).reshape(n * m, channels, -1)
+        rows, space = n * m, x.shape[2]
+        _, mean, scale = torch.native_group_norm(
+            x, None, None, rows, channels, space, module.num_groups, module.eps
+        )
+        _, gamma, beta = torch.ops.aten.native_group_norm_backward(
+            b.reshape(1, rows * channels, space),
+            x.reshape(1, rows * channels, space),
+            mean.reshape(1, -1),
+            scale.reshape(1, -1),
+            x.new_ones(rows * channels),
+            1,
+            rows * channels,
+            space,
+            rows * module.num_groups,
+            [False, True, True],
+        )
+        found = {"weight": gamma, "bias": beta}
+        return {name: DenseGrad(found[name].view(n, m, channels).sum(1)) for name in call.unit.names}

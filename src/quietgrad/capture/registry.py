@@ -13,7 +13,7 @@ from quietgrad.capture.conv import ConvAdapter
 from quietgrad.capture.embedding import EmbeddingAdapter
 from quietgrad.capture.fallback import FallbackAdapter
 from quietgrad.capture.linear import LinearAdapter
-from quietgrad.capture.norm import ChannelNormAdapter, LayerNormAdapter
+from quietgrad.capture.norm import GroupNormAdapter, LayerNormAdapter
 
 ADAPTERS: dict[type[nn.Module], type[Adapter]] = {
     nn.Linear: LinearAdapter,
@@ -22,7 +22,7 @@ ADAPTERS: dict[type[nn.Module], type[Adapter]] = {
     nn.Conv3d: ConvAdapter,
     nn.Embedding: EmbeddingAdapter,
     nn.LayerNorm: LayerNormAdapter,
-    nn.GroupNorm: ChannelNormAdapter,
+    nn.GroupNorm: GroupNormAdapter,
 }
 
 METHODS = ("forward", "_conv_forward", "__call__")

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
 from quietgrad.gradients.base import zero_rows
-from quietgrad.gradients.factored import FactoredGrad, form
+from quietgrad.gradients.factored import FactoredGrad
 from quietgrad.gradients.gram import GramNorms, gram_norms
 from quietgrad.gradients.patches import Window, from_rows, pixel_gram, unfold, unfold_rows
 from quietgrad.gradients.precision import row_squared_norms
@@ -71,7 +71,7 @@ class ConvGrad(TunableGrads):
             raise ValueError(
                 "Expected a convolution with groups=1: a grouped kernel has no [out, in] factors."
             )
-        return unfold(self.inputs, self.window), self._outputs()
+        return unfold(self.inputs, self.window), self._outputs().transpose(1, 2)
 
     def factored(self) -> FactoredGrad:
         """The same gradients as a FactoredGrad of the same shape."""
@@ -152,8 +152,9 @@ class ConvGrad(TunableGrads):
             total += weights[:, rows] @ part.flatten(1)
         return total.reshape(-1, *self.shape)
 
-    def _outputs(self) -> Float[Tensor, "n t o"]:
-        return self.backprops.movedim(2, -1).reshape(self.samples, -1, self.window.kernel[0])
+    def _outputs(self) -> Float[Tensor, "n o t"]:
+        """A view where m = 1: a transposed copy would cost as much as the product."""
+        return self.backprops.transpose(1, 2).flatten(2)
 
     def _ghost(self) -> GramNorms:
         if self._gram is None:
@@ -164,7 +165,7 @@ class ConvGrad(TunableGrads):
                 patches = flat(self.inputs, self.window)
                 inputs = torch.bmm(patches, patches.transpose(1, 2))
             b = self._outputs()
-            outputs = torch.bmm(b, b.transpose(1, 2))
+            outputs = torch.bmm(b.transpose(1, 2), b)
             self._gram = gram_norms(inputs, outputs, longest=max(self.window.taps, self.window.kernel[0]))
         return self._gram
 
@@ -191,7 +192,7 @@ class ConvGrad(TunableGrads):
         """Formed and kept; by `patches` with the taps in the order of `unfold_rows`."""
         if self._formed is None:
             if self.way == "patches":
-                self._formed = form(unfold_rows(self.inputs, self.window), self._outputs())
+                self._formed = torch.bmm(self._outputs(), unfold_rows(self.inputs, self.window))
             else:
                 self._formed = grouped(self.inputs, self.backprops, self.window)
         return self._formed
