@@ -45,8 +45,7 @@ def run_facts(
             "private draws": sampler.private,
             "research": research,
         },
-        # Draws that are thrown away: equal ones show a seed or a forked generator that ranks share.
-        distinct=hashlib.sha256(source.normals(8).cpu().numpy().tobytes()).hexdigest(),
+        distinct=_first_draws(source),
     )
 
 
@@ -77,6 +76,12 @@ def _versions() -> dict[str, str]:
         "numpy": np.__version__,
         "python": ".".join(platform.python_version_tuple()[:2]),
     }
+
+
+def _first_draws(source: NoiseSource) -> str:
+    """Draws of both kinds, thrown away: equal ones show a seed or a forked generator that ranks share."""
+    draws = torch.cat([source.normals(8), source.normals_in(8, torch.float32).double()])
+    return hashlib.sha256(draws.numpy().tobytes()).hexdigest()
 
 
 def _hash(model: nn.Module) -> str:
