@@ -3,9 +3,9 @@
     python -m benchmarks.low_rank_results --data-dir DIR --json runs.jsonl
 
 12,000 private images, an MLP 784-512-256-10 of tanh (535,818 parameters), 300 steps of about 600 images, averaged
-weights. Each method's learning rate is tuned on seed 0 by its training accuracy, in factors of 2 from 2 until it falls on
-both sides, and then kept for all seeds. Finished
-runs are kept in the --json file (one line each) and not run again. Seeds make runs reproducible, so ε is nominal.
+weights. Each method's learning rate is tuned on seed 0 by its training accuracy, in factors of 2 until it falls on both
+sides, and then kept for all seeds. Finished runs are kept in the --json file (one line each) and not run again. Seeds
+make runs reproducible and tuning looks at private data, so ε is nominal.
 """
 
 from __future__ import annotations
