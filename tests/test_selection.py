@@ -156,7 +156,9 @@ def test_noise_and_choice_do_not_share_random_numbers() -> None:
     members, others = [], []
     for seed in range(20):
         source = SeededSource(seed)
-        part = noise.release(total, std=1.0, divisor=1.0, source=source, reducer=SingleProcess(), step=0).blocks["a"]
+        part = noise.release(
+            total, std=1.0, divisor=1.0, source=source, reducer=SingleProcess(), step=0
+        ).blocks["a"]
         members.append(part[(part != 0) & large])
         others.append(part[(part != 0) & ~large])
     for group in (torch.cat(members).double(), torch.cat(others).double()):

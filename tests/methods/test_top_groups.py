@@ -13,7 +13,7 @@ from quietgrad.mechanism import Mechanism
 from quietgrad.representations.coordinate_groups import group
 from quietgrad.representations.coordinates import flat, is_kept
 from quietgrad.representations.group_norms import GROUP_NORMS, GroupNormsCodec
-from quietgrad.representations.top_groups import TopGroups, choose_groups, energies
+from quietgrad.representations.top_groups import WHOLE_BLOCKS, TopGroups, choose_groups, energies, shrunk
 from quietgrad.schedules import Cooling
 from quietgrad.stages import BlockwiseGrads
 from tests.cases.world import privatizer, run
@@ -68,21 +68,43 @@ def state_after(mechanism: Mechanism, steps: int):  # type: ignore[no-untyped-de
         return private._refresher._states[0], public
 
 
-@pytest.mark.parametrize("paid", [0.0, 0.2])
-def test_pure_noise_has_no_energy_on_average(paid: float) -> None:
+def test_pure_noise_has_no_energy_on_average_and_is_drawn_together() -> None:
     """Empty batches: without the subtraction every energy would be about the noise variance."""
-    mechanism = qg.methods.top_groups(freeze=0.0, group_by=1, memory=0.9, paid_share=paid).with_noise(2.0)
+    mechanism = qg.methods.top_groups(freeze=0.0, group_by=1, memory=0.9).with_noise(2.0)
     state, public = state_after(mechanism, 30)
-    groups = group(public.space, 1)
-    energy = energies(state, groups)
-    std = 2.0 / math.sqrt(paid or 1.0) / 10
-    # Variance of the average over its squared weight.
-    variance = std**2 * (0.1**2 * sum(0.9 ** (2 * k) for k in range(30))) / (1 - 0.9**30) ** 2
-    if paid:
-        assert state["paid_variance"] / state["paid_weight"] ** 2 == pytest.approx(variance, rel=1e-5)
-        return
-    assert float(energy.mean()) == pytest.approx(0.0, abs=5 * variance * math.sqrt(2 / len(groups)))
-    assert float((state["mean"] / state["weight"]).square().mean()) == pytest.approx(variance, rel=0.4)
+    groups, blocks = group(public.space, 1), group(public.space, WHOLE_BLOCKS)
+    raw = state["free"]["mean"] / state["free"]["weight"]
+    variance = state["free"]["variance"] / state["free"]["weight"].square()
+    steps = sum(0.1**2 * 0.9 ** (2 * k) for k in range(30)) / (1 - 0.9**30) ** 2
+    assert torch.allclose(variance, torch.tensor(2 * 0.2**4 * steps), rtol=1e-4)
+    assert float(raw.mean()) == pytest.approx(0.0, abs=5 * math.sqrt(float(variance[0]) / len(groups)))
+    assert float(raw.square().mean()) == pytest.approx(float(variance[0]), rel=0.4)
+    energy = energies(state, groups, blocks)
+    assert float(energy.std()) < 0.5 * float(raw.std())
+
+
+def test_shrinking_keeps_true_differences_and_drops_noise() -> None:
+    space = {"a": torch.Size((2000,)), "b": torch.Size((2000,))}
+    groups, blocks = group(space, 1), group(space, WHOLE_BLOCKS)
+    rng = torch.Generator().manual_seed(0)
+    true = torch.cat([torch.full((2000,), 1.0), 3.0 * torch.rand(2000, generator=rng)])
+    seen = true + 0.5 * torch.randn(4000, generator=rng)
+    got = shrunk(seen, torch.full((4000,), 0.25), groups, blocks)
+    assert float((got[:2000] - 1.0).abs().max()) < 0.2  # no differences: everything goes to the mean
+    assert float((got - true)[2000:].square().mean()) < 0.85 * 0.25
+    assert torch.allclose(shrunk(seen, torch.zeros(4000), groups, blocks), seen, atol=1e-5)
+
+
+def test_paid_norms_are_averaged_with_their_known_noise() -> None:
+    mechanism = qg.methods.top_groups(freeze=0.0, memory=0.9, paid_share=0.2).with_noise(2.0)
+    state, public = state_after(mechanism, 30)
+    groups = group(public.space, "channel")
+    paid = {name: value / (1 - 0.9**30) for name, value in state["paid"].items()}
+    variance = (2.0 / math.sqrt(0.2) / 10) ** 2 * sum(0.1**2 * 0.9 ** (2 * k) for k in range(30))
+    assert torch.allclose(paid["weight"], torch.tensor(1.0))
+    assert torch.allclose(state["paid"]["variance"], torch.tensor(variance), rtol=1e-4)
+    expected = (paid["mean"].clamp_min(0).square() - variance / (1 - 0.9**30) ** 2) / groups.sizes
+    assert torch.allclose(energies(state, groups, group(public.space, WHOLE_BLOCKS)), expected, rtol=1e-3)
 
 
 def test_what_is_not_seen_keeps_its_energy() -> None:
@@ -92,11 +114,12 @@ def test_what_is_not_seen_keeps_its_energy() -> None:
         state = private._refresher._states[0]
         public = private._view.at(3, 7)
     seen = is_kept(state["kept"], public.space)
-    assert bool((state["mean"][~seen] == 0).all())
-    assert bool((state["mean"][seen] != 0).all())
-    weights = state["weight"][group(public.space, 10).of]
+    of = group(public.space, 10).of
+    energy, weights = state["free"]["mean"][of], state["free"]["weight"][of]
+    assert bool((energy[~seen] == 0).all())
+    assert bool((energy[seen] != 0).all())
     assert bool((weights[~seen] == 0).all())
-    assert torch.allclose(weights[seen], torch.tensor(1 - 0.98**4))
+    assert torch.allclose(weights[seen], torch.tensor(1 - 0.99**4))
 
 
 def test_a_strong_group_is_found_and_kept() -> None:
@@ -105,15 +128,15 @@ def test_a_strong_group_is_found_and_kept() -> None:
     with privatizer(mechanism.with_noise(0.0), [[0, 1, 2, 3]] * 8) as (private, batches, model):
         grads = [flat(grad) for grad in run(private, batches, model)]
         groups = group(private._view.space, "channel")
-    history = torch.zeros_like(grads[0])
+    energy = torch.zeros_like(grads[0])
     for grad in grads[:4]:
-        history = 0.5 * history + 0.5 * grad
-    density = groups.sum(history.square()) / groups.sizes
+        energy = 0.5 * energy + 0.5 * grad.square()
+    density = groups.sum(energy) / groups.sizes
     kept = groups.sum((grads[4] != 0).float()) > 0
     assert bool(kept.any())
     assert float(density[kept].min()) >= float(density[~kept].max())
     # A fifth of the coordinates holds twice its part of the energy.
-    assert float(history[grads[4] != 0].square().sum() / history.square().sum()) > 0.4
+    assert float(energy[grads[4] != 0].sum() / energy.sum()) > 0.4
 
 
 def adversarial_rows() -> torch.Tensor:
@@ -154,7 +177,7 @@ def test_paid_energies_take_their_share_and_move_nothing() -> None:
         state = private._refresher._states[0]
     assert len(got) == 371
     assert int((got != 0).sum()) <= round(0.5 * 371)
-    assert state["paid_weight"] == pytest.approx(0.02)
+    assert torch.allclose(state["paid"]["weight"], torch.tensor(0.01))
 
 
 @pytest.mark.parametrize(

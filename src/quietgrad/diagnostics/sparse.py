@@ -19,7 +19,7 @@ from quietgrad.representations.coordinates import flat, is_kept
 from quietgrad.representations.mask import MaskCodec
 from quietgrad.research import Observer
 from quietgrad.selection import Grouping
-from quietgrad.stages import PerSampleGrads, Public, Released
+from quietgrad.stages import PerSampleGrads, Public, Released, Space
 
 
 class CosineSimilarity(Observer):
@@ -69,14 +69,16 @@ class EnergyReport:
 class CapturedEnergy(Observer):
     """How much of the clipped gradient several choosers hold, all watching one run of a full-gradient method.
 
-    A mask sees of each release what it would have been given: the coordinates that it chose.
-
     Args:
         choosers: name → a mask, or GIP's `Selector`.
+        whole_history: masks learn from all coordinates of the run's releases; otherwise from those that they chose, as
+            if they had masked the run themselves.
     """
 
-    def __init__(self, choosers: Mapping[str, Representation | Selector]) -> None:
-        self.choosers = dict(choosers)
+    def __init__(
+        self, choosers: Mapping[str, Representation | Selector], *, whole_history: bool = False
+    ) -> None:
+        self.choosers, self.whole_history = dict(choosers), whole_history
         self.reports: list[EnergyReport] = []
         self._states: dict[str, State] = {}
         self._sum: Tensor | None = None
@@ -111,10 +113,13 @@ class CapturedEnergy(Observer):
         state = self._states.setdefault(name, chooser.init(public))
         codec = chooser.refresh(public, state)
         assert isinstance(codec, MaskCodec), f"{name} is not a mask"
-        seen = {block: released.blocks[block].flatten()[codec.kept[block]] for block in codec.space}
+        learns = MaskCodec(public.space, _everything(public.space)) if self.whole_history else codec
+        seen = {block: released.blocks[block].flatten()[learns.kept[block]] for block in learns.space}
+        history = {**state, "kept": learns.kept}
         chooser.observe(
-            public, state, Released(blocks=seen, std=released.std, sensitivity=released.sensitivity)
+            public, history, Released(blocks=seen, std=released.std, sensitivity=released.sensitivity)
         )
+        state.update({**history, "kept": codec.kept})
         return is_kept(codec.kept, public.space)
 
 
@@ -157,6 +162,10 @@ class EncodedNorms(Observer):
         encoded = public.codec(mechanism.releases[0].representation).encode(grads)
         seen = self.norms.get(public.step, torch.zeros(0, dtype=torch.float64))
         self.norms[public.step] = torch.cat([seen, encoded.squared_norms().sqrt()])
+
+
+def _everything(space: Space) -> dict[str, Tensor]:
+    return {name: torch.arange(shape.numel()) for name, shape in space.items()}
 
 
 def cosine_by_dimension(

@@ -24,7 +24,7 @@ def top_groups(
     freeze: float | Schedule = 0.7,
     group_by: GroupBy = "channel",
     explore: float = 0.2,
-    memory: float = 0.98,
+    memory: float = 0.99,
     redraw: Redraw = "epoch",
     clip: float | Schedule | Clip = 1.0,
     paid_share: float = 0.0,

@@ -1,10 +1,12 @@
 """A mask of the groups that past releases show to carry the gradient: free, because releases are public.
 
-    m ← β·m + (1 − β)·g̃,   v ← β²·v + (1 − β)²·s²         (s: the known std of the released noise)
-    energy of group b: (‖m_b‖² − |b|·v_b) / |b|
+    energy of group b:   x_b = average over steps of ‖g̃_b‖²/|b| − s²        (s: the known std of the released noise)
+    shrunk to its block: x̂_b = x̄ + (x_b − x̄)·τ²/(τ² + v_b)
 
-The average over time keeps what gradients have in common and lets noise cancel; what noise is left is known and
-subtracted. A part of the groups is drawn at random, so that no group is forgotten.
+Averages of energies outlast gradients that change their sign; the noise's own energy is known and subtracted. What is
+left of it, of variance v_b = 2s⁴/|b| over the steps averaged, would still make lucky groups win: so each energy is
+drawn to the mean x̄ of its block, the more the less the block's energies differ by themselves (τ²). A part of the groups
+is drawn at random, so that none is forgotten.
 """
 
 from __future__ import annotations
@@ -12,12 +14,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from quietgrad.representations.base import Codec, Representation, State
 from quietgrad.representations.coordinate_groups import GroupBy, Groups, check_group_by, group
-from quietgrad.representations.coordinates import Positions, by_block, coordinates, flat, is_kept
+from quietgrad.representations.coordinates import Positions, by_block, flat, is_kept
 from quietgrad.representations.group_norms import GROUP_NORMS
 from quietgrad.representations.mask import (
     MASK_SALT,
@@ -31,6 +33,9 @@ from quietgrad.representations.mask import (
 from quietgrad.schedules import Schedule
 from quietgrad.stages import Public, Released
 
+WHOLE_BLOCKS = 2**62
+"""A group size that no block exceeds."""
+
 
 @dataclass(frozen=True, eq=False)
 class TopGroups(Representation):
@@ -40,14 +45,14 @@ class TopGroups(Representation):
         freeze: r, or a schedule over epochs.
         group_by: "channel", or a number of consecutive coordinates.
         explore: the part of the kept coordinates that goes to random other groups.
-        memory: β of the average over steps.
+        memory: weight of the past in the average over steps.
         redraw: choose anew every "epoch" or every "step".
     """
 
     freeze: float | Schedule
     group_by: GroupBy = "channel"
     explore: float = 0.2
-    memory: float = 0.98
+    memory: float = 0.99
     redraw: Redraw = "epoch"
 
     def __post_init__(self) -> None:
@@ -62,23 +67,16 @@ class TopGroups(Representation):
             raise ValueError(f"Expected memory in [0, 1), got {self.memory}. It is the weight of the past.")
 
     def init(self, public: Public) -> State:
-        groups, size = group(public.space, self.group_by), coordinates(public.space)
-        return {
-            "mean": torch.zeros(size),
-            "variance": torch.zeros(len(groups)),
-            "weight": torch.zeros(len(groups)),
-            "paid": torch.zeros(len(groups)),
-            "paid_variance": 0.0,
-            "paid_weight": 0.0,
-        }
+        count = len(group(public.space, self.group_by))
+        average = {"mean": torch.zeros(count), "variance": torch.zeros(count), "weight": torch.zeros(count)}
+        return {"free": average, "paid": {name: zeros.clone() for name, zeros in average.items()}}
 
     def refresh(self, public: Public, state: State) -> Codec:
         def choose() -> dict[str, Positions]:
             groups = group(public.space, self.group_by)
             budget = kept_count(self.freeze, public)
-            chosen = choose_groups(
-                energies(state, groups), groups, budget, self.explore, public.generator(MASK_SALT)
-            )
+            energy = energies(state, groups, group(public.space, WHOLE_BLOCKS))
+            chosen = choose_groups(energy, groups, budget, self.explore, public.generator(MASK_SALT))
             return by_block(groups.members(chosen), public.space)
 
         return MaskCodec(public.space, redrawn(self.redraw, public, state, choose))
@@ -90,36 +88,53 @@ class TopGroups(Representation):
             self._observe_gradient(public, state, released)
 
     def _observe_gradient(self, public: Public, state: State, released: Released) -> None:
-        seen = is_kept(state["kept"], public.space)
-        values = flat(MaskCodec(public.space, state["kept"]).decode(released)).to(state["mean"])
-        old, new = self.memory, 1 - self.memory
-        state["mean"] = torch.where(seen, old * state["mean"] + new * values, state["mean"])
-        # Groups are kept as a whole, so the first coordinate speaks for all.
         groups = group(public.space, self.group_by)
-        chosen = torch.zeros(len(groups), dtype=torch.bool).index_put_((groups.of[seen],), torch.tensor(True))
-        variance = old**2 * state["variance"] + new**2 * released.std**2
-        state["variance"] = torch.where(chosen, variance, state["variance"])
-        state["weight"] = torch.where(chosen, old * state["weight"] + new, state["weight"])
+        values = flat(MaskCodec(public.space, state["kept"]).decode(released)).cpu()
+        # Groups are kept as a whole, so one kept coordinate speaks for all of them.
+        seen = groups.sum(is_kept(state["kept"], public.space).float()) > 0
+        noise = released.std**2
+        energy = groups.sum(values.double().square()).float() / groups.sizes - noise
+        self._average(state["free"], energy, 2 * noise**2 / groups.sizes, seen)
 
     def _observe_norms(self, state: State, released: Released) -> None:
+        norms = released.blocks[GROUP_NORMS].cpu().float()
+        variance = torch.full_like(norms, released.std**2)
+        self._average(state["paid"], norms, variance, torch.ones_like(norms, dtype=torch.bool))
+
+    def _average(self, average: State, value: Tensor, variance: Tensor, seen: Bool[Tensor, " g"]) -> None:
         old, new = self.memory, 1 - self.memory
-        state["paid"] = old * state["paid"] + new * released.blocks[GROUP_NORMS].to(state["paid"])
-        state["paid_variance"] = old**2 * state["paid_variance"] + new**2 * released.std**2
-        state["paid_weight"] = old * state["paid_weight"] + new
+        average["mean"] = torch.where(seen, old * average["mean"] + new * value, average["mean"])
+        average["variance"] = torch.where(
+            seen, old**2 * average["variance"] + new**2 * variance, average["variance"]
+        )
+        average["weight"] = torch.where(seen, old * average["weight"] + new, average["weight"])
 
 
-def energies(state: State, groups: Groups) -> Float[Tensor, " g"]:
+def energies(state: State, groups: Groups, blocks: Groups) -> Float[Tensor, " g"]:
     """Estimated mean square of the gradient in each group; from paid norms where there are any, else from history.
 
     A group that was never seen comes first, so that all are seen before any is given up.
     """
-    sizes = groups.sizes.to(state["mean"])
-    if state["paid_weight"] > 0:
-        norms = state["paid"].clamp_min(0.0).square() - state["paid_variance"]
-        paid: Tensor = norms / (sizes * state["paid_weight"] ** 2)
+    average = state["paid"] if bool((state["paid"]["weight"] > 0).any()) else state["free"]
+    weight = average["weight"].clamp_min(1e-12)
+    mean, variance = average["mean"] / weight, average["variance"] / weight.square()
+    if average is state["paid"]:
+        paid: Tensor = (mean.clamp_min(0.0).square() - variance) / groups.sizes
         return paid
-    excess = groups.sum(state["mean"].square()) - sizes * state["variance"]
-    return torch.where(state["weight"] > 0, excess / (sizes * state["weight"].square()), torch.inf)
+    return torch.where(average["weight"] > 0, shrunk(mean, variance, groups, blocks), torch.inf)
+
+
+def shrunk(
+    energy: Float[Tensor, " g"], variance: Float[Tensor, " g"], groups: Groups, blocks: Groups
+) -> Float[Tensor, " g"]:
+    """Each energy drawn to its block's mean, by how much of the differences is noise (empirical Bayes)."""
+    block_of = torch.zeros(len(groups), dtype=torch.long)
+    block_of[groups.of] = blocks.of
+    within = Groups(of=block_of, sizes=torch.bincount(block_of, minlength=len(blocks)))
+    centre = (within.sum(energy * groups.sizes) / blocks.sizes)[block_of]
+    differences = within.sum((energy - centre).square() - variance) / within.sizes
+    true = differences.clamp_min(0.0)[block_of]
+    return centre + (energy - centre) * true / (true + variance).clamp_min(1e-30)
 
 
 def choose_groups(
