@@ -1,0 +1,73 @@
+"""A public view over gradients given as a matrix, for testing representations without a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from quietgrad.gradients.dense import DenseGrad
+from quietgrad.representations.refresh import Refresher
+from quietgrad.stages import BlockwiseGrads, PerSampleGrads, Public, Space
+
+SPACE: Space = {"a.weight": torch.Size((5, 4)), "a.bias": torch.Size((5,)), "b.weight": torch.Size((3, 5))}
+SIZE = 40
+
+
+def blockwise(rows: Tensor, space: Space = SPACE) -> BlockwiseGrads:
+    """Rows `[n, p]` as formed gradients."""
+    parts = rows.split([shape.numel() for shape in space.values()], dim=1)
+    blocks: dict[str, Any] = {
+        name: DenseGrad(part.reshape(-1, *space[name])) for name, part in zip(space, parts, strict=True)
+    }
+    return BlockwiseGrads(blocks, len(rows))
+
+
+def flat(blocks: dict[str, Tensor], space: Space = SPACE) -> np.ndarray:
+    """Blocks as one vector, in float64."""
+    return torch.cat([blocks[name].flatten().double() for name in space]).numpy()
+
+
+def public_view(
+    rows: Tensor, *, space: Space = SPACE, chunk: int = 1000, step: int = 0, seed: int = 3
+) -> Public:
+    """A wired public view whose public gradients are these rows, in chunks."""
+
+    def gradients(_: Any) -> Iterator[PerSampleGrads]:
+        return (blockwise(part, space) for part in rows.split(chunk))
+
+    def unwired(*_: Any) -> Any:
+        raise AssertionError
+
+    parameters = {name: torch.zeros(shape, dtype=rows.dtype) for name, shape in space.items()}
+    view = Public(
+        parameters=parameters,
+        space=space,
+        step=step,
+        steps=10,
+        rate=0.1,
+        seed=seed,
+        gradients=gradients,
+        codec=unwired,
+        observe=unwired,
+        inside=unwired,
+    )
+    return Refresher().begin(view)
+
+
+def losses(_: Any) -> Any:
+    """Stands for public losses; the view gives the gradients."""
+    raise AssertionError("the stub never calls it")
+
+
+def numpy_top_directions(rows: np.ndarray, rank: int) -> np.ndarray:
+    """The top right singular vectors, `[rank, p]`, by numpy."""
+    return np.linalg.svd(rows, full_matrices=False)[2][:rank]
+
+
+def same_span(a: np.ndarray, b: np.ndarray) -> float:
+    """‖P_a − P_b‖ of two orthonormal bases in rows: 0 for the same subspace."""
+    return float(np.linalg.norm(a.T @ a - b.T @ b, 2))
