@@ -57,14 +57,14 @@ def check_honest(report: AuditReport, name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("case", METHODS, ids=method_ids)
 def test_every_method_keeps_its_claim_and_canaries_show_most_of_it(case: MethodCase) -> None:
-    check_honest(audit(case.build(0.5).with_noise(NOISE[8.0]), canaries=24), case.name)
+    check_honest(audit(case.build(0.5).with_noise(NOISE[8.0]), canaries=24, scores=1_000), case.name)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", [1.0, 2.0])
 @pytest.mark.parametrize("name", ["dp_sgd", "gep_groups", "rgp"])
 def test_small_epsilon(name: str, target: float) -> None:
-    report = audit(method(name).build(0.5).with_noise(NOISE[target]), canaries=40)
+    report = audit(method(name).build(0.5).with_noise(NOISE[target]), canaries=80, scores=9_000)
     assert report.claimed == pytest.approx(target, rel=0.05)
     check_honest(report, name)
 

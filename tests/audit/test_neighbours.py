@@ -30,9 +30,12 @@ def kinds(report: NeighbourReport) -> set[str]:
     return {difference.kind for difference in report.differences}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", METHODS, ids=method_ids)
-def test_every_method_passes(case: MethodCase) -> None:
+# Law 3 is tested for every method; the tool is tried on one of each kind.
+KINDS = [case for case in METHODS if case.name in ("gep", "rgp", "ranked_freeze", "gip", "top_groups_paid")]
+
+
+@pytest.mark.parametrize("case", KINDS, ids=method_ids)
+def test_every_kind_of_method_passes(case: MethodCase) -> None:
     report = compare(case.build(0.5).with_noise(2.0), loss_scales=(1e4,))
     assert report.passed, str(report)
     assert 0.3 < report.largest_change <= 1.0

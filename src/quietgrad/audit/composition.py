@@ -23,17 +23,17 @@ def shown_epsilon(phases: Sequence[Phase], delta: float, times: float) -> float:
     """
     if times <= 0:
         return 0.0
-    louder = tuple(_louder(phase, min(times, MOST)) for phase in phases)
-    steps = sum(phase.count for phase in louder)
-    rough = pld_epsilon(louder, delta, tolerance=1.0).epsilon
+    raised = tuple(louder(phase, min(times, MOST)) for phase in phases)
+    steps = sum(phase.count for phase in raised)
+    rough = pld_epsilon(raised, delta, tolerance=1.0).epsilon
     if steps == 0 or rough == 0:
         return 0.0
-    optimistic = pld(coalesce(louder), pessimistic=False, discretisation=2 * ROUNDING * rough / steps)
+    optimistic = pld(coalesce(raised), pessimistic=False, discretisation=2 * ROUNDING * rough / steps)
     return float(optimistic.get_epsilon_for_delta(delta))
 
 
-def _louder(phase: Phase, times: float) -> Phase:
-    """Selections are left out: forgetting them is a post-processing."""
+def louder(phase: Phase, times: float) -> Phase:
+    """The phase at `times` its μ; selections are left out, as forgetting them is a post-processing."""
     gaussian = phase.event.gaussian if isinstance(phase.event, Joint) else parts_of(phase.event)[0]
     assert gaussian is not None, "every step of a mechanism has a Gaussian part"
     event = Gaussian(noise_multiplier=gaussian.noise_multiplier / times)

@@ -1,0 +1,96 @@
+"""From scores and coins of one run to a report, by both one-run bounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from jaxtyping import Bool, Float64
+from numpy import ndarray
+
+from quietgrad.accounting.evaluate import epsilon
+from quietgrad.accounting.events import Phase
+from quietgrad.accounting.pld import is_private, pld
+from quietgrad.audit.composition import louder, shown_epsilon
+from quietgrad.audit.one_run import Values, guess, one_run_epsilon, refuted
+from quietgrad.audit.report import AuditReport
+
+SHARES = (1 / 16, 1 / 4, 1.0)
+"""Parts of the canaries that are guessed; all are tried, and alpha is divided by their number."""
+
+
+def one_run_report(
+    attack: str,
+    scores: Float64[ndarray, " m"],
+    included: Bool[ndarray, " m"],
+    phases: Sequence[Phase],
+    *,
+    delta: float,
+    confidence: float,
+    assumptions: tuple[str, ...],
+) -> AuditReport:
+    """The better of the (ε, δ) bound and of the bound by the run's own trade-off curve.
+
+    Args:
+        scores: high for canaries that seem to have been trained on.
+        phases: the plan.
+    """
+    _check_canaries(len(scores), confidence)
+    alpha = (1 - confidence) / 2 / len(SHARES)
+    counts = [guess(scores, included, max(2, 2 * round(share * len(scores) / 2))) for share in SHARES]
+    plain = max(one_run_epsilon(v, r, len(scores), delta=delta, alpha=alpha) for v, r in counts)
+    private = is_private(phases)
+    curve = max(_refuted_times(v, r, len(scores), phases, alpha) for v, r in counts) if private else 0.0
+    by_curve = shown_epsilon(phases, delta, curve) if private else 0.0
+    return AuditReport(
+        attack=attack,
+        claimed=epsilon(phases, delta),
+        delta=delta,
+        lower_bound=max(plain, by_curve),
+        confidence=confidence,
+        assumptions=assumptions,
+        details={
+            "canaries": len(scores),
+            "right_guesses": [v for v, _ in counts],
+            "guesses": [r for _, r in counts],
+            "epsilon_delta_bound": plain,
+            "trade_off_bound": by_curve,
+        },
+    )
+
+
+def trade_off(phases: Sequence[Phase], steps: float = 1e-3) -> Callable[[Values], Values]:
+    """f̄⁻¹(x) = max_ε (x − δ(ε))·e^{−ε} of a run, from its pessimistic privacy curve: never more private than it is."""
+    curve = pld(phases, discretisation=steps)
+    epsilons = np.concatenate([-np.linspace(0, 12, 121)[::-1], np.linspace(0, 30, 301)])
+    deltas = np.array([curve.get_delta_for_epsilon(float(e)) for e in epsilons])
+
+    def inverse(chances: Values) -> Values:
+        best: Values = ((chances[:, None] - deltas) * np.exp(-epsilons)).max(1).clip(0.0)
+        return best
+
+    return inverse
+
+
+def _refuted_times(right: int, guesses: int, canaries: int, phases: Sequence[Phase], alpha: float) -> float:
+    """The largest factor on the claimed μ of every step whose trade-off curve these guesses refute."""
+    low, high = 0.0, 2.0
+    if right * 2 <= guesses:
+        return 0.0
+    while high - low > 0.02:
+        middle = (low + high) / 2
+        curve = trade_off([louder(phase, middle) for phase in phases])
+        refutes = bool(refuted(np.array([right]), guesses, canaries, curve, alpha=alpha)[0])
+        low, high = (middle, high) if refutes else (low, middle)
+    return low
+
+
+def _check_canaries(canaries: int, confidence: float) -> None:
+    alpha = (1 - confidence) / 2 / len(SHARES)
+    needed = math.ceil(math.log2(1 / alpha)) + 1
+    if canaries < needed:
+        raise ValueError(
+            f"Expected at least {needed} canaries for {confidence:.1%} confidence, got {canaries}: even guessing all "
+            "of them right would show nothing. Insert more canaries, or lower the confidence."
+        )

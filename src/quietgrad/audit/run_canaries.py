@@ -1,0 +1,147 @@
+"""The one-run audit with gradient canaries: m records that do or do not take part in a whole run.
+
+Each canary is a member with probability ½; a member is drawn into every step with the run's rate q, like any record.
+Its score is the log-likelihood ratio of all steps, Σ_t log(1 − q + q·exp(s·y_t − s²/2)), y_t the release of step t read
+out along the canary and s its strength there.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float64
+from numpy import ndarray
+from torch import Tensor, nn
+
+from quietgrad.accounting.calibrate import plan
+from quietgrad.audit.canaries import CONFIDENCE, Progress
+from quietgrad.audit.each_row import clipped_rows
+from quietgrad.audit.one_run_report import one_run_report
+from quietgrad.audit.report import AuditReport
+from quietgrad.audit.step_canaries import LastRelease
+from quietgrad.gradients.dense import DenseGrad
+from quietgrad.mechanism import Mechanism
+from quietgrad.privatizer import Privatizer
+from quietgrad.sampling import ReplayedSampler
+from quietgrad.stages import BlockwiseGrads, Space
+
+FAR = 1_000.0
+"""Canaries are this many times their largest bound long: what is left of them in any release is beyond its bound."""
+
+ASSUMPTIONS = (
+    "an attacker who sees every release and knows the other records, but neither other canaries nor the draws",
+    "nothing about the distribution of the noise or the composition",
+)
+
+
+def audit_one_run(
+    model: nn.Module,
+    mechanism: Mechanism,
+    *,
+    records: int,
+    rate: float,
+    steps: int,
+    delta: float,
+    canaries: int = 400,
+    confidence: float = CONFIDENCE,
+    learning_rate: float = 0.01,
+    privatizer: Callable[..., Privatizer] = Privatizer,
+    seed: int | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> AuditReport:
+    """Run all steps once with gradient canaries and guess which were members. Arguments as in `audit_mechanism`."""
+    rng = np.random.default_rng(seed)
+    sampler = ReplayedSampler(records, [[]] * steps, rate=rate)
+    with privatizer(copy.deepcopy(model), mechanism, sampler, research=True, **options) as private:
+        run = RunCanaries(private, canaries=canaries, rng=rng)
+        for step, _ in enumerate(sampler, start=1):
+            run.release()
+            with torch.no_grad():
+                for p in private._recorder.parameters.values():
+                    assert p.grad is not None
+                    p.sub_(learning_rate * p.grad)
+            if progress is not None:
+                progress(step, steps)
+    return one_run_report(
+        "one-run gradient canaries",
+        run.scores,
+        run.members,
+        plan(mechanism, rate, steps),
+        delta=delta,
+        confidence=confidence,
+        assumptions=ASSUMPTIONS,
+    )
+
+
+class RunCanaries:
+    """Canaries that live through a run.
+
+    Args:
+        private: in research mode.
+        canaries: m; fewer if no parameter has so many coordinates.
+        rng: of membership and of the draws.
+    """
+
+    def __init__(self, private: Privatizer, *, canaries: int, rng: np.random.Generator) -> None:
+        self._private, self._rng = private, rng
+        space = {name: p.shape for name, p in private._recorder.parameters.items()}
+        count = min(canaries, max(shape.numel() for shape in space.values()))
+        self._rows = disjoint_rows(space, count)
+        self.members: Bool[ndarray, " m"] = rng.random(count) < 0.5
+        self.scores: Float64[ndarray, " m"] = np.zeros(count)
+        self._last = LastRelease()
+        private.watch(self._last)
+
+    def release(self) -> None:
+        """One step: insert the members that are drawn, release, and update every canary's score."""
+        private, rate = self._private, self._private._sampler.rate
+        public, releases = private._begin(), private.mechanism.releases
+        far = FAR * max(release.clip.sensitivity(private.step) for release in releases)
+        grads = _as_grads(self._rows, far)
+        alone = [
+            clipped_rows(release.clip, public.codec(release.representation).encode(grads), private.step)
+            for release in releases
+        ]
+        drawn = np.flatnonzero(self.members & (self._rng.random(len(self.members)) < rate))
+        sums = private._sums or [private._zero_sum(j) for j in range(len(releases))]
+        clean = [total.blocks for total in sums]
+        if len(drawn):
+            chosen = _as_grads(
+                {name: rows[torch.from_numpy(drawn)] for name, rows in self._rows.items()}, far
+            )
+            sums = [total + private._encoded_sum(j, chosen) for j, total in enumerate(sums)]
+        private._sums = sums
+        private.release()
+        signal, squared = np.zeros(len(self.members)), np.zeros(len(self.members))
+        for rows, known, released in zip(alone, clean, self._last.released, strict=True):
+            for name, each in rows.items():
+                seen, std = released.blocks[name], released.std * private._sampler.expected_batch
+                shown = (seen != 0).flatten()  # a selection releases exact zeros where it shows nothing
+                left = ((seen * private._sampler.expected_batch - known[name]) / std).flatten() * shown
+                flat = each.flatten(1) * shown / std
+                signal += (flat @ left).double().numpy()
+                squared += flat.square().sum(1).double().numpy()
+        self.scores += np.log1p(rate * np.expm1(np.minimum(signal - squared / 2, 500.0)))
+
+
+def disjoint_rows(space: Space, count: int) -> dict[str, Float[Tensor, "m *shape"]]:
+    """Unit vectors with disjoint supports: canary m has every count-th coordinate of each large enough parameter."""
+    rows = {}
+    for name, shape in space.items():
+        each = torch.zeros(count, shape.numel())
+        whole = shape.numel() // count * count
+        positions = torch.arange(whole)
+        each[positions % count, positions] = 1.0
+        rows[name] = each.reshape(count, *shape)
+    length = torch.stack([each.flatten(1).square().sum(1) for each in rows.values()]).sum(0).sqrt()
+    return {name: each / length.view(-1, *[1] * (each.dim() - 1)) for name, each in rows.items()}
+
+
+def _as_grads(rows: dict[str, Tensor], scale: float) -> BlockwiseGrads:
+    count = len(next(iter(rows.values())))
+    return BlockwiseGrads({name: DenseGrad(scale * each) for name, each in rows.items()}, count)
