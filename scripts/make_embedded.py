@@ -51,7 +51,8 @@ def main() -> None:
         arguments.out,
         private_x=private.inputs,
         private_y=private.labels.astype(np.uint8),
-        public_x=public.inputs,  # its labels stay out: the public part is unlabelled
+        public_x=public.inputs,
+        public_y=public.labels.astype(np.uint8),  # for the row "public only"; methods see random labels
         test_x=test.inputs,
         test_y=test.labels.astype(np.uint8),
     )

@@ -10,6 +10,13 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from quietgrad.lab.budget import budget
+from quietgrad.lab.commands.audit import audit
+from quietgrad.lab.commands.compare import compare
+from quietgrad.lab.commands.data import data
+from quietgrad.lab.commands.explain import explain
+from quietgrad.lab.commands.report import report
+from quietgrad.lab.commands.train import train
+from quietgrad.lab.errors import one_line
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -41,12 +48,18 @@ def _explained(command: Callable[..., None]) -> Callable[..., None]:
         except (ValueError, OSError) as error:
             if debug:
                 raise
-            typer.echo(f"Error: {' '.join(str(error).split())}", err=True)
+            typer.echo(f"Error: {one_line(error)}", err=True)
             raise typer.Exit(2) from error
+        except KeyboardInterrupt as stopped:
+            typer.echo(str(stopped) or "Stopped. Start the command again to go on.", err=True)
+            raise typer.Exit(130) from stopped
 
     hints = {**get_type_hints(command, include_extras=True), "debug": Debug}
     signature = inspect.signature(command)
-    parameters = [p.replace(annotation=hints[p.name]) for p in signature.parameters.values()]
+    parameters = [
+        p.replace(annotation=hints[p.name], kind=inspect.Parameter.KEYWORD_ONLY)
+        for p in signature.parameters.values()
+    ]
     parameters.append(
         inspect.Parameter("debug", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Debug)
     )
@@ -57,4 +70,10 @@ def _explained(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
+add(train)
+add(compare)
 add(budget)
+add(explain)
+add(report)
+add(data)
+add(audit)

@@ -43,6 +43,7 @@ class DataConfig(Section):
     public_labels: bool = False
     test: int | None = Field(None, ge=1)
     seed: int = 0
+    features: Literal["none", "scatter"] = "none"
 
 
 class ModelConfig(OpenSection):
@@ -89,6 +90,10 @@ class AugmentConfig(Section):
     views: int = Field(1, ge=1)
     flip: bool = False
     shift: int = Field(0, ge=0)
+
+    @property
+    def active(self) -> bool:
+        return self.views > 1 or self.flip or self.shift > 0
 
 
 class AveragingConfig(Section):

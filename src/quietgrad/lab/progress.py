@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -10,16 +11,24 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 if TYPE_CHECKING:
     from quietgrad import Privatizer
     from quietgrad.lab.config import Config
-    from quietgrad.lab.train import Outcome, Setup
+    from quietgrad.lab.setup import Setup
 
 
 class Reporter:
-    """Hears of a run's progress."""
+    """Hears of a run's progress; the run is a `with` block of it."""
 
     def start(self, config: Config, private: Privatizer, setup: Setup) -> None: ...
     def stepped(self, step: int) -> None: ...
     def evaluated(self, point: dict[str, float]) -> None: ...
-    def finish(self, outcome: Outcome) -> None: ...
+    def stop(self) -> None: ...
+
+    def __enter__(self) -> Reporter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
 
 
 class Silent(Reporter):
@@ -35,7 +44,7 @@ class Bar(Reporter):
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("ε {task.fields[epsilon]:.3f}"),
-            TextColumn("accuracy {task.fields[accuracy]:.1%}"),
+            TextColumn("test accuracy {task.fields[accuracy]:.1%}"),
             TimeRemainingColumn(),
         )
         self._progress = Progress(*columns, console=console)
@@ -51,9 +60,6 @@ class Bar(Reporter):
 
     def evaluated(self, point: dict[str, float]) -> None:
         self._progress.update(self._task, epsilon=point["epsilon"], accuracy=point["accuracy"])
-
-    def finish(self, outcome: Outcome) -> None:
-        self.stop()
 
     def stop(self) -> None:
         """Leave the terminal as it was, also after an interrupt."""

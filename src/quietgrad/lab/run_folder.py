@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
+import io
 import platform
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import torch
 from quietgrad.lab import toml
 from quietgrad.lab.config import Config, load_config
 from quietgrad.lab.errors import LabError
+from quietgrad.lab.files import make_folder, read_json, to_json, write_whole
 
 PACKAGES = ("quietgrad", "torch", "numpy", "scipy", "dp-accounting")
 
@@ -22,7 +23,7 @@ class RunFolder:
     """Where a run keeps what it knows.
 
     Args:
-        path: the folder; `start` makes it, `open` reads an existing one.
+        path: the folder; `start` makes it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -33,41 +34,48 @@ class RunFolder:
         return self.path / "ledger.jsonl"
 
     @property
+    def exists(self) -> bool:
+        return (self.path / "config.toml").exists()
+
+    @property
+    def finished(self) -> bool:
+        return (self.path / "results.json").exists()
+
+    @property
     def config(self) -> Config:
-        if not (self.path / "config.toml").exists():
+        if not self.exists:
             raise LabError(
                 f"{self.path} is not a run: it has no config.toml. Make one with quietgrad train --out."
             )
         return load_config(self.path / "config.toml")
 
-    def start(self, config: Config) -> None:
-        """Make the folder; a folder that holds another run is left alone."""
-        if (self.path / "config.toml").exists():
+    def start(self, config: Config, split: Mapping[str, Any]) -> None:
+        """Make the folder; one that holds anything of another run is left alone."""
+        if self.exists or self.ledger.exists() or self.finished:
             raise LabError(
                 f"{self.path} holds a run already. Give another --out, or --resume to go on with it."
             )
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, NotADirectoryError):
-            raise LabError(f"{self.path} is a file. Give a folder with --out.") from None
+        make_folder(self.path)
         self.write("config.toml", toml.dumps(config.plain()))
-        self.write_json("versions.json", versions())
+        self.write("versions.json", to_json(versions()))
+        self.write("split.json", to_json(dict(split)))
 
     def resume(self, config: Config) -> None:
         """Check that the folder holds this very run."""
         if self.config != config:
             raise LabError(
-                f"{self.path} was made with another config. Resume with {self.path / 'config.toml'}."
+                f"{self.path} was made with another config. Resume with {self.path / 'config.toml'}, "
+                "or give another --out."
             )
 
+    def finish(self, results: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
+        """Keep the model and, last, the results: a folder that has them is complete."""
+        self._save("model.pt", weights)
+        self.write("results.json", to_json(dict(results)))
+
     def save_checkpoint(self, state: dict[str, Any]) -> None:
-        """Weights and plain data only; replaced in one step, on disk before the old one is gone."""
-        part = self.path / "checkpoint.pt.part"
-        with part.open("wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(self.path / "checkpoint.pt")
+        """Weights and plain data only."""
+        self._save("checkpoint.pt", state)
 
     def load_checkpoint(self) -> dict[str, Any] | None:
         """The last checkpoint, None if the run did not get that far. Never runs pickled code."""
@@ -82,26 +90,21 @@ class RunFolder:
             ) from None
         return state
 
-    def write_json(self, name: str, content: Any) -> None:
-        self.write(name, json.dumps(content, indent=2) + "\n")
-
-    def read_json(self, name: str) -> Any:
-        file = self.path / name
-        if not file.exists():
+    def read(self, name: str) -> Any:
+        """A JSON file of a finished run."""
+        if not (self.path / name).exists():
             raise LabError(
                 f"{self.path} has no {name}: the run did not finish. Go on with quietgrad train --resume."
             )
-        return json.loads(file.read_text())
+        return read_json(self.path / name)
 
     def write(self, name: str, content: str) -> None:
-        part = self.path / f"{name}.part"
-        try:
-            part.write_text(content)
-        except OSError as error:
-            raise LabError(
-                f"Cannot write {self.path / name}: {error.strerror}. Free space or give another --out."
-            ) from None
-        part.replace(self.path / name)
+        write_whole(self.path / name, content.encode())
+
+    def _save(self, name: str, state: Mapping[str, Any]) -> None:
+        buffer = io.BytesIO()  # torch's own writer reports a full disk in words of its own
+        torch.save(state, buffer)
+        write_whole(self.path / name, buffer.getvalue())
 
 
 def versions() -> dict[str, str]:

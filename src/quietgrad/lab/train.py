@@ -1,134 +1,140 @@
-"""One private run, from a config to a model, read top to bottom. `python -m quietgrad.lab.train CONFIG --out DIR`."""
+"""One private run, read top to bottom. `python -m quietgrad.lab.train CONFIG --out DIR`, also under torchrun."""
 
 from __future__ import annotations
 
 import argparse
-import math
+import dataclasses
+import os
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
 from quietgrad.lab.augment import make_views
-from quietgrad.lab.averaging import WeightAverage
-from quietgrad.lab.config import Config, TrainingConfig, load_config
-from quietgrad.lab.data import Parts, load
-from quietgrad.lab.errors import LabError
+from quietgrad.lab.config import Config, load_config
+from quietgrad.lab.interrupt import Stopped, StopRequest
+from quietgrad.lab.memory import peak_megabytes
 from quietgrad.lab.methods import build_mechanism
-from quietgrad.lab.models import build
 from quietgrad.lab.progress import Reporter, Silent
 from quietgrad.lab.run_folder import RunFolder
-from quietgrad.lab.warm_start import train_on_public
+from quietgrad.lab.setup import Setup, set_up
+from quietgrad.lab.signal_meter import SignalMeter
+from quietgrad.reduction import Reducer
 
 
 @dataclass
 class Outcome:
-    """What a run achieved and what it cost."""
+    """What a run achieved and what it cost.
+
+    Args:
+        epsilon: of the whole plan, which is what a released model costs.
+        covered: whether ε describes the run (no research mode, no fixed noise or draws).
+        releases: dimension, sensitivity and noise of each release of a step.
+        noise_to_signal: of what reached the optimizer, estimated from the releases; None where it cannot be told.
+        curve: step, ε spent and test accuracy, about twenty times.
+    """
 
     method: str
     accuracy: float
     epsilon: float
     delta: float
     seconds: float
+    memory_mb: float
     steps: int
+    records: int
+    batch: float
+    parameters: int
     covered: bool
     noise_multiplier: float
+    noise_to_signal: float | None
+    releases: list[dict[str, Any]]
     curve: list[dict[str, float]] = field(default_factory=list)
 
 
 @dataclass
-class Setup:
-    """All objects of a run, the user's own kinds: nothing here knows that training is private."""
+class Run:
+    """A run in progress: what a checkpoint holds beside the ledger."""
 
-    config: Config
-    parts: Parts
-    model: nn.Module
-    batches: qg.PoissonBatches
-    optimizer: torch.optim.Optimizer
-    scheduler: LRScheduler
-    average: WeightAverage | None
+    setup: Setup
+    private: qg.Privatizer
+    meter: SignalMeter = field(default_factory=SignalMeter)
+    curve: list[dict[str, float]] = field(default_factory=list)
+    started: float = field(default_factory=time.perf_counter)
 
     @property
-    def evaluated(self) -> nn.Module:
-        """The model that is released: the averaged one if there is one."""
-        return self.model if self.average is None else self.average.model
+    def seconds(self) -> float:
+        return time.perf_counter() - self.started
 
     def state(self) -> dict[str, Any]:
-        average = None if self.average is None else self.average.state_dict()
-        parts = {"model": self.model, "optimizer": self.optimizer, "scheduler": self.scheduler}
-        return {"average": average, **{name: part.state_dict() for name, part in parts.items()}}
+        own = {"curve": self.curve, "seconds": self.seconds, "meter": self.meter.state_dict()}
+        return {**self.setup.state(), "private": self.private.state_dict(), **own}
 
     def load(self, saved: dict[str, Any]) -> None:
-        try:
-            self.model.load_state_dict(saved["model"])
-        except RuntimeError:
-            raise LabError(
-                "The checkpoint is of another model. Resume with the config it was made with."
-            ) from None
-        self.optimizer.load_state_dict(saved["optimizer"])
-        self.scheduler.load_state_dict(saved["scheduler"])
-        if self.average is not None:
-            self.average.load_state_dict(saved["average"])
+        self.setup.load(saved)
+        self.private.load_state_dict(saved["private"])
+        self.meter.load_state_dict(saved["meter"])
+        self.curve, self.started = saved["curve"], self.started - saved["seconds"]
 
+    def step(self, batch: Any) -> None:
+        """One private step: capture, release, update."""
+        config = self.setup.config
+        for x, y in batch.split(config.training.micro_batch):
+            self.private.backward(losses_of(self.setup.model, x, y, config))
+        self.private.release()
+        self.meter.add(self.setup.model.parameters())
+        self.setup.update()
 
-def set_up(config: Config, *, data_dir: Path | None = None) -> Setup:
-    """Data, model, batches and optimizer of a config. The seed fixes initial weights, never noise or batches."""
-    torch.manual_seed(config.training.seed)
-    parts = load(data_dir=data_dir, **config.data.model_dump())
-    model = build(config.model.name, parts.input_shape, parts.num_classes, **config.model.options)
-    rate = config.training.batch / len(parts.private)
-    if rate > 1:
-        raise LabError(
-            f"training.batch = {config.training.batch} exceeds the {len(parts.private)} private records."
+    def evaluate(self) -> dict[str, float]:
+        """A point of the curve; test data are public and never enter training."""
+        point = {
+            "step": self.private.step,
+            "epsilon": self.private.epsilon(self.setup.config.privacy.delta, spent=True),
+            "accuracy": accuracy(self.setup.evaluated, self.setup.parts.test),
+        }
+        self.curve.append(point)
+        return point
+
+    def outcome(self) -> Outcome:
+        config, private = self.setup.config, self.private
+        return Outcome(
+            method=config.method.name,
+            accuracy=accuracy(self.setup.evaluated, self.setup.parts.test),
+            epsilon=private.epsilon(config.privacy.delta),
+            delta=config.privacy.delta,
+            seconds=self.seconds,
+            memory_mb=peak_megabytes(),
+            steps=private.step,
+            records=len(self.setup.parts.private),
+            batch=config.training.batch,
+            parameters=sum(p.numel() for p in self.setup.model.parameters() if p.requires_grad),
+            covered=private.covered,
+            noise_multiplier=private.mechanism.multiplier(0),
+            noise_to_signal=self.meter.noise_to_signal,
+            releases=[dataclasses.asdict(release) for release in private.explain().releases],
+            curve=self.curve,
         )
-    batches = qg.PoissonBatches(parts.private, rate=rate, steps=max(1, round(config.training.epochs / rate)))
-    if config.training.warm_start == "public":
-        train_on_public(model, parts)
-    optimizer = make_optimizer(model, config.training)
-    average = WeightAverage(model, config.averaging.decay) if config.averaging.decay else None
-    return Setup(
-        config, parts, model, batches, optimizer, make_scheduler(optimizer, config, batches.steps), average
-    )
-
-
-def make_optimizer(model: nn.Module, training: TrainingConfig) -> torch.optim.Optimizer:
-    if training.optimizer == "adam":
-        return torch.optim.Adam(model.parameters(), lr=training.lr, weight_decay=training.weight_decay)
-    return torch.optim.SGD(
-        model.parameters(), lr=training.lr, momentum=training.momentum, weight_decay=training.weight_decay
-    )
-
-
-def make_scheduler(optimizer: torch.optim.Optimizer, config: Config, steps: int) -> LRScheduler:
-    """Learning rates over training; functions of the step alone."""
-    factors = {
-        "constant": lambda _: 1.0,
-        "linear": lambda step: max(1 - step / steps, 0.02),
-        "cosine": lambda step: max(0.5 + 0.5 * math.cos(math.pi * step / steps), 0.02),
-        "halfway": lambda step: 1.0 if step < steps / 2 else 0.1,
-    }
-    return LambdaLR(optimizer, factors[config.training.schedule])
 
 
 def losses_of(model: nn.Module, x: Tensor, y: Tensor, config: Config) -> Tensor:
     """One loss per record, or one per view of it."""
-    views = config.augment.views
-    if views == 1 and not config.augment.flip and not config.augment.shift:
+    if not config.augment.active:
         return F.cross_entropy(model(x), y, reduction="none")
+    views = config.augment.views
     logits = model(make_views(x, config.augment))
     return F.cross_entropy(logits, y.repeat_interleave(views), reduction="none").view(len(x), views)
 
 
 @torch.no_grad()
 def accuracy(model: nn.Module, test: TensorDataset) -> float:
-    """Share of the test part classified right. The test part is public: it never enters training."""
+    """Share of the test part classified right."""
     x, y = test.tensors
     was_training = model.training
     model.eval()
@@ -147,75 +153,67 @@ def train(
     resume: bool = False,
     data_dir: Path | None = None,
     reporter: Reporter | None = None,
+    reducer: Reducer | None = None,
 ) -> Outcome:
     """Train by the config and keep everything in `out`; an interrupt leaves a checkpoint and a true ledger."""
+    first = reducer is None or reducer.rank == 0
     folder, reporter = RunFolder(out), reporter or Silent()
     setup = set_up(config, data_dir=data_dir)
     mechanism = build_mechanism(config.method, config.privacy, setup.parts, setup.model, setup.batches)
-    folder.resume(config) if resume else folder.start(config)
-    curve: list[dict[str, float]] = []
-    started = time.perf_counter()
-    with qg.Privatizer(setup.model, mechanism, setup.batches, ledger=folder.ledger) as private:
+    if resume:
+        folder.resume(config)
+    elif first:
+        folder.start(config, setup.parts.record)
+    # Several ranks would hear of an interrupt at different steps and wait for each other: they stop at once.
+    listening = StopRequest() if reducer is None else nullcontext(StopRequest())
+    with (
+        listening as stop,
+        qg.Privatizer(
+            setup.model, mechanism, setup.batches, ledger=folder.ledger, reducer=reducer
+        ) as private,
+        reporter,
+    ):
+        run = Run(setup, private)
         saved = folder.load_checkpoint() if resume else None
         if saved is not None:
-            setup.load(saved)
-            private.load_state_dict(saved["private"])
-            curve, started = saved["curve"], started - saved["seconds"]
+            run.load(saved)
         reporter.start(config, private, setup)
         every = evaluation_interval(setup.batches.steps)
-
-        def checkpoint() -> None:
-            seconds = time.perf_counter() - started
-            folder.save_checkpoint(
-                {**setup.state(), "private": private.state_dict(), "curve": curve, "seconds": seconds}
-            )
-
         try:
             for batch in setup.batches if private.steps_left else ():
-                for x, y in batch.split(config.training.micro_batch):
-                    private.backward(losses_of(setup.model, x, y, config))
-                private.release()
-                setup.optimizer.step()
-                setup.scheduler.step()
-                if setup.average is not None:
-                    setup.average.update(setup.model)
+                run.step(batch)
                 if private.step % every == 0:
-                    spent = private.epsilon(config.privacy.delta, spent=True)
-                    point = {
-                        "step": private.step,
-                        "epsilon": spent,
-                        "accuracy": accuracy(setup.evaluated, setup.parts.test),
-                    }
-                    curve.append(point)
-                    reporter.evaluated(point)
+                    reporter.evaluated(run.evaluate())
                 reporter.stepped(private.step)
-                if private.step % config.training.checkpoint_every == 0:
-                    checkpoint()
-                if not private.steps_left:  # replayed steps use the plan up before the last batch
+                if first and private.step % config.training.checkpoint_every == 0:
+                    folder.save_checkpoint(run.state())
+                if (
+                    stop.asked or not private.steps_left
+                ):  # replayed steps use the plan up before the last batch
                     break
         finally:
-            checkpoint()
-        outcome = Outcome(
-            method=config.method.name,
-            accuracy=accuracy(setup.evaluated, setup.parts.test),
-            epsilon=private.epsilon(config.privacy.delta),
-            delta=config.privacy.delta,
-            seconds=time.perf_counter() - started,
-            steps=private.step,
-            covered=private.covered,
-            noise_multiplier=mechanism.multiplier(0),
-            curve=curve,
-        )
-    torch.save(setup.evaluated.state_dict(), out / "model.pt")
-    folder.write_json("results.json", outcome.__dict__)
-    folder.write_json("split.json", dict(setup.parts.record))
-    reporter.finish(outcome)
+            if first:
+                folder.save_checkpoint(run.state())
+        if private.steps_left:
+            raise Stopped(_how_to_go_on(run, out))
+        outcome = run.outcome()
+    if first:
+        folder.finish(outcome.__dict__, setup.evaluated.state_dict())
     return outcome
 
 
 def evaluation_interval(steps: int) -> int:
     """About twenty points on the curve: each asks the accountant and goes through the test part."""
     return max(1, steps // 20)
+
+
+def _how_to_go_on(run: Run, out: Path) -> str:
+    config, private = run.setup.config, run.private
+    spent = private.epsilon(config.privacy.delta, spent=True) if private.step else 0.0
+    return (
+        f"Stopped after {private.step} of {run.setup.batches.steps} steps, ε = {spent:.4f} spent. "
+        f"Go on with --resume --out {out}."
+    )
 
 
 def main() -> None:
@@ -226,10 +224,16 @@ def main() -> None:
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--set", action="append", default=[], dest="changes", metavar="SECTION.KEY=VALUE")
     args = parser.parse_args()
-    outcome = train(
-        load_config(args.config, args.changes), args.out, resume=args.resume, data_dir=args.data_dir
-    )
-    print(f"{outcome.method}: accuracy {outcome.accuracy:.4f} at epsilon {outcome.epsilon:.4f}")
+    reducer: Reducer | None = None
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # torchrun says so
+        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+        reducer = qg.distributed.AllReduce()
+    config = load_config(args.config, args.changes)
+    outcome = train(config, args.out, resume=args.resume, data_dir=args.data_dir, reducer=reducer)
+    if reducer is None or reducer.rank == 0:
+        print(f"{outcome.method}: accuracy {outcome.accuracy:.4f} at epsilon {outcome.epsilon:.4f}")
+    if reducer is not None:
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ def embedded_source() -> Source:
         train=Examples(arrays["private_x"], arrays["private_y"].astype(np.int64)),
         test=Examples(arrays["test_x"], arrays["test_y"].astype(np.int64)),
         public_inputs=arrays["public_x"],
+        public_labels=arrays["public_y"].astype(np.int64),
         num_classes=10,
         normalisation=MNIST_CONSTANTS,
         notes="class-balanced subset of Fashion-MNIST (Zalando SE, MIT licence)",
@@ -31,5 +32,5 @@ def embedded_source() -> Source:
 
 
 def embedded() -> Parts:
-    """12,000 private, 200 unlabelled public and 2,000 test images of Fashion-MNIST, always the same."""
+    """12,000 private, 200 public (without labels) and 2,000 test images of Fashion-MNIST, always the same."""
     return assemble(embedded_source(), Choice(), {"data": "embedded"})

@@ -1,0 +1,102 @@
+"""What a comparison found: one row per method and budget, over its seeds."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from quietgrad.lab.errors import LabError
+from quietgrad.lab.files import read_json
+
+NON_PRIVATE, PUBLIC_ONLY = "non-private", "public only"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method at one budget, over its seeds.
+
+    Args:
+        target: the ε asked for; inf for "non-private", 0 for "public only".
+        std: over the seeds, 0 for one.
+        epsilon: the largest of the runs'.
+    """
+
+    method: str
+    target: float
+    accuracy: float
+    std: float
+    epsilon: float
+    seconds: float
+    memory_mb: float
+    noise_to_signal: float | None
+    runs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All rows, and what making them would have cost if the data were private."""
+
+    epsilons: tuple[float, ...]
+    delta: float
+    total_epsilon: float
+    rows: tuple[Row, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        single = self.epsilons[0] if len(self.epsilons) == 1 else None
+        return {
+            "epsilon": single,
+            "epsilons": self.epsilons,
+            "delta": self.delta,
+            "total_epsilon": self.total_epsilon,
+            "results": [asdict(row) for row in self.rows],
+        }
+
+    @classmethod
+    def read(cls, folder: Path) -> Comparison:
+        """What `compare` wrote into the folder."""
+        stored = read_json(folder / "results.json")
+        try:
+            rows = tuple(_row_from(row) for row in stored["results"])
+            return cls(tuple(stored["epsilons"]), stored["delta"], or_infinite(stored["total_epsilon"]), rows)
+        except (KeyError, TypeError):
+            raise LabError(
+                f"{folder / 'results.json'} is not of a comparison. Make it with quietgrad compare."
+            ) from None
+
+
+def row_of(label: str, target: float, runs: Sequence[str], results: Sequence[dict[str, Any]]) -> Row:
+    """Runs that differ in the seed only, put together.
+
+    Args:
+        label: how the table calls them.
+        target: the ε they were asked to keep.
+        runs: the names of their folders.
+        results: what each of them wrote.
+    """
+    accuracies = [result["accuracy"] for result in results]
+    ratios = [result["noise_to_signal"] for result in results if result["noise_to_signal"] is not None]
+    return Row(
+        method=label,
+        target=target,
+        accuracy=statistics.mean(accuracies),
+        std=statistics.stdev(accuracies) if len(results) > 1 else 0.0,
+        epsilon=max(or_infinite(result["epsilon"]) for result in results),
+        seconds=statistics.mean(result["seconds"] for result in results),
+        memory_mb=max(result["memory_mb"] for result in results),
+        noise_to_signal=statistics.mean(ratios) if ratios and label != NON_PRIVATE else None,
+        runs=tuple(runs),
+    )
+
+
+def or_infinite(value: float | None) -> float:
+    """JSON has no infinity: a run without noise has ε = null there."""
+    return math.inf if value is None else value
+
+
+def _row_from(stored: dict[str, Any]) -> Row:
+    infinite = {key: or_infinite(stored[key]) for key in ("target", "epsilon")}
+    return Row(**{**stored, **infinite, "runs": tuple(stored["runs"])})

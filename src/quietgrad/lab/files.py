@@ -1,0 +1,59 @@
+"""Files that are whole or absent, whatever happens while they are written."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+from quietgrad.lab.errors import LabError
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Replace the file in one step, on disk before the old one is gone."""
+    part = path.with_name(f"{path.name}.part")
+    try:
+        with part.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise LabError(
+            f"Cannot write {path}: {error.strerror or error}. Free space or correct the folder, then go on with "
+            "--resume or give another --out."
+        ) from None
+
+
+def make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise LabError(f"{path} is or lies under a file. Give a folder with --out.") from None
+    except OSError as error:
+        raise LabError(f"Cannot make the folder {path}: {error.strerror}. Give another --out.") from None
+
+
+def to_json(content: Any) -> str:
+    """Strict JSON: what is not finite becomes null (the ε of a run without noise)."""
+    return json.dumps(_finite(content), indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise LabError(
+            f"{path} cannot be read ({type(error).__name__}). Make the run or report it comes from again."
+        ) from None
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,117 @@
+"""The article about a comparison: the leaderboard, then the guarantee of its runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from quietgrad.lab import plots
+from quietgrad.lab.comparison import Comparison
+from quietgrad.lab.facts import RunFacts, read_run
+from quietgrad.lab.leaderboard import TITLES, budget, cells
+from quietgrad.lab.report.html import cards, figure, paragraph, section, table, text
+from quietgrad.lab.report.run import audits, guarantee, provenance, standing
+
+
+def comparison_article(folder: Path) -> str:
+    """All sections about a comparison."""
+    made = Comparison.read(folder)
+    names = [name for row in made.rows for name in row.runs]
+    runs = {name: read_run(folder / name) for name in names}
+    private = [name for row in made.rows if not plots.is_end(row) for name in row.runs]
+    shown = runs[private[0]]
+    parts = [
+        _head(folder, made, shown),
+        _leaderboard(made),
+        _against_epsilon(made),
+        _curves(made, runs),
+        _noise(made),
+        audits(list(runs.values())),
+        _ledgers(runs),
+        f"<h2>The guarantee, for the run {text(shown.path.name)}</h2>",
+        paragraph(
+            "The other private runs differ in method, budget and seed; their configs lie beside their ledgers."
+        ),
+        guarantee(shown),
+        provenance(shown),
+    ]
+    return f"<article>{''.join(parts)}</article>"
+
+
+def _head(folder: Path, made: Comparison, shown: RunFacts) -> str:
+    best = max(
+        (row for row in made.rows if not plots.is_end(row)), key=lambda row: (row.accuracy, -row.target)
+    )
+    budgets = ", ".join(f"{value:g}" for value in made.epsilons)
+    config = shown.config
+    lead = (
+        f"{config.model.name} on {config.data.name}, {shown.records:,} private records, folder {folder.name}"
+    )
+    return f'<h1>Methods at equal ε</h1><p class="lead">{text(lead)}</p>' + cards(
+        {
+            "ε of each run": (budgets, f"at δ = {made.delta:g}"),
+            "best method": (best.method, f"{100 * best.accuracy:.1f}% at ε = {best.target:g}"),
+            "steps": (f"{shown.planned:,}", f"{shown.rate * shown.records:.0f} records each on average"),
+            "ε of all runs together": (budget(made.total_epsilon), "if the data were private"),
+        }
+    )
+
+
+def _leaderboard(made: Comparison) -> str:
+    drawn = plots.leaderboard_bars(made.rows)
+    runs = max((len(row.runs) for row in made.rows), default=1)
+    seeds = f"mean of {runs} seeds" if runs > 1 else "one seed: differences below about one point mean little"
+    note = (
+        "Every method has its own learning rate from the presets. Choosing the best of these runs on private data "
+        f"would cost ε = {budget(made.total_epsilon)}, not the ε of one run."
+    )
+    return section(
+        "Leaderboard",
+        figure(drawn, f"Accuracy on the test part, {seeds}; the ends in grey."),
+        table(TITLES, [cells(row) for row in made.rows]),
+        paragraph(note),
+    )
+
+
+def _against_epsilon(made: Comparison) -> str:
+    if len(made.epsilons) < 2:
+        return ""
+    drawn = plots.accuracy_against_epsilon(made.rows)
+    return section("Accuracy against ε", figure(drawn, "Bars: one standard deviation over the seeds."))
+
+
+def _curves(made: Comparison, runs: dict[str, RunFacts]) -> str:
+    """One run of each method at the largest budget; more lines could not be told apart."""
+    largest = max(made.epsilons)
+    named = {row.method: runs[row.runs[0]].curve for row in made.rows if row.runs and row.target >= largest}
+    drawn = plots.curves({name: curve for name, curve in named.items() if curve})
+    return section("Training", figure(drawn, f"First seed, ε = {largest:g}, and the non-private end."))
+
+
+def _noise(made: Comparison) -> str:
+    smallest = min(made.epsilons)
+    ratios = {row.method: row.noise_to_signal for row in made.rows if row.target == smallest}
+    known = {name: value for name, value in ratios.items() if value is not None}
+    if not known:
+        return ""
+    note = (
+        "Length of the noise over length of the signal in the gradient that the optimizer gets, over the whole "
+        "training; estimated from the releases alone (two successive releases share the signal but not the noise)."
+    )
+    drawn = plots.noise_bars(known)
+    return section("Noise to signal", figure(drawn, f"At ε = {smallest:g}."), paragraph(note))
+
+
+def _ledgers(runs: dict[str, RunFacts]) -> str:
+    rows = [
+        (
+            name,
+            f"{run.ledger.count:,} of {run.planned:,}",
+            budget(run.epsilon),
+            budget(run.spent),
+            standing(run)[0],
+            run.ledger.head[:12],
+        )
+        for name, run in runs.items()
+    ]
+    titles = ("run", "releases", "ε of the plan", "ε recorded", "status", "last hash")
+    return section("Ledgers", table(titles, rows))

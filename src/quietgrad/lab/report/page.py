@@ -1,0 +1,34 @@
+"""Puts articles on one page and writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from quietgrad.lab.errors import LabError
+from quietgrad.lab.facts import read_run
+from quietgrad.lab.files import write_whole
+from quietgrad.lab.report.comparison import comparison_article
+from quietgrad.lab.report.html import document
+from quietgrad.lab.report.run import run_article
+from quietgrad.lab.report.style import STYLE
+from quietgrad.lab.run_folder import RunFolder
+
+
+def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
+    """One page about all the folders; `report.html` in the first one unless `out` says where."""
+    articles = [_article(folder) for folder in folders]
+    page = out or folders[0] / "report.html"
+    title = "quietgrad: " + ", ".join(folder.name for folder in folders)
+    write_whole(page, document(title, STYLE, "".join(articles)).encode())
+    return page
+
+
+def _article(folder: Path) -> str:
+    if RunFolder(folder).exists:
+        return run_article(read_run(folder))
+    if (folder / "results.json").exists():
+        return comparison_article(folder)
+    raise LabError(
+        f"{folder} is neither a run nor a comparison. Give a folder that quietgrad train or compare made."
+    )

@@ -1,0 +1,161 @@
+"""The article about one run: the guarantee first, then what came of it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from quietgrad.lab import plots, toml
+from quietgrad.lab.facts import RunFacts
+from quietgrad.lab.leaderboard import budget
+from quietgrad.lab.report import words
+from quietgrad.lab.report.html import (
+    badge,
+    bullets,
+    cards,
+    facts,
+    figure,
+    folded,
+    paragraph,
+    preformatted,
+    section,
+    table,
+    text,
+)
+
+
+def run_article(run: RunFacts) -> str:
+    """All sections about a run."""
+    parts = [_head(run), guarantee(run), _results(run), noise(run), audits([run]), provenance(run)]
+    return f"<article>{''.join(parts)}</article>"
+
+
+def guarantee(run: RunFacts) -> str:
+    """What is protected, how, and what is not."""
+    return "".join(
+        [
+            section("What is protected", bullets(words.protected(run))),
+            section("What (ε, δ) mean here", *[paragraph(line) for line in words.meaning(run)]),
+            section("How the guarantee is made", facts(words.setting(run)), _mechanism(run)),
+            section("What it assumes", bullets(words.assumptions(run))),
+            section("What ε does not cover", bullets(words.not_covered(run))),
+        ]
+    )
+
+
+def standing(run: RunFacts) -> tuple[str, bool]:
+    """Whether ε describes what lies in the folder, in words, and whether that is good."""
+    if math.isinf(run.epsilon):
+        return "not private: no noise", False
+    if run.results is None:
+        return f"unfinished: {run.ledger.count} of {run.planned} steps", False
+    return ("covered by ε", True) if run.results["covered"] else ("NOT covered by ε", False)
+
+
+def _head(run: RunFacts) -> str:
+    config = run.config
+    title = f"<h1>{text(config.method.name)} on {text(config.data.name)}</h1>"
+    said, good = standing(run)
+    lead = f'<p class="lead">{text(config.model.name)}, run folder {text(run.path.name)} · {badge(said, good=good)}</p>'
+    done = run.results
+    accuracy = (
+        ("–", "the run is not finished") if done is None else (f"{done['accuracy']:.1%}", "on test data")
+    )
+    return (
+        title
+        + lead
+        + cards(
+            {
+                "ε": (budget(run.epsilon), f"at δ = {config.privacy.delta:g}, whole plan"),
+                "private records": (f"{run.records:,}", f"{run.planned:,} steps"),
+                "noise multiplier σ": (_multiplier(run), "noise std / sensitivity, per step"),
+                "accuracy": accuracy,
+            }
+        )
+    )
+
+
+def _multiplier(run: RunFacts) -> str:
+    return "–" if run.results is None else f"{run.results['noise_multiplier']:.4g}"
+
+
+def _mechanism(run: RunFacts) -> str:
+    content = table(("parameter", "value"), words.mechanism_rows(run))
+    return folded(f"Mechanism “{run.mechanism['name']}” with all its parameters", content)
+
+
+def _results(run: RunFacts) -> str:
+    if not run.curve:
+        return ""
+    drawn = plots.curves({run.config.method.name: run.curve})
+    return section("Training", figure(drawn, "Accuracy on the test part and ε spent, over the steps."))
+
+
+def noise(run: RunFacts) -> str:
+    """The releases of a step, and how loud their noise is."""
+    if run.results is None:
+        return ""
+    rows = [
+        (
+            release["representation"],
+            f"{release['dimension']:,}",
+            f"{release['share']:.3g}",
+            f"{release['sensitivity']:g}",
+            f"{release['std']:.4g}",
+            f"{release['noise_norm']:.4g}",
+        )
+        for release in run.results["releases"]
+    ]
+    titles = ("release", "dimension", "share", "sensitivity", "noise std", "noise length")
+    ratio = run.results["noise_to_signal"]
+    said = (
+        "Noise over signal in the update could not be told from the releases."
+        if ratio is None
+        else f"Noise over signal in the update: {ratio:.2f}, estimated from successive releases, which costs nothing."
+    )
+    return section("Noise", table(titles, rows), paragraph(said))
+
+
+def audits(runs: list[RunFacts]) -> str:
+    """Attacks, if any were made."""
+    rows = [_audit_row(run.path.name, audit) for run in runs for audit in run.audits]
+    if not rows:
+        return ""
+    titles = ("run", "attack", "claimed ε", "measured ε ≥", "confidence", "verdict")
+    note = paragraph("An attack shows that ε is at least the measured bound; a small bound proves nothing.")
+    return section("Audit", table(titles, rows), note)
+
+
+def _audit_row(name: str, audit: dict[str, Any]) -> tuple[str, ...]:
+    keys = ("attack", "claimed", "lower_bound", "confidence", "verdict")
+    return (name, *(_short(audit.get(key, "–")) for key in keys))
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def provenance(run: RunFacts) -> str:
+    """Ledger, data, versions, seeds, config."""
+    ledger = run.ledger
+    replayed = ledger.count - run.results["steps"] if run.results is not None else 0
+    summary = {
+        "releases": f"{ledger.count:,} recorded of {run.planned:,} planned"
+        + (f", {replayed} of them replayed after a crash" if replayed > 0 else ""),
+        "ε of the plan": budget(run.epsilon),
+        "ε of what is recorded": budget(run.spent),
+        "last hash": ledger.head,
+    }
+    split = {key: value for key, value in run.split.items() if value not in ("", None)}
+    return (
+        section(
+            "Ledger",
+            facts(summary),
+            paragraph(
+                "Each release was on disk before it was visible; the hash chain was checked for this report."
+            ),
+        )
+        + section("Data", facts(split))
+        + section("Versions and seeds", facts(run.versions), paragraph(words.seed_policy(run)))
+        + section("Config", folded("The resolved config", preformatted(toml.dumps(run.config.plain()))))
+    )

@@ -1,0 +1,129 @@
+"""What a guarantee means and rests on, in words that a privacy officer can check."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from quietgrad.lab.facts import RunFacts
+from quietgrad.lab.leaderboard import budget
+
+
+def protected(run: RunFacts) -> list[str]:
+    """What is protected, and from whom."""
+    labels = "with" if run.split.get("public_labels") else "without"
+    return [
+        f"Each of the {run.records:,} private records (its inputs and its label): whether it was used at all, and what "
+        "it says. One record is one row of the data set; who has several rows is protected less, ε grows with their "
+        "number.",
+        "Against anybody who sees everything that left the training: the final model, every checkpoint, every update "
+        "of every step, and who may know all the other records.",
+        f"Not protected: the {run.split.get('public', 0):,} public examples ({labels} labels) and the "
+        f"{run.split.get('test', 0):,} test examples.",
+    ]
+
+
+def meaning(run: RunFacts) -> list[str]:
+    """ε and δ in words."""
+    delta = run.config.privacy.delta
+    if math.isinf(run.epsilon):
+        return ["ε is infinite: this run added no noise. It protects nobody and is here for comparison only."]
+    factor = math.exp(min(run.epsilon, 700))
+    guess = 50 * (1 + run.advantage)
+    return [
+        f"(ε, δ) = ({budget(run.epsilon)}, {delta:g}). Take any conclusion that somebody could draw from the released "
+        "model. "
+        f"Its probability changes by a factor of at most e^ε = {factor:.3g} when any one record is left out, except "
+        f"with probability δ = {delta:g}.",
+        f"Seen from an attacker who tosses a fair coin about a record's presence and then guesses: right in at most "
+        f"{guess:.1f}% of the cases, whatever the attack (50% is blind guessing).",
+    ]
+
+
+def setting(run: RunFacts) -> dict[str, str]:
+    """Neighbours, sampling, accountant."""
+    phases = "; ".join(
+        f"{phase.count} steps of {phase.event} at rate {phase.rate:.4g}"
+        for phase in (run.ledger.plan or ())[:4]
+    )
+    more = len(run.ledger.plan or ()) - 4
+    return {
+        "neighbours": f"one record replaced by nothing (zero-out); the number of records N = {run.records:,} is public",
+        "sampling": f"Poisson: each step draws each record on its own with probability {run.rate:.5g}, "
+        f"{run.rate * run.records:.4g} records on average; drawn with operating-system entropy",
+        "accountant": "the smaller of two upper bounds: privacy loss distributions (numerical composition, rounded "
+        "towards more loss) and Rényi differential privacy",
+        "plan": phases + (f"; and {more} more phases" if more > 0 else ""),
+        "δ": f"{run.config.privacy.delta:g}, against 1/N = {1 / run.records:.2g}",
+    }
+
+
+def assumptions(run: RunFacts) -> list[str]:
+    """What has to be true for the guarantee to hold."""
+    split = run.split
+    public = split.get("public", 0)
+    said = [
+        "Public means public: N, the number of classes, the model, all settings of the config and the test data were "
+        "not chosen by looking at the private records.",
+        f"Inputs are scaled by fixed constants: {split.get('normalisation', 'none')}.",
+        "The machine that trains is trusted; the guarantee is about what leaves it.",
+        "Noise is drawn in floating point from a generator keyed by the operating system; the clip keeps a margin for "
+        "rounding. For exact discrete noise use the hardened source.",
+    ]
+    if public:
+        said.insert(
+            0,
+            f"Public data: {public:,} examples ({split.get('public_origin', 'origin unknown')}) may enter the method "
+            "freely. ε says nothing about the people behind them: they must have agreed, or the data must be open.",
+        )
+    if run.config.training.warm_start == "public":
+        said.insert(1, "The model was first trained on the labelled public examples.")
+    if run.config.data.features != "none":
+        said.append("Features come from fixed filters that no record has influenced.")
+    return said
+
+
+def not_covered(run: RunFacts) -> list[str]:
+    """What ε does not say about this run."""
+    covered = run.results is None or run.results["covered"]
+    said = [
+        "Tuning: ε is of this one run. Every other run on the same records, such as trying learning rates or methods, "
+        "costs as much again; quietgrad compare prints the sum.",
+        "Test accuracy: it was measured on test examples that are taken as public, at about twenty points of training, "
+        "and tells about them freely.",
+        "Facts about the population: that the model works at all may reveal what is true of everybody.",
+        "Time, memory and this report's seconds were not protected against somebody who watches the machine.",
+        "Stopping early because of what was seen does not save privacy: ε is of the whole plan.",
+    ]
+    if covered:
+        said.append("Research mode was off: no observer read private gradients.")
+    else:
+        said.insert(
+            0,
+            "THIS RUN IS NOT COVERED: research observers, fixed noise or replayed draws were on. Do not release it.",
+        )
+    return said
+
+
+def seed_policy(run: RunFacts) -> str:
+    return (
+        f"training.seed = {run.config.training.seed} and data.seed = {run.config.data.seed} fix initial weights, views "
+        "and the split into parts. Noise and batches come from the operating system's entropy, are not stored and "
+        "differ in every run: a run cannot be repeated to the bit, and must not be."
+    )
+
+
+def mechanism_rows(run: RunFacts) -> list[tuple[str, str]]:
+    """The parameters of the mechanism as the ledger keeps them, nested names joined by dots."""
+    return list(_flat(run.mechanism))
+
+
+def _flat(value: Any, name: str = "") -> list[tuple[str, str]]:
+    if isinstance(value, dict):
+        pairs = [
+            pair for key, item in value.items() for pair in _flat(item, f"{name}.{key}" if name else key)
+        ]
+        return [pair for pair in pairs if pair[1] != ""]
+    if isinstance(value, list):
+        return [pair for number, item in enumerate(value) for pair in _flat(item, f"{name}[{number}]")]
+    return [(name, "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value))]
