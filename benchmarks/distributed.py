@@ -32,7 +32,7 @@ from quietgrad.mechanism import Mechanism
 from quietgrad.reduction import Reducer
 
 CLASSES, SHAPE, PUBLIC = 10, (3, 32, 32), 64
-STEPS = 200
+STEPS = 100
 """Steps of the plan; a benchmark takes fewer."""
 
 Rows = dict[str, dict[str, float]]
@@ -43,23 +43,23 @@ def public_losses(model: nn.Module) -> Tensor:
     return F.cross_entropy(model(x), torch.randint(CLASSES, (PUBLIC,)), reduction="none")
 
 
-def mechanisms(model: nn.Module, batches: qg.PoissonBatches) -> dict[str, Mechanism]:
-    """Each method in a setting of its paper's kind; how many numbers are sent depends on nothing else."""
-    methods, freeze = qg.methods, qg.methods.random_freeze(freeze=0.9)
-    gaussian = {
-        "dp_sgd": methods.dp_sgd(),
-        "gep (k=50)": methods.gep(public_losses, rank=50),
-        "biased_gep (k=50)": methods.biased_gep(public_losses, rank=50),
-        "rgp (r=4)": methods.rgp(rank=4),
-        "pdp_sgd (k=50)": methods.pdp_sgd(public_losses, rank=50),
-        "random_freeze (90%)": freeze,
-        "random_k (10%)": methods.random_k(keep=0.1),
-        "top_groups (90%)": methods.top_groups(freeze=0.9),
-        "gep + freeze (90%)": methods.gep(public_losses, rank=50) @ freeze.releases[0].representation,
-    }
-    built = {name: mechanism.with_noise(1.0) for name, mechanism in gaussian.items()}
-    built["gip (10%)"] = methods.gip(model, batches, epsilon=8.0, delta=1e-5).with_noise(1.0)
-    return built
+Build = Callable[[nn.Module, qg.PoissonBatches], Mechanism]
+FREEZE = qg.methods.random_freeze(freeze=0.9)
+METHODS: dict[str, Build] = {
+    "dp_sgd": lambda *_: qg.methods.dp_sgd(),
+    "gep (k=50)": lambda *_: qg.methods.gep(public_losses, rank=50),
+    "biased_gep (k=50)": lambda *_: qg.methods.biased_gep(public_losses, rank=50),
+    "rgp (r=4)": lambda *_: qg.methods.rgp(rank=4),
+    "pdp_sgd (k=50)": lambda *_: qg.methods.pdp_sgd(public_losses, rank=50),
+    "random_freeze (90%)": lambda *_: FREEZE,
+    "random_k (10%)": lambda *_: qg.methods.random_k(keep=0.1),
+    "top_groups (90%)": lambda *_: qg.methods.top_groups(freeze=0.9),
+    "gep @ freeze (90%)": lambda *_: (
+        qg.methods.gep(public_losses, rank=50) @ FREEZE.releases[0].representation
+    ),
+    "gip (10%)": lambda model, batches: qg.methods.gip(model, batches, epsilon=8.0, delta=1e-5),
+}
+"""Each method in a setting of its paper's kind; how many numbers are sent depends on nothing else."""
 
 
 class Run:
@@ -70,7 +70,7 @@ class Run:
         self.model = build("resnet20", SHAPE, CLASSES)
         data = TensorDataset(torch.randn(records, *SHAPE), torch.randint(CLASSES, (records,)))
         self.batches = qg.PoissonBatches(data, rate=1.0, steps=STEPS)
-        mechanism = mechanisms(self.model, self.batches)[name]
+        mechanism = METHODS[name](self.model, self.batches).with_noise(1.0)
         self.private = qg.Privatizer(self.model, mechanism, self.batches, reducer=reducer)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3)
         self._drawn = iter(self.batches)
@@ -82,11 +82,11 @@ class Run:
         self.optimizer.step()
 
 
-def count_bytes(names: list[str]) -> dict[str, float]:
+def count_bytes() -> dict[str, float]:
     """Bytes that one rank puts into the group in a step of each method."""
     reducer = qg.distributed.AllReduce()
     found = {}
-    for name in names:
+    for name in METHODS:
         before = reducer.bytes_reduced
         Run(name, 4, reducer).step()
         found[name] = float(reducer.bytes_reduced - before)
@@ -145,10 +145,7 @@ def _enter(
 
 def sent(world: int) -> Rows:
     """Bytes per step and method."""
-    probe = build("resnet20", SHAPE, CLASSES)
-    data = TensorDataset(torch.zeros(4, 1))
-    names = mechanisms(probe, qg.PoissonBatches(data, rate=1.0, steps=STEPS))
-    found: dict[str, float] = launch(world, count_bytes, list(names))[0]
+    found: dict[str, float] = launch(world, count_bytes)[0]
     return {name: {"bytes": count, "of_dp_sgd": count / found["dp_sgd"]} for name, count in found.items()}
 
 
