@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -38,3 +39,15 @@ def test_the_documented_loop_runs_under_torchrun(tmp_path: Path) -> None:
     epsilon = float(printed.split("epsilon")[1])
     assert 2.9 < epsilon <= 3.0
     assert len((tmp_path / "ledger.jsonl").read_text().splitlines()) == 1 + 20
+
+
+@pytest.mark.slow
+def test_a_config_trains_on_two_ranks(tmp_path: Path) -> None:
+    config = ROOT / "configs" / "dp_sgd_embedded_eps2.toml"
+    small = ["--set", "training.epochs=0.5", "--set", "data.private=2000", "--set", "data.test=200"]
+    printed = torchrun("-m", "quietgrad.lab.train", str(config), "--out", "run", *small, folder=tmp_path)
+    assert printed.count("accuracy") == 1  # one rank speaks
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert results["covered"]
+    assert 1.9 < results["epsilon"] <= 2.0
+    assert len((tmp_path / "run" / "ledger.jsonl").read_text().splitlines()) == 1 + results["steps"]

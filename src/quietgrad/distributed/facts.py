@@ -106,8 +106,7 @@ def _probe(parameters: Mapping[str, Tensor]) -> BlockwiseGrads:
     first = next(iter(parameters.values()))
     parts = _pattern(sum(sizes), first.dtype, first.device).split(sizes)
     blocks: Blocks = {
-        name: part.view(1, *p.shape).to(p.dtype)
-        for (name, p), part in zip(parameters.items(), parts, strict=True)
+        name: part.view(1, *p.shape).to(p) for (name, p), part in zip(parameters.items(), parts, strict=True)
     }
     return BlockwiseGrads({name: DenseGrad(block) for name, block in blocks.items()}, 1)
 
