@@ -3,7 +3,7 @@
 The names in the order of a private step: draw batches, choose and calibrate a mechanism, make gradients private.
 """
 
-from quietgrad import distributed, methods
+from quietgrad import distributed, methods, rules, schedules
 from quietgrad.accounting.calibrate import calibrate
 from quietgrad.clipping import AutomaticClip, FlatClip, PerGroupClip
 from quietgrad.fix import fix
@@ -34,6 +34,8 @@ __all__ = [
     "distributed",
     "fix",
     "methods",
+    "rules",
+    "schedules",
     "then",
     "within",
 ]
