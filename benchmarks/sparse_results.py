@@ -31,11 +31,11 @@ from quietgrad.diagnostics.sparse import CapturedEnergy, CosineSimilarity, Energ
 from quietgrad.lab.data import Parts, load
 from quietgrad.lab.models import build
 from quietgrad.mechanism import Mechanism
+from quietgrad.noise_selection import SelectedGaussian
 from quietgrad.representations.base import Representation
 from quietgrad.representations.mask import RandomMask
 from quietgrad.representations.top_groups import TopGroups
 from quietgrad.schedules import Cooling, Exponential, Piecewise
-from quietgrad.selection import Grouping
 
 DELTA, RECORDS, BATCH, EPOCHS, AVERAGING = 1e-5, 10_000, 250, 12, 0.98
 STEPS, RATE = EPOCHS * RECORDS // BATCH, BATCH / RECORDS
@@ -209,33 +209,37 @@ def _row(runs: list[Result]) -> str:
     )
 
 
-def captured(epsilon: float, lr: float, folder: str | None) -> list[EnergyReport]:
+def captured(epsilon: float, lr: float, folder: str | None) -> dict[str, list[EnergyReport]]:
     """Choosers of 10% along one DP-SGD run (research mode: not covered by ε)."""
     parts = parts_of(folder)
     torch.manual_seed(0)
     model = make_model("tanh_cnn", parts)
     size = sum(p.numel() for p in model.parameters())
-    mechanism = calibrated("dp_sgd", size, epsilon)
-    gip = qg.methods.gip(size, Plan(), epsilon=epsilon, delta=DELTA, keep=0.1)
-    choosers: dict[str, Representation | Selector] = {
+    gip = qg.methods.gip(size, Plan(), epsilon=epsilon, delta=DELTA, keep=0.1).noise
+    assert isinstance(gip, SelectedGaussian)
+    groups = {"channels": TopGroups(0.9, redraw="step"), "groups of 32": TopGroups(0.9, 32, redraw="step")}
+    data_free: dict[str, Representation | Selector] = {
         "random": RandomMask(0.9, redraw="step"),
-        "mallows": Selector(Grouping(coordinates=size, group_size=256), gip.noise.theta, 0.1),  # type: ignore[attr-defined]
-        "top channels": TopGroups(0.9, redraw="step"),
-        "top groups of 8": TopGroups(0.9, group_by=8, redraw="step"),
-        "top coordinates": TopGroups(0.9, group_by=1, redraw="step"),
+        "mallows": Selector(gip.grouping, gip.theta, 0.1),
     }
-    energy, similarity = CapturedEnergy(choosers), CosineSimilarity()
+    watching = {
+        "its own choices": CapturedEnergy({**data_free, **groups}),
+        "all releases": CapturedEnergy(groups, whole_history=True),
+    }
+    similarity = CosineSimilarity()
     batches = qg.PoissonBatches(parts.private, rate=RATE, steps=STEPS, seed=0)
-    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
-    average = AveragedModel(model)
+    mechanism = calibrated("dp_sgd", size, epsilon)
     with qg.Privatizer(model, mechanism, batches, noise_source=qg.SeededSource(0), research=True) as private:
-        private.watch(energy)
-        private.watch(similarity)
-        private_steps(model, private, batches, optimizer, average)
+        for observer in (*watching.values(), similarity):
+            private.watch(observer)
+        private_steps(
+            model, private, batches, torch.optim.SGD(model.parameters(), lr=lr), AveragedModel(model)
+        )
     cosine = statistics.mean(similarity.values)
-    print(f"DP-SGD, ε={epsilon:g}, lr={lr:g}: mean cosine of release and gradient {cosine:.3f}")
-    print(f"Mallows θ={gip.noise.theta:.2e}")  # type: ignore[attr-defined]
-    return energy.reports
+    print(
+        f"DP-SGD, ε={epsilon:g}, lr={lr:g}, θ={gip.theta:.2e}; mean cosine of release and gradient {cosine:.3f}"
+    )
+    return {name: observer.reports for name, observer in watching.items()}
 
 
 def print_captured(reports: list[EnergyReport], skip: int = 40) -> None:
@@ -266,7 +270,9 @@ def main() -> None:
     torch.set_num_threads(1)
     if options.experiment == "captured":
         for epsilon in options.epsilons or [2.0]:
-            print_captured(captured(epsilon, options.rates[0], options.data_dir))
+            for history, reports in captured(epsilon, options.rates[0], options.data_dir).items():
+                print(f"history of {history}")
+                print_captured(reports)
         return
     large = options.experiment == "large"
     compare(
