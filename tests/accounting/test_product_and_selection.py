@@ -55,6 +55,25 @@ def test_no_subsampling_leaves_the_pair_as_it_is() -> None:
     assert epsilon_at(same, DELTA) == pytest.approx(epsilon_at(pmf, DELTA), rel=1e-6)
 
 
+def test_what_only_one_world_shows_is_kept() -> None:
+    # Loss 0 with mass 0.99; the rest of P is never seen under Q (loss inf) and by symmetry the reverse.
+    both = subsample(LossPmf(step=0.1, lower=0, mass=np.array([0.99]), infinity=0.01), 0.3, 0.1)
+    assert both.remove.infinity == pytest.approx(0.003)
+    assert both.add.infinity >= 0
+    for pmf in (both.remove, both.add):
+        assert pmf.mass.sum() + pmf.infinity == pytest.approx(1)
+
+
+@pytest.mark.parametrize("theta", [1e-13, 2e-11])
+def test_the_papers_own_theta_is_as_good_as_free(theta: float) -> None:
+    selection = MallowsSelection(theta=theta, group_size=256, kept=26, groups=10_672)
+    plain = Gaussian(noise_multiplier=10.12)
+    joint = Joint(gaussian=plain, selections=(selection,))
+    with_it, without = (epsilon([Phase(event=e, rate=0.09, count=875)], DELTA) for e in (joint, plain))
+    assert with_it == pytest.approx(without, rel=2e-4)
+    assert epsilon([Phase(event=selection, rate=0.09, count=875)], DELTA) == 0
+
+
 def mallows(size: int, top: frozenset[int], theta: float) -> dict[frozenset[int], float]:
     """The Mallows model by enumeration: weight exp(-theta |S - S*|_1)."""
     subsets = [frozenset(s) for s in itertools.combinations(range(size), len(top))]

@@ -113,11 +113,13 @@ def subsample(pmf: LossPmf, rate: float, step: float) -> StepLoss:
     if rate == 1:
         full = split(loss, p, step=step, infinity=only)
         return StepLoss(remove=full, add=full)
-    # Where only Q has mass the loss is log(1 - q): one more atom.
-    loss = np.append(_subsampled(loss, rate), math.log1p(-rate))
-    p, q = np.append(p, 0.0), np.append(q, only)
-    remove = split(loss, (1 - rate) * q + rate * p, step=step, infinity=rate * only)
-    return StepLoss(remove=remove, add=split(-loss, q, step=step, infinity=0.0))
+    loss = _subsampled(loss, rate)
+    mixture = (1 - rate) * q + rate * p
+    # Where only Q has mass the loss is log(1 - q), below all others: rounded up to the lowest of them, and in the
+    # mirror to infinity, because an atom that far away would stretch the grid.
+    mixture[0] += (1 - rate) * only
+    remove = split(loss, mixture, step=step, infinity=rate * only)
+    return StepLoss(remove=remove, add=split(-loss, q, step=step, infinity=only))
 
 
 @lru_cache(maxsize=4096)

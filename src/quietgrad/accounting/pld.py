@@ -61,7 +61,7 @@ def pld_epsilon(phases: Iterable[Phase], delta: float, *, tolerance: float = TOL
     if not is_private(runs):
         return PldEpsilon(epsilon=math.inf, converged=True)
     value, converged = _refine(runs, tolerance, lambda step: _epsilon_on(runs, delta, step))
-    return PldEpsilon(epsilon=value, converged=converged)
+    return PldEpsilon(epsilon=value, converged=converged and math.isfinite(value))
 
 
 def pld_delta(phases: Iterable[Phase], epsilon: float) -> float:
