@@ -136,6 +136,7 @@ class Public:
         codec: this step's codec of another representation of the same space, refreshed once and shared.
         observe: tell another representation of the same space what was released.
         inside: the public view inside another representation: its encoded space, public gradients encoded too.
+        since: the step from which on `space` means what it means now; after a new mask, older bases are stale.
     """
 
     parameters: Mapping[str, Tensor]
@@ -148,6 +149,7 @@ class Public:
     codec: Callable[[Representation], Codec]
     observe: Callable[[Representation, Released], None]
     inside: Callable[[Representation], Public]
+    since: int = 0
 
     @property
     def epoch(self) -> int:

@@ -14,6 +14,7 @@ from quietgrad.mechanism import Mechanism
 from quietgrad.representations.coordinates import flat
 from quietgrad.representations.low_rank import LowRank
 from quietgrad.representations.mask import RandomMask
+from quietgrad.schedules import Cooling, Schedule
 from tests.cases.world import losses_of, privatizer, public_losses, records, run, small_net
 
 ROWS = [0, 3, 5, 8, 11]
@@ -129,6 +130,22 @@ def test_gep_with_freeze_returns_the_masked_mean_gradient_without_noise() -> Non
     kept = got != 0
     assert int(kept.sum()) <= round(0.4 * len(got))
     assert torch.allclose(got, sample_gradients().sum(0) * kept / DIVISOR, atol=1e-8)
+
+
+@pytest.mark.parametrize("freeze", [0.5, Cooling(0.5, epochs=2)])
+def test_a_new_mask_makes_an_old_basis_stale(freeze: float | Schedule) -> None:
+    """A basis kept for many steps is of other coordinates after the mask changed: it is made anew, whatever its age."""
+    gep = qg.methods.gep(public_losses, rank=4, clip=1.0, residual_clip=1.0, refresh_every=100)
+    mechanism = (gep @ RandomMask(freeze)).with_noise(1.0)
+    refreshed = []
+    with privatizer(mechanism, [[0, 1]] * 12) as (private, batches, model):
+        for batch in batches:
+            for x, y in batch.split(8):
+                private.backward(losses_of(model, x, y))
+            private.release()
+            states = private._refresher._states.values()
+            refreshed += [state["refreshed"] for state in states if "refreshed" in state]
+    assert refreshed == [0] * 4 + [4] * 4 + [8] * 4
 
 
 def test_pdp_sgd_inside_a_mask_projects_the_kept_coordinates_alone() -> None:

@@ -19,6 +19,9 @@ class Codec(ABC):
     space: Space
     """The blocks it produces."""
 
+    since: int = 0
+    """The step from which on its blocks mean what they mean now."""
+
     @abstractmethod
     def encode(self, grads: PerSampleGrads) -> PerSampleGrads:
         """Map every sample's gradient; row i depends on sample i alone. May be non-linear."""

@@ -12,6 +12,7 @@ from quietgrad.stages import PerSampleGrads, Public, Released
 class ComposedCodec(Codec):
     def __init__(self, outer: Codec, inner: Codec) -> None:
         self.outer, self.inner, self.space = outer, inner, outer.space
+        self.since = max(outer.since, inner.since)
 
     def encode(self, grads: PerSampleGrads) -> PerSampleGrads:
         return self.outer.encode(self.inner.encode(grads))

@@ -35,10 +35,13 @@ class MaskCodec(Codec):
         source: the blocks that are masked.
         kept: per block, sorted positions in its flattened coordinates.
         clip_first: let the clip see the norm of the whole gradient ("clip, then mask").
+        since: the step at which this mask was chosen.
     """
 
-    def __init__(self, source: Space, kept: Mapping[str, Kept], *, clip_first: bool = False) -> None:
-        self.source, self.kept, self.clip_first = source, dict(kept), clip_first
+    def __init__(
+        self, source: Space, kept: Mapping[str, Kept], *, clip_first: bool = False, since: int = 0
+    ) -> None:
+        self.source, self.kept, self.clip_first, self.since = source, dict(kept), clip_first, since
         # A block without kept coordinates vanishes, except from a clip that counts whole norms.
         self.space = {name: torch.Size((len(k),)) for name, k in self.kept.items() if len(k) or clip_first}
 
@@ -86,21 +89,23 @@ class RandomMask(Representation):
             order = torch.randperm(coordinates(public.space), generator=public.generator(MASK_SALT))
             return by_block(order[:keep], public.space)
 
-        return MaskCodec(
-            public.space, redrawn(self.redraw, public, state, choose), clip_first=self.clip_first
-        )
+        return masked(self.redraw, public, state, choose, clip_first=self.clip_first)
 
 
-def redrawn(
-    redraw: Redraw, public: Public, state: State, choose: Callable[[], dict[str, Kept]]
-) -> dict[str, Kept]:
-    """This period's kept coordinates; chosen once and remembered, so that a resumed run goes on with them."""
+def masked(
+    redraw: Redraw,
+    public: Public,
+    state: State,
+    choose: Callable[[], dict[str, Kept]],
+    *,
+    clip_first: bool = False,
+) -> MaskCodec:
+    """This period's mask; chosen once and remembered, so that a resumed run goes on with it."""
     period = public.epoch if redraw == "epoch" else public.step
     if state.get("period") != period:
         state["kept"] = choose()
-        state["period"] = period
-    kept: dict[str, Kept] = state["kept"]
-    return kept
+        state["period"], state["since"] = period, public.step
+    return MaskCodec(public.space, state["kept"], clip_first=clip_first, since=state["since"])
 
 
 def kept_count(freeze: float | Schedule, public: Public) -> int:

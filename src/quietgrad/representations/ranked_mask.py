@@ -9,7 +9,7 @@ from torch import Tensor
 
 from quietgrad.representations.base import Codec, Representation, State
 from quietgrad.representations.coordinates import Positions, by_block, coordinates, flat, is_kept
-from quietgrad.representations.mask import MASK_SALT, MaskCodec, check_freeze, kept_count, redrawn
+from quietgrad.representations.mask import MASK_SALT, MaskCodec, check_freeze, kept_count, masked
 from quietgrad.schedules import Schedule, value_at
 from quietgrad.stages import Public, Released
 
@@ -43,7 +43,7 @@ class RankedMask(Representation):
             state["sums"], state["variance"] = torch.zeros(len(scores)), 0.0
             return by_block(scores.topk(keep).indices, public.space)
 
-        return MaskCodec(public.space, redrawn("epoch", public, state, choose))
+        return masked("epoch", public, state, choose)
 
     def observe(self, public: Public, state: State, released: Released) -> None:
         codec = MaskCodec(public.space, state["kept"])

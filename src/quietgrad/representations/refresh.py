@@ -81,6 +81,8 @@ class Refresher:
             def encoded(public_losses: PublicLosses) -> Iterator[PerSampleGrads]:
                 return (codec.encode(grads) for grads in public.gradients(public_losses))
 
-            inner = replace(public, space=codec.space, gradients=encoded)
+            inner = replace(
+                public, space=codec.space, gradients=encoded, since=max(public.since, codec.since)
+            )
             self._views[number] = self._wired(inner, Site((*site.path, number)))
         return self._views[number]

@@ -28,7 +28,7 @@ from quietgrad.representations.mask import (
     check_freeze,
     check_redraw,
     kept_count,
-    redrawn,
+    masked,
 )
 from quietgrad.schedules import Schedule
 from quietgrad.stages import Public, Released
@@ -79,7 +79,7 @@ class TopGroups(Representation):
             chosen = choose_groups(energy, groups, budget, self.explore, public.generator(MASK_SALT))
             return by_block(groups.members(chosen), public.space)
 
-        return MaskCodec(public.space, redrawn(self.redraw, public, state, choose))
+        return masked(self.redraw, public, state, choose)
 
     def observe(self, public: Public, state: State, released: Released) -> None:
         if GROUP_NORMS in released.blocks:
