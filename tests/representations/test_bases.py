@@ -149,7 +149,7 @@ def test_eigenvectors_are_numpys(monkeypatch: Any, chunk: int, kept: bool) -> No
     rows = decaying_rows(14)
     matrix = PublicMatrix(public_view(rows, chunk=chunk), losses)
     assert np.allclose(gram_matrices(matrix, ONE)["part0"].numpy(), rows.numpy() @ rows.numpy().T)
-    basis = gram_eigenvectors(matrix, SPACE, ONE, {"part0": 5}).groups["part0"].rows.numpy()
+    basis = gram_eigenvectors(matrix, SPACE, ONE, {"part0": 5}, like=rows).groups["part0"].rows.numpy()
     expected = numpy_top_directions(rows.numpy(), 5)
     assert same_span(basis, expected) < 1e-8
     assert np.allclose(np.abs(np.sum(basis * expected, 1)), 1)  # strongest first
@@ -158,7 +158,9 @@ def test_eigenvectors_are_numpys(monkeypatch: Any, chunk: int, kept: bool) -> No
 def test_groups_have_bases_of_their_own() -> None:
     rows = decaying_rows(14)
     groups = partition(SPACE, "modules")
-    basis = gram_eigenvectors(PublicMatrix(public_view(rows), losses), SPACE, groups, {"a": 4, "b": 3})
+    basis = gram_eigenvectors(
+        PublicMatrix(public_view(rows), losses), SPACE, groups, {"a": 4, "b": 3}, like=rows
+    )
     first, second = rows.numpy()[:, :25], rows.numpy()[:, 25:]
     assert same_span(basis.groups["a"].rows.numpy(), numpy_top_directions(first, 4)) < 1e-8
     assert same_span(basis.groups["b"].rows.numpy(), numpy_top_directions(second, 3)) < 1e-8
@@ -193,7 +195,7 @@ def test_a_rank_deficient_public_matrix_lowers_the_rank_and_says_so() -> None:
 def test_public_rows_that_are_not_finite_are_left_out() -> None:
     rows = decaying_rows(12)
     broken = torch.cat([rows, torch.full((2, SIZE), torch.nan, dtype=torch.float64)])
-    basis = gram_eigenvectors(PublicMatrix(public_view(broken), losses), SPACE, ONE, {"part0": 5})
+    basis = gram_eigenvectors(PublicMatrix(public_view(broken), losses), SPACE, ONE, {"part0": 5}, like=rows)
     assert same_span(basis.groups["part0"].rows.numpy(), numpy_top_directions(rows.numpy(), 5)) < 1e-8
 
 
@@ -201,7 +203,9 @@ def test_rank_above_the_number_of_public_gradients_is_refused() -> None:
     with pytest.raises(ValueError, match="rank <= 8, the number of public gradients, got 9"):
         power(public_view(decaying_rows(8)), rank=9)
     with pytest.raises(ValueError, match="rank <= 8"):
-        gram_eigenvectors(PublicMatrix(public_view(decaying_rows(8)), losses), SPACE, ONE, {"part0": 9})
+        gram_eigenvectors(
+            PublicMatrix(public_view(decaying_rows(8)), losses), SPACE, ONE, {"part0": 9}, like=torch.zeros(1)
+        )
 
 
 def test_public_losses_that_change_within_a_step_are_refused(monkeypatch: Any) -> None:

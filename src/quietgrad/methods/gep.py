@@ -38,6 +38,7 @@ def gep(
     groups: Groups = 1,
     refresh_every: int = 1,
     power_iterations: int = 1,
+    shrink_residual: bool = True,
 ) -> Mechanism:
     """Release a low-dimensional embedding and, separately, the small residual that it misses.
 
@@ -52,6 +53,8 @@ def gep(
         groups: parameter groups with a basis each: a number of equal parts, "modules", or your own.
         refresh_every: steps between two bases.
         power_iterations: t.
+        shrink_residual: weigh the residual by 1/(1 + ρ²), ρ its noise over its largest signal: GEP at large ε, B-GEP
+            where the residual drowns. False is the paper, which collapses at small ε.
     """
     subspace = Subspace(
         public_losses=public_losses,
@@ -62,9 +65,11 @@ def gep(
     )
     share = _embedding_share(split, rank, parameters, clip, residual_clip)
     if joint:
-        return Mechanism(name="gep", releases=(_joint_release(subspace, share, clip, residual_clip),))
+        return Mechanism(
+            name="gep", releases=(_joint_release(subspace, share, clip, residual_clip, shrink_residual),)
+        )
     embedding = Release(representation=subspace, clip=FlatClip(clip), share=share)
-    residual = Residual(subspace=subspace, bound=residual_clip)
+    residual = Residual(subspace=subspace, bound=residual_clip, shrink=shrink_residual)
     return Mechanism(
         name="gep",
         releases=(embedding, Release(representation=residual, clip=FlatClip(residual_clip), share=1 - share)),
@@ -123,9 +128,11 @@ def _embedding_share(
 
 
 def _joint_release(
-    subspace: Subspace, share: float, clip: float | Schedule, residual_clip: float | Schedule
+    subspace: Subspace, share: float, clip: float | Schedule, residual_clip: float | Schedule, shrink: bool
 ) -> Release:
     if isinstance(clip, Schedule) or isinstance(residual_clip, Schedule):
         raise ValueError("joint=True needs clips that are numbers, got a schedule.")
     scales = (clip / math.sqrt(share), residual_clip / math.sqrt(1 - share))
-    return Release(representation=JointSubspace(subspace=subspace, scales=scales), clip=FlatClip(1.0))
+    return Release(
+        representation=JointSubspace(subspace=subspace, scales=scales, shrink=shrink), clip=FlatClip(1.0)
+    )

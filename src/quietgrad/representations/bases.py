@@ -44,15 +44,13 @@ def power_iteration(
     for iteration in range(iterations):
         if iteration:
             images = _images(matrix, bases)
-        rows = _combinations(
-            matrix, shapes, {name: _orthonormal_columns(image) for name, image in images.items()}
-        )
-        bases = {name: GroupBasis(*orthonormal_rows(rows[name]), shapes[name]) for name in shapes}
+        weights = {name: _orthonormal_columns(image) for name, image in images.items()}
+        bases = _orthonormal_bases(_combinations(matrix, shapes, weights, like), shapes)
     return _without_empty(bases, ranks)
 
 
 def gram_eigenvectors(
-    matrix: PublicMatrix, space: Space, groups: Partition, ranks: Mapping[str, int]
+    matrix: PublicMatrix, space: Space, groups: Partition, ranks: Mapping[str, int], *, like: Tensor
 ) -> Basis:
     """The top eigenvectors of each group's second-moment matrix GᵀG = VΛVᵀ, from GGᵀ = UΛUᵀ: V = GᵀUΛ^{−1/2}."""
     _check_ranks(ranks, matrix.samples)
@@ -60,9 +58,7 @@ def gram_eigenvectors(
     weights = {
         name: _top_eigenvectors(gram, ranks[name]) for name, gram in gram_matrices(matrix, groups).items()
     }
-    rows = _combinations(matrix, shapes, weights)
-    bases = {name: GroupBasis(*orthonormal_rows(rows[name]), shapes[name]) for name in shapes}
-    return _without_empty(bases, ranks)
+    return _without_empty(_orthonormal_bases(_combinations(matrix, shapes, weights, like), shapes), ranks)
 
 
 def random_basis(
@@ -164,19 +160,26 @@ def _images(matrix: PublicMatrix, bases: Mapping[str, GroupBasis]) -> Coordinate
 
 
 def _combinations(
-    matrix: PublicMatrix, shapes: dict[str, Space], weights: Mapping[str, Float64[Tensor, "r m"]]
+    matrix: PublicMatrix,
+    shapes: dict[str, Space],
+    weights: Mapping[str, Float64[Tensor, "r m"]],
+    like: Tensor,
 ) -> dict[str, Float[Tensor, "r p"]]:
     """weights · G per group, over all chunks."""
-    totals: dict[str, dict[str, Tensor]] = {name: {} for name in shapes}
+    sizes = {name: [shape.numel() for shape in members.values()] for name, members in shapes.items()}
+    totals = {name: like.new_zeros(len(weights[name]), sum(sizes[name])) for name in shapes}
     for rows, chunk in matrix.chunks():
         for name, members in shapes.items():
-            for block in members:
-                part = chunk.blocks[block].weighted_sums(weights[name][:, rows]).flatten(1)
-                known = totals[name].get(block)
-                totals[name][block] = part if known is None else known.add_(part)
-    return {
-        name: torch.cat([totals[name][block] for block in members], 1) for name, members in shapes.items()
-    }
+            for block, columns in zip(members, totals[name].split(sizes[name], dim=1), strict=True):
+                columns += chunk.blocks[block].weighted_sums(weights[name][:, rows]).flatten(1)
+    return totals
+
+
+def _orthonormal_bases(
+    rows: dict[str, Float[Tensor, "k p"]], shapes: dict[str, Space]
+) -> dict[str, GroupBasis]:
+    """A basis of each group's rows, which are given up one by one: they are as large as the bases."""
+    return {name: GroupBasis(*orthonormal_rows(rows.pop(name)), shapes[name]) for name in shapes}
 
 
 def _orthonormal_columns(image: Float64[Tensor, "m k"]) -> Float64[Tensor, "k m"]:

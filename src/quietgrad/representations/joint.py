@@ -9,7 +9,7 @@ from torch import Tensor
 
 from quietgrad.gradients.base import Blocks
 from quietgrad.representations.base import Codec, Representation, State
-from quietgrad.representations.residual import LARGEST, ResidualCodec
+from quietgrad.representations.residual import ResidualCodec
 from quietgrad.representations.subspace import Subspace, SubspaceCodec
 from quietgrad.stages import PerSampleGrads, Public, Released, Space
 
@@ -69,7 +69,7 @@ class JointCodec(Codec):
             name: released.blocks[f"{_PREFIX}{name}"] * self._scales[0] for name in self._embedding.space
         }
         residual = {name: released.blocks[name] * self._scales[1] for name in self._residual.space}
-        total = self._residual.decode(replace(released, blocks=residual))
+        total = self._residual.decode(replace(released, blocks=residual, std=released.std * self._scales[1]))
         for name, block in self._embedding.decode(replace(released, blocks=embedding)).items():
             total[name] = total[name] + block
         return total
@@ -82,15 +82,17 @@ class JointSubspace(Representation):
     Args:
         subspace: chooses B.
         scales: (s₁, s₂).
+        shrink: weigh the decoded residual by what its noise leaves of it.
     """
 
     subspace: Subspace
     scales: tuple[float, float]
+    shrink: bool = True
 
     def refresh(self, public: Public, state: State) -> Codec:
         codec = public.codec(self.subspace)
         assert isinstance(codec, SubspaceCodec)
-        residual = ResidualCodec(codec, public.space, LARGEST * self.scales[1])
+        residual = ResidualCodec(codec, public.space, self.scales[1], shrink=self.shrink)
         return JointCodec(codec, residual, self.scales)
 
 

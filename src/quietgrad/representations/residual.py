@@ -85,17 +85,29 @@ class ResidualGrads(PerSampleGrads):
 
 
 class ResidualCodec(Codec):
-    """r_i = g_i − BᵀB g_i in the whole space; decodes to what lies off span(B)."""
+    """r_i = g_i − BᵀB g_i in the whole space; decodes to what lies off span(B).
 
-    def __init__(self, subspace: SubspaceCodec, space: Space, largest: float) -> None:
-        self._subspace, self.space, self._largest = subspace, space, largest
+    Args:
+        subspace: this step's codec of the embedding.
+        space: the whole space.
+        bound: S, the clip of this release.
+        shrink: whether decoding weighs the release by what its noise leaves of it, see `kept_part`.
+    """
+
+    def __init__(self, subspace: SubspaceCodec, space: Space, bound: float, *, shrink: bool) -> None:
+        self._subspace, self.space, self._bound, self._shrink = subspace, space, bound, shrink
 
     def encode(self, grads: PerSampleGrads) -> ResidualGrads:
-        return ResidualGrads(self._subspace.embed(grads), self._subspace.basis, self.space, self._largest)
+        largest = LARGEST * self._bound
+        return ResidualGrads(self._subspace.embed(grads), self._subspace.basis, self.space, largest)
 
     def decode(self, released: Released) -> Blocks:
         # The residual is orthogonal to B, so all of the release that lies along B is noise: taking it off is free.
-        return off_subspace(self._subspace.basis, released.blocks, strength=1.0)
+        outside = off_subspace(self._subspace.basis, released.blocks)
+        if not self._shrink:
+            return outside
+        kept = kept_part(released.std, sum(shape.numel() for shape in self.space.values()), self._bound)
+        return {name: kept * block for name, block in outside.items()}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -105,20 +117,29 @@ class Residual(Representation):
     Args:
         subspace: shared by identity, so that both releases see one basis.
         bound: S, the clip of this release; gradients are scaled down to LARGEST·S first.
+        shrink: weigh the decoded release by what its noise leaves of it.
     """
 
     subspace: Subspace
     bound: float | Schedule
+    shrink: bool = True
 
     def refresh(self, public: Public, state: State) -> Codec:
         codec = public.codec(self.subspace)
         assert isinstance(codec, SubspaceCodec)
-        return ResidualCodec(codec, public.space, LARGEST * value_at(self.bound, public.step))
+        return ResidualCodec(codec, public.space, value_at(self.bound, public.step), shrink=self.shrink)
 
 
-def off_subspace(basis: Basis, blocks: Blocks, strength: float) -> Blocks:
-    """v − strength·BᵀBv."""
+def kept_part(std: float, dimension: int, bound: float) -> float:
+    """1/(1 + ρ²) with ρ = std·√p/S, the noise's length over the largest that the mean of clipped residuals can have.
+
+    It is the least-squares weight of a release whose signal has that length. At large ε it is near 1 (GEP), at small
+    ε the residual drowns and it goes to 0 (B-GEP). Only σ, p, S and qN enter, so it is free.
+    """
+    return 1.0 / (1.0 + dimension * (std / bound) ** 2)
+
+
+def off_subspace(basis: Basis, blocks: Blocks) -> Blocks:
+    """v − BᵀBv."""
     along = basis.expand(basis.coordinates(blocks))
-    return {
-        name: block - strength * along[name] if name in along else block for name, block in blocks.items()
-    }
+    return {name: block - along[name] if name in along else block for name, block in blocks.items()}

@@ -110,7 +110,8 @@ class Subspace(Representation):
             )
 
     def refresh(self, public: Public, state: State) -> Codec:
-        due = state.get("refreshed") is None or public.step >= state["refreshed"] + self.refresh_every
+        last = state.get("refreshed")
+        due = last is None or public.step >= last + self.refresh_every or last < public.since
         basis, inputs = self._new_basis(public) if due else (_restored(state["basis"], public), [])
         if due and self.refresh_every > 1:
             state["refreshed"] = public.step
@@ -127,7 +128,7 @@ class Subspace(Representation):
         assert self.public_losses is not None
         matrix = PublicMatrix(public, self.public_losses)
         if self.rule == "eigenvectors":
-            return gram_eigenvectors(matrix, public.space, groups, ranks), matrix.inputs
+            return gram_eigenvectors(matrix, public.space, groups, ranks, like=like), matrix.inputs
         iterations = self.power_iterations
         basis = power_iteration(
             matrix, public.space, groups, ranks, iterations=iterations, like=like, generator=generator
