@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from quietgrad.gradients.base import BlockGrads
+from quietgrad.gradients.base import BlockGrads, zero_rows
 
 if TYPE_CHECKING:
     from quietgrad.capture.call import Call
@@ -20,10 +20,13 @@ Pieces = dict[str, BlockGrads]
 
 
 class Adapter(ABC):
-    """One kind of module. Stateless: what differs between modules is read from the call's unit."""
+    """One kind of module; every module has an adapter object of its own."""
 
     replays: ClassVar[bool] = False
     """Whether it runs the module again (and so keeps the results to compare with)."""
+
+    watches_functions: ClassVar[bool] = False
+    """Whether the linear maps inside the module's forward are recorded instead of the module."""
 
     def sample_dims(self, module: nn.Module, shape: torch.Size) -> int:
         """How many leading dimensions of an output may hold the samples."""
@@ -42,6 +45,13 @@ class Adapter(ABC):
         """
 
 
-def inputs_for(x: Tensor, layout: Layout | None, n: int) -> Float[Tensor, "n ..."]:
-    """An input with the samples first; shared by all samples where there is no layout."""
-    return x.unsqueeze(0).expand(n, *x.shape) if layout is None else layout.samples_first(x, n)
+def inputs_for(x: Tensor, layout: Layout | None, backprops: Float[Tensor, "n ..."]) -> Float[Tensor, "n ..."]:
+    """An input with the samples first.
+
+    Where there is no layout it is shared by all samples, but zero for those that the output's gradient does not reach:
+    another sample's NaN times their zero would be NaN.
+    """
+    n = len(backprops)
+    if layout is not None:
+        return layout.samples_first(x, n)
+    return zero_rows(x.unsqueeze(0).expand(n, *x.shape), (backprops == 0).flatten(1).all(1))

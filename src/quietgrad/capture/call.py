@@ -101,17 +101,29 @@ def record(
     )
 
 
+def set_apart(result: Any) -> Any:
+    """Several outputs, each behind a node of its own: where one output is computed from another (an LSTM cell's), the
+    gradient at the other would otherwise hold the path through the module twice."""
+    tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor) and leaf.requires_grad]
+    return result if len(tensors) < 2 else pytree.tree_map_only(Tensor, Tensor.clone, result)
+
+
 def output_of(position: int, tensor: Tensor, inputs: list[Tensor]) -> Output:
     """A linear layer on 3-D input returns a view, whose own edge a later in-place operation would cut off: the
     gradient is taken at its base."""
     base = tensor._base
-    if base is not None and base.requires_grad and base.numel() == tensor.numel() and _owned(base, inputs):
+    if base is not None and base.requires_grad and _same_order(base, tensor) and _owned(base, inputs):
         return Output(position, get_gradient_edge(base), tensor.shape)
     return Output(position, get_gradient_edge(tensor), tensor.shape)
 
 
+def _same_order(base: Tensor, view: Tensor) -> bool:
+    """Whether a gradient of the base is one of the view after a mere reshape (a transposed view's is not)."""
+    return base.numel() == view.numel() and base.is_contiguous() and view.is_contiguous()
+
+
 def _owned(base: Tensor, inputs: list[Tensor]) -> bool:
-    return all(base is not tensor and base is not tensor._base for tensor in inputs) and base.is_contiguous()
+    return all(base is not tensor and base is not tensor._base for tensor in inputs)
 
 
 def _detached(tree: Any) -> Any:

@@ -23,6 +23,9 @@ Arrangement = tuple[Layout | None, ...]
 
 MOST_ARRANGEMENTS = 64
 
+REFUSALS = (RuntimeError, ValueError, TypeError, IndexError)
+"""What torch raises for shapes that a module does not take, and for operations that vmap does not know."""
+
 
 class FallbackAdapter(Adapter):
     """Per-sample gradients of ⟨module(x_i), b_i⟩ by `torch.func`; one object per module.
@@ -104,12 +107,20 @@ class Replay:
             for layout, tensor in zip(arrangement, self.tensors, strict=True)
         ]
         dims = tuple(None if layout is None else 0 for layout in arrangement)
+        try:
+            gradients, outputs = self._run(inputs, dims)
+        except REFUSALS:
+            return None  # the module does not take inputs of this shape
+        return gradients if self._reproduced(outputs) else None
+
+    def _run(
+        self, inputs: list[Tensor], dims: tuple[int | None, ...]
+    ) -> tuple[dict[str, Tensor], list[Tensor]]:
         with _surroundings(self.call):
             try:
-                gradients, outputs = self._vmapped(inputs, dims)
-            except (RuntimeError, ValueError, TypeError, IndexError):
-                gradients, outputs = self._looped(inputs, dims)
-        return gradients if self._reproduced(outputs) else None
+                return self._vmapped(inputs, dims)
+            except REFUSALS:
+                return self._looped(inputs, dims)
 
     def _vmapped(
         self, inputs: list[Tensor], dims: tuple[int | None, ...]

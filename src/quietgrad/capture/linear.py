@@ -27,8 +27,28 @@ class LinearAdapter(Adapter):
         b = backprops[0].reshape(n, -1, backprops[0].shape[-1])
         pieces: Pieces = {}
         if "weight" in call.unit.names:
-            a = inputs_for(x, layouts[0], n).reshape(n, -1, x.shape[-1])
+            a = inputs_for(x, layouts[0], b).reshape(n, -1, x.shape[-1])
             pieces["weight"] = FactoredGrad(a.to(b.dtype), b)
+        if "bias" in call.unit.names:
+            pieces["bias"] = DenseGrad(b.sum(1))
+        return pieces
+
+
+class TransposedLinearAdapter(Adapter):
+    """y = x W + b with W `[i, o]`: GPT-2's `Conv1D`. Its factors are those of a linear layer, the roles swapped."""
+
+    def sample_dims(self, module: nn.Module, shape: torch.Size) -> int:
+        return len(shape) - 1
+
+    def pieces(
+        self, call: Call, layouts: list[Layout | None], backprops: list[Float[Tensor, "n ..."]]
+    ) -> Pieces:
+        n, x = len(backprops[0]), call.args[0]
+        b = backprops[0].reshape(n, -1, backprops[0].shape[-1])
+        pieces: Pieces = {}
+        if "weight" in call.unit.names:
+            a = inputs_for(x, layouts[0], b).reshape(n, -1, x.shape[-1]).to(b.dtype)
+            pieces["weight"] = FactoredGrad(a=b, b=a)
         if "bias" in call.unit.names:
             pieces["bias"] = DenseGrad(b.sum(1))
         return pieces

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.modules.instancenorm import _InstanceNorm
 
 from quietgrad.capture.adapter import Adapter, Pieces, inputs_for
 from quietgrad.capture.call import Call
@@ -20,51 +21,59 @@ def _input(call: Call) -> Tensor:
 
 
 class LayerNormAdapter(Adapter):
-    """∂γ = Σ_t b_t ∘ x̂_t and ∂β = Σ_t b_t over the leading dimensions."""
+    """LayerNorm and RMSNorm: ∂γ = Σ_t b_t ∘ x̂_t and ∂β = Σ_t b_t over the leading dimensions."""
 
     def sample_dims(self, module: nn.Module, shape: torch.Size) -> int:
-        assert isinstance(module, nn.LayerNorm)
+        assert isinstance(module, nn.LayerNorm | nn.RMSNorm)
         return len(shape) - len(module.normalized_shape)
 
     def pieces(
         self, call: Call, layouts: list[Layout | None], backprops: list[Float[Tensor, "n ..."]]
     ) -> Pieces:
         module = call.unit.module
-        assert isinstance(module, nn.LayerNorm)
+        assert isinstance(module, nn.LayerNorm | nn.RMSNorm)
         shape = module.normalized_shape
         b = backprops[0].reshape(len(backprops[0]), -1, *shape)
         pieces: Pieces = {}
         if "weight" in call.unit.names:
-            normal = F.layer_norm(_input(call), shape, None, None, module.eps)
-            x = inputs_for(normal, layouts[0], len(b)).reshape(b.shape)
+            x = inputs_for(_normal(module, _input(call)), layouts[0], b).reshape(b.shape)
             pieces["weight"] = DenseGrad((b * x).sum(1))
         if "bias" in call.unit.names:
             pieces["bias"] = DenseGrad(b.sum(1))
         return pieces
 
 
-class GroupNormAdapter(Adapter):
-    """∂γ_c = Σ_space b·x̂ and ∂β_c = Σ_space b, for every sample from one native backward.
+def _normal(module: nn.LayerNorm | nn.RMSNorm, x: Tensor) -> Tensor:
+    shape = list(module.normalized_shape)
+    if isinstance(module, nn.RMSNorm):
+        return F.rms_norm(x, shape, None, module.eps)
+    return F.layer_norm(x, shape, None, None, module.eps)
 
-    The samples become channels of one sample (n·C channels in n·G groups), so that torch's own kernel, which sums over
+
+class GroupNormAdapter(Adapter):
+    """GroupNorm, and InstanceNorm as one group per channel.
+
+    ∂γ_c = Σ_space b·x̂ and ∂β_c = Σ_space b, for every sample from one native backward: the
+    samples become channels of one sample (n·C channels in n·G groups), so that torch's own kernel, which sums over
     the batch, has a batch of one.
     """
 
     def sample_dims(self, module: nn.Module, shape: torch.Size) -> int:
-        return 1
+        return 1 if isinstance(module, nn.GroupNorm) or len(shape) == batched_rank(module) else 0
 
     def pieces(
         self, call: Call, layouts: list[Layout | None], backprops: list[Float[Tensor, "n ..."]]
     ) -> Pieces:
         module = call.unit.module
-        assert isinstance(module, nn.GroupNorm)
+        assert isinstance(module, nn.GroupNorm | _InstanceNorm)
         b = backprops[0]
+        if isinstance(module, _InstanceNorm) and b.dim() == batched_rank(module):
+            b = b.unsqueeze(1)  # an input without a batch, shared by all samples
         n, m, channels = b.shape[:3]
-        x = inputs_for(_input(call), layouts[0], n).to(b.dtype).reshape(n * m, channels, -1)
+        x = inputs_for(_input(call), layouts[0], b).to(b.dtype).reshape(n * m, channels, -1)
         rows, space = n * m, x.shape[2]
-        _, mean, scale = torch.native_group_norm(
-            x, None, None, rows, channels, space, module.num_groups, module.eps
-        )
+        groups = module.num_groups if isinstance(module, nn.GroupNorm) else channels
+        _, mean, scale = torch.native_group_norm(x, None, None, rows, channels, space, groups, module.eps)
         _, gamma, beta = torch.ops.aten.native_group_norm_backward(
             b.reshape(1, rows * channels, space),
             x.reshape(1, rows * channels, space),
@@ -74,8 +83,14 @@ class GroupNormAdapter(Adapter):
             1,
             rows * channels,
             space,
-            rows * module.num_groups,
+            rows * groups,
             [False, True, True],
         )
         found = {"weight": gamma, "bias": beta}
         return {name: DenseGrad(found[name].view(n, m, channels).sum(1)) for name in call.unit.names}
+
+
+def batched_rank(module: nn.Module) -> int:
+    """Dimensions of an InstanceNorm's input with a batch."""
+    ranks = {nn.InstanceNorm1d: 3, nn.InstanceNorm2d: 4, nn.InstanceNorm3d: 5}
+    return next(rank for kind, rank in ranks.items() if isinstance(module, kind))

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from quietgrad.capture.backprops import Backward
-from quietgrad.capture.call import Call, Unit, record
+from quietgrad.capture.call import Call, Unit, record, set_apart
 from quietgrad.capture.coverage import Graph, check_coverage
+from quietgrad.capture.projections import LinearWatch
 from quietgrad.capture.registry import units
 from quietgrad.capture.report import LayerReport, report
 from quietgrad.capture.validation import check_norm, validate
@@ -74,10 +75,8 @@ class Recorder:
             return
         self._handles.append(self.model.register_forward_pre_hook(self._before_model))
         for unit in self._units:
-            if unit.adapter.replays:
-                self._handles.append(unit.module.register_forward_pre_hook(self._remembering_rng(unit)))
-            self._handles.append(
-                unit.module.register_forward_hook(self._recording(unit), with_kwargs=True, prepend=True)
+            self._handles.extend(
+                self._watch_functions(unit) if unit.adapter.watches_functions else self._watch(unit)
             )
         self._buffers = self._buffer_versions()
 
@@ -87,6 +86,27 @@ class Recorder:
             handle.remove()
         self._handles.clear()
         self._pass = Pass()
+
+    def _watch(self, unit: Unit) -> Iterator[RemovableHandle]:
+        if unit.adapter.replays:
+            yield unit.module.register_forward_pre_hook(self._remembering_rng(unit))
+        yield unit.module.register_forward_hook(self._recording(unit), with_kwargs=True, prepend=True)
+
+    def _watch_functions(self, unit: Unit) -> Iterator[RemovableHandle]:
+        """A watch around the module's forward; taken off even if the forward fails."""
+        watches: list[LinearWatch] = []
+
+        def enter(_: nn.Module, __: Any) -> None:
+            if self._active():
+                watches.append(LinearWatch(unit, lambda use, x, out: self._record(use, (x,), {}, out)))
+                watches[-1].enter()
+
+        def leave(_: nn.Module, __: Any, ___: Any) -> None:
+            if watches:
+                watches.pop().leave()
+
+        yield unit.module.register_forward_pre_hook(enter)
+        yield unit.module.register_forward_hook(leave, prepend=True, always_call=True)
 
     def _before_model(self, module: nn.Module, args: Any) -> None:
         if self._active() and not self._pass.calls:
@@ -104,9 +124,13 @@ class Recorder:
         return hook
 
     def _recording(self, unit: Unit) -> Any:
-        def hook(_: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
-            if self._active():
-                self._record(unit, args, kwargs, result)
+        def hook(_: nn.Module, args: Any, kwargs: Any, result: Any) -> Any:
+            if not self._active():
+                return None
+            if unit.adapter.replays:
+                result = set_apart(result)
+            self._record(unit, args, kwargs, result)
+            return result
 
         return hook
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torch import nn
+from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.utils import parametrize
 
 from quietgrad.capture.adapter import Adapter
 from quietgrad.capture.call import Unit
 from quietgrad.capture.conv import ConvAdapter
-from quietgrad.capture.embedding import EmbeddingAdapter
+from quietgrad.capture.embedding import EmbeddingAdapter, EmbeddingBagAdapter
 from quietgrad.capture.fallback import FallbackAdapter
-from quietgrad.capture.linear import LinearAdapter
+from quietgrad.capture.linear import LinearAdapter, TransposedLinearAdapter
 from quietgrad.capture.norm import GroupNormAdapter, LayerNormAdapter
+from quietgrad.capture.projections import AttentionAdapter
+from quietgrad.capture.recurrent import RecurrentAdapter
 
 ADAPTERS: dict[type[nn.Module], type[Adapter]] = {
     nn.Linear: LinearAdapter,
@@ -21,8 +24,13 @@ ADAPTERS: dict[type[nn.Module], type[Adapter]] = {
     nn.Conv2d: ConvAdapter,
     nn.Conv3d: ConvAdapter,
     nn.Embedding: EmbeddingAdapter,
+    nn.EmbeddingBag: EmbeddingBagAdapter,
     nn.LayerNorm: LayerNormAdapter,
+    nn.RMSNorm: LayerNormAdapter,
     nn.GroupNorm: GroupNormAdapter,
+    nn.InstanceNorm1d: GroupNormAdapter,
+    nn.InstanceNorm2d: GroupNormAdapter,
+    nn.InstanceNorm3d: GroupNormAdapter,
 }
 
 METHODS = ("forward", "_conv_forward", "__call__")
@@ -32,9 +40,24 @@ METHODS = ("forward", "_conv_forward", "__call__")
 def adapter_for(module: nn.Module) -> Adapter:
     """The adapter of the module's kind if it computes what that kind computes, else the fallback."""
     for kind, adapter in ADAPTERS.items():
-        if isinstance(module, kind) and is_stock(module, kind):
+        if isinstance(module, kind) and is_stock(module, kind) and has_formula(module):
             return adapter()
+    if isinstance(module, nn.MultiheadAttention) and module.bias_k is None:
+        return AttentionAdapter()
+    if isinstance(module, nn.RNNBase):
+        return RecurrentAdapter()
+    if type(module).__name__ == "Conv1D" and type(module).__module__ == "transformers.pytorch_utils":
+        return TransposedLinearAdapter()
     return FallbackAdapter()
+
+
+def has_formula(module: nn.Module) -> bool:
+    """Options that an adapter's formula does not cover go to the fallback."""
+    if isinstance(module, nn.EmbeddingBag):
+        return module.mode in ("sum", "mean")
+    if isinstance(module, _InstanceNorm):
+        return not module.track_running_stats
+    return True
 
 
 def is_stock(module: nn.Module, kind: type[nn.Module]) -> bool:

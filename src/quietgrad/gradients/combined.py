@@ -11,30 +11,25 @@ from quietgrad.gradients.convolution import ConvGrad
 from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.factored import FactoredGrad
 from quietgrad.gradients.indexed import IndexedGrad
+from quietgrad.gradients.tied import TiedGrad
 
 
 def combine(pieces: Sequence[BlockGrads]) -> BlockGrads:
-    """One block whose gradients are the sums of the pieces'."""
+    """One block whose gradients are the sums of the pieces', formed only if the pieces are of kinds that do not join."""
     if len(pieces) == 1:
         return pieces[0]
-    if all(isinstance(piece, FactoredGrad) for piece in pieces):
-        return _concatenated([piece for piece in pieces if isinstance(piece, FactoredGrad)])
-    if all(isinstance(piece, ConvGrad) for piece in pieces) and _alike(pieces):
-        convs = [piece for piece in pieces if isinstance(piece, ConvGrad)]
+    factored = [piece for piece in pieces if isinstance(piece, FactoredGrad)]
+    tables = [piece for piece in pieces if isinstance(piece, IndexedGrad)]
+    convs = [piece for piece in pieces if isinstance(piece, ConvGrad)]
+    if len(factored) + len(tables) == len(pieces):
+        if not tables:
+            return _concatenated(factored)
+        return TiedGrad(_merged(tables), _concatenated(factored)) if factored else _merged(tables)
+    if len(convs) == len(pieces) and len({(c.window, c.inputs.shape, c.backprops.shape) for c in convs}) == 1:
         inputs, backprops = (
-            torch.cat([c.inputs for c in convs], 1),
-            torch.cat([c.backprops for c in convs], 1),
+            torch.cat(parts, 1) for parts in zip(*((c.inputs, c.backprops) for c in convs), strict=True)
         )
         return ConvGrad(inputs, backprops, convs[0].window)
-    if all(isinstance(piece, IndexedGrad) for piece in pieces):
-        tables = [piece for piece in pieces if isinstance(piece, IndexedGrad)]
-        return IndexedGrad(
-            torch.cat([table.ids for table in tables]),
-            torch.cat([table.owner for table in tables]),
-            torch.cat([table.values for table in tables]),
-            samples=tables[0].samples,
-            table=tables[0].shape[0],
-        )
     total = pieces[0].dense().clone()
     for piece in pieces[1:]:
         total += piece.dense().reshape(total.shape)
@@ -43,10 +38,20 @@ def combine(pieces: Sequence[BlockGrads]) -> BlockGrads:
 
 def _concatenated(pieces: Sequence[FactoredGrad]) -> FactoredGrad:
     """Factors concatenate along t: Σ_t over all uses."""
+    if len(pieces) == 1:
+        return pieces[0]
     a, b = torch.cat([piece.a for piece in pieces], 1), torch.cat([piece.b for piece in pieces], 1)
     return FactoredGrad(a, b, pieces[0].shape)
 
 
-def _alike(pieces: Sequence[BlockGrads]) -> bool:
-    kinds = {(c.window, c.inputs.shape[2:], c.backprops.shape[2:]) for c in pieces if isinstance(c, ConvGrad)}
-    return len(kinds) == 1
+def _merged(tables: Sequence[IndexedGrad]) -> IndexedGrad:
+    """Entries of equal sample and row add up."""
+    if len(tables) == 1:
+        return tables[0]
+    return IndexedGrad(
+        torch.cat([table.ids for table in tables]),
+        torch.cat([table.owner for table in tables]),
+        torch.cat([table.values for table in tables]),
+        samples=tables[0].samples,
+        table=tables[0].shape[0],
+    )

@@ -1,0 +1,79 @@
+"""A table that is also a matrix: an embedding tied to the output layer, its cross terms counted."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float, Float64
+from torch import Tensor
+
+from quietgrad.gradients.base import BlockGrads
+from quietgrad.gradients.factored import FactoredGrad
+from quietgrad.gradients.gram import OVERCLIP, unit
+from quietgrad.gradients.indexed import IndexedGrad
+
+
+class TiedGrad(BlockGrads):
+    """G = E + M with E indexed and M = Σ_s b_s a_sᵀ factored; the dense vocabulary is never formed.
+
+        ‖G‖² = ‖E‖² + ‖M‖² + 2 Σ_s Σ_m b_s[id_m]·(a_s · e_m)
+
+    Stable public attributes: table (E), matrix (M).
+    """
+
+    def __init__(self, table: IndexedGrad, matrix: FactoredGrad) -> None:
+        assert table.shape == matrix.shape
+        assert table.samples == matrix.samples
+        self.table, self.matrix = table, matrix
+        self._careful: Bool[Tensor, " n"] | None = None
+
+    @property
+    def samples(self) -> int:
+        return self.table.samples
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.table.shape
+
+    def squared_norms(self) -> Float64[Tensor, " n"]:
+        norms, careful = self._norms()
+        for i in careful.nonzero().flatten().tolist():
+            norms[i] = self._row(i).double().square().sum()
+        return norms
+
+    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Tensor:
+        _, careful = self._norms()
+        plain = weights.masked_fill(careful, 0.0)
+        total = self.table.weighted_sum(plain) + self.matrix.weighted_sum(plain)
+        for i in (careful & (weights != 0)).nonzero().flatten().tolist():
+            total += weights[i].to(total.dtype) * self._row(i)
+        return total
+
+    def dense(self) -> Float[Tensor, "n *shape"]:
+        return self.table.dense() + self.matrix.dense()
+
+    def project(self, directions: Float[Tensor, "k *shape"]) -> Float[Tensor, "n k"]:
+        return self.table.project(directions) + self.matrix.project(directions)
+
+    def weighted_sums(self, weights: Float[Tensor, "k n"]) -> Float[Tensor, "k *shape"]:
+        return self.table.weighted_sums(weights) + self.matrix.weighted_sums(weights)
+
+    def _norms(self) -> tuple[Float64[Tensor, " n"], Bool[Tensor, " n"]]:
+        """Norms with their rounding bound, and the rows whose parts cancel: those are formed instead."""
+        first, second = self.table.squared_norms(), self.matrix.squared_norms()
+        bound = 4 * unit(self.matrix.a.dtype, max(self.matrix.matrix)) * (first + second)
+        squared = first + second + 2 * self._cross()
+        careful = ~(bound <= OVERCLIP * squared)  # also where a norm is not a number
+        return squared.clamp_min(0.0) + bound, careful
+
+    def _cross(self) -> Float64[Tensor, " n"]:
+        """Σ_m ⟨E's entry m, M's row id_m⟩, with M's row = Σ_s b_s[id_m] a_s."""
+        table, matrix = self.table, self.matrix
+        picked = matrix.b[table.owner, :, table.ids]
+        rows = torch.bmm(picked.unsqueeze(1), matrix.a[table.owner]).squeeze(1)
+        products = (rows.double() * table.values.double()).sum(1)
+        return products.new_zeros(self.samples).index_add_(0, table.owner, products)
+
+    def _row(self, i: int) -> Float[Tensor, "*shape"]:
+        row = self.matrix.b[i].T @ self.matrix.a[i]
+        mine = self.table.owner == i
+        return row.index_add_(0, self.table.ids[mine], self.table.values[mine])

@@ -1,0 +1,395 @@
+"""What silently breaks per-sample gradients elsewhere: each is right here, or refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import quietgrad as qg
+from quietgrad.capture.recorder import Recorder
+from tests.cases.layers import Apply
+from tests.reference import looped
+
+N = 4
+
+
+@contextmanager
+def recording(model: nn.Module, **options: int | bool) -> Iterator[Recorder]:
+    recorder = Recorder(model, **options)
+    recorder.attach()
+    try:
+        yield recorder
+    finally:
+        recorder.detach()
+
+
+def squares(model: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
+    return model(*inputs).square().flatten(1).sum(1)
+
+
+def images(*shape: int) -> Tensor:
+    return torch.randn(N, *shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def assert_equals_loop(model: nn.Module, x: Tensor, *, losses=squares) -> None:
+    expected = looped(model, (x,), losses, N)
+    with recording(model) as recorder:
+        grads = recorder.collect(losses(model, (x,)))
+    for name, rows in expected.items():
+        torch.testing.assert_close(grads.blocks[name].dense(), rows)
+
+
+# ---- pairing ------------------------------------------------------------------------------------------------
+
+
+def test_a_forward_without_a_backward_is_not_mispaired() -> None:
+    model, x = nn.Linear(3, 2).double(), images(3)
+    expected = looped(model, (x,), squares, N)["weight"]
+    with recording(model) as recorder:
+        model(x.flip(0))
+        losses = squares(model, (x,))
+        model(2 * x)
+        grads = recorder.collect(losses)
+    torch.testing.assert_close(grads.blocks["weight"].dense(), expected)
+
+
+def test_two_forwards_may_wait_for_their_losses() -> None:
+    model, x = nn.Linear(3, 2).double(), images(3)
+    with recording(model) as recorder:
+        first, second = squares(model, (x,)), squares(model, (x.flip(0),))
+        one, two = recorder.collect(first), recorder.collect(second)
+    torch.testing.assert_close(one.blocks["weight"].dense(), two.blocks["weight"].dense().flip(0))
+
+
+def test_losses_of_two_forwards_add_their_gradients() -> None:
+    model, x = nn.Linear(3, 2).double(), images(3)
+
+    def siamese(model: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
+        return (model(inputs[0]) - model(inputs[0].flip(1))).square().sum(1)
+
+    assert_equals_loop(model, x, losses=siamese)
+
+
+def test_a_forward_under_no_grad_is_not_recorded() -> None:
+    model, x = nn.Linear(3, 2).double(), images(3)
+    with recording(model) as recorder:
+        with torch.no_grad():
+            model(x)
+        assert not recorder._pass.calls
+
+
+def test_public_losses_nest_inside_a_private_forward() -> None:
+    model, x, public = nn.Linear(3, 2).double(), images(3), images(3).flip(0)
+    expected = looped(model, (x,), squares, N)["weight"]
+    with recording(model) as recorder:
+        losses = squares(model, (x,))
+        with recorder.nested():
+            other = recorder.collect(squares(model, (public,)))
+        grads = recorder.collect(losses)
+    torch.testing.assert_close(grads.blocks["weight"].dense(), expected)
+    torch.testing.assert_close(other.blocks["weight"].dense(), expected.flip(0))
+
+
+def test_evaluating_with_grad_on_does_not_hoard_graphs() -> None:
+    model, x = nn.Linear(3, 2).double(), images(3)
+    with recording(model) as recorder:
+        for _ in range(5000):
+            model(x)
+        assert len(recorder._pass.calls) <= 4096
+
+
+# ---- in-place operations ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 2, 3)])
+def test_an_in_place_relu_or_sum_after_a_linear_layer_does_no_harm(shape: tuple[int, ...]) -> None:
+    def forward(m: nn.Module, x: Tensor) -> Tensor:
+        y = m.a(x)
+        y.relu_()
+        y = m.b(y)
+        y += 1.0
+        return y
+
+    assert_equals_loop(Apply(forward, a=nn.Linear(3, 3), b=nn.Linear(3, 3)).double(), images(*shape))
+
+
+def test_an_input_changed_after_its_use_is_refused() -> None:
+    def forward(m: nn.Module, x: Tensor) -> Tensor:
+        hidden = x * 1.0
+        y = m.a(hidden)
+        hidden += 1.0
+        return y
+
+    model = Apply(forward, a=nn.Linear(3, 2)).double()
+    with (
+        recording(model) as recorder,
+        pytest.raises(ValueError, match="input of module 'a' was changed in place"),
+    ):
+        recorder.collect(squares(model, (images(3),)))
+
+
+# ---- coverage -----------------------------------------------------------------------------------------------
+
+
+def test_a_second_functional_use_of_a_weight_is_refused_by_name() -> None:
+    model = Apply(lambda m, x: m.a(F.linear(x, m.a.weight)), a=nn.Linear(3, 3)).double()
+    with (
+        recording(model) as recorder,
+        pytest.raises(ValueError, match=r"Parameter 'a\.weight' is used outside"),
+    ):
+        recorder.collect(squares(model, (images(3),)))
+
+
+def test_a_penalty_on_the_weights_is_refused_by_name() -> None:
+    model = nn.Linear(3, 2).double()
+    with recording(model) as recorder, pytest.raises(ValueError, match="'weight' is used outside"):
+        recorder.collect(squares(model, (images(3),)) + model.weight.square().sum())
+
+
+def test_a_parameter_that_the_losses_ignore_has_a_zero_block() -> None:
+    model = Apply(lambda m, x: m.a(x), a=nn.Linear(3, 2), b=nn.Linear(3, 2)).double()
+    with recording(model) as recorder:
+        grads = recorder.collect(squares(model, (images(3),)))
+    assert set(grads.blocks) == set(recorder.parameters)
+    assert grads.weighted_sum(torch.ones(N, dtype=torch.float64))["b.weight"].abs().max() == 0
+
+
+# ---- samples that are mixed ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mix", ["mean", "softmax", "loss"])
+def test_a_model_that_mixes_samples_is_refused(mix: str) -> None:
+    def forward(m: nn.Module, x: Tensor) -> Tensor:
+        y = m.a(x)
+        return y - y.mean(0) if mix == "mean" else y.softmax(0) if mix == "softmax" else y
+
+    model = Apply(forward, a=nn.Linear(3, 2)).double()
+    with recording(model) as recorder:
+        losses = squares(model, (images(3),))
+        losses = losses / losses.sum() if mix == "loss" else losses
+        with pytest.raises(ValueError, match="does not split into samples"):
+            recorder.collect(losses)
+
+
+# ---- randomness ---------------------------------------------------------------------------------------------
+
+
+class Masked(nn.Module):
+    """A module of the fallback that drops out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.drop = nn.Parameter(torch.randn(5)), nn.Dropout(0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.drop(x * self.scale)
+
+
+def test_dropout_inside_the_fallback_is_the_recorded_one() -> None:
+    model, x = Masked().double(), images(5)
+    with recording(model) as recorder:
+        torch.manual_seed(3)
+        out = model(x)
+        grads = recorder.collect(out.sum(1))
+    kept = (out / x / model.scale.detach()).detach()
+    torch.testing.assert_close(grads.blocks["scale"].dense(), kept * x)
+    assert 0 < (kept == 0).double().mean() < 1
+
+
+def test_dropout_of_attention_is_the_recorded_one() -> None:
+    model, x = nn.TransformerEncoderLayer(4, 2, 6, dropout=0.5, batch_first=True).double(), images(3, 4)
+    rows = []
+    for i in range(N):
+        torch.manual_seed(0)
+        rows.append(torch.autograd.grad(squares(model, (x,))[i], model.self_attn.in_proj_weight)[0])
+    with recording(model) as recorder:
+        torch.manual_seed(0)
+        grads = recorder.collect(squares(model, (x,)))
+    torch.testing.assert_close(grads.blocks["self_attn.in_proj_weight"].dense(), torch.stack(rows))
+
+
+def test_capturing_draws_no_random_numbers() -> None:
+    model, x = Masked().double(), images(5)
+    with recording(model) as recorder:
+        losses = squares(model, (x,))
+        state = torch.get_rng_state()
+        recorder.collect(losses)
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_dropout_between_recurrent_layers_is_refused() -> None:
+    model = Apply(
+        lambda m, x: m.r(x)[0], r=nn.LSTM(3, 3, num_layers=2, dropout=0.5, batch_first=True)
+    ).double()
+    with recording(model) as recorder, pytest.raises(ValueError, match="drops out between its layers"):
+        recorder.collect(squares(model, (images(2, 3),)))
+
+
+# ---- surroundings: works, or refused by name ----------------------------------------------------------------
+
+
+def test_checkpointing_without_reentry_works() -> None:
+    def forward(m: nn.Module, x: Tensor) -> Tensor:
+        return m.b(checkpoint(lambda y: m.a(y).tanh(), x, use_reentrant=False))
+
+    assert_equals_loop(Apply(forward, a=nn.Linear(3, 3), b=nn.Linear(3, 2)).double(), images(3))
+
+
+def test_reentrant_checkpointing_is_refused() -> None:
+    def forward(m: nn.Module, x: Tensor) -> Tensor:
+        return m.b(checkpoint(lambda y: m.a(y).tanh(), x.requires_grad_(), use_reentrant=True))
+
+    model = Apply(forward, a=nn.Linear(3, 3), b=nn.Linear(3, 2)).double()
+    with recording(model) as recorder, pytest.raises(ValueError, match="use_reentrant=False"):
+        recorder.collect(squares(model, (images(3),)))
+
+
+@pytest.mark.parametrize("layer", [nn.Linear(3, 4), nn.PReLU(1)], ids=["adapter", "fallback"])
+def test_autocast_works(layer: nn.Module) -> None:
+    model, x = nn.Sequential(nn.Linear(3, 3), layer), images(3).float()
+    expected = looped(model.double(), (x.double(),), squares, N)
+    with recording(model.float()) as recorder:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            losses = squares(model, (x,)).float()
+        grads = recorder.collect(losses)
+    for name, rows in expected.items():
+        found = grads.blocks[name].dense().double()
+        assert (found - rows).norm() < 0.05 * rows.norm()
+
+
+def test_a_compiled_model_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"torch\.compile"):
+        Recorder(torch.compile(nn.Linear(2, 2)))
+    model = nn.Linear(2, 2)
+    model.compile()
+    with pytest.raises(ValueError, match=r"compile"):
+        Recorder(model)
+
+
+@pytest.mark.parametrize(
+    "name", ["DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule", "DataParallel"]
+)
+def test_wrappers_are_refused_by_name(name: str) -> None:
+    wrapper = type(name, (nn.Linear,), {})
+    with pytest.raises(ValueError, match=name):
+        Recorder(wrapper(2, 2))
+
+
+def test_the_names_of_the_wrappers_are_torchs_own() -> None:
+    from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+
+    assert FSDPModule.__name__ == "FSDPModule"
+    assert FullyShardedDataParallel.__name__ == "FullyShardedDataParallel"
+    assert nn.parallel.DistributedDataParallel.__name__ == "DistributedDataParallel"
+
+
+def test_a_scripted_model_is_refused() -> None:
+    with pytest.raises(ValueError, match="ScriptModule"):
+        Recorder(torch.jit.script(nn.Linear(2, 2)))
+
+
+# ---- what must not change -----------------------------------------------------------------------------------
+
+
+def test_batch_norm_in_training_mode_is_refused_with_the_remedy() -> None:
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4))
+    with pytest.raises(ValueError, match=r"quietgrad\.fix"):
+        Recorder(model)
+    Recorder(qg.fix(model))
+
+
+def test_batch_norm_switched_to_training_later_is_refused() -> None:
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4)).eval()
+    with recording(model), pytest.raises(ValueError, match="BatchNorm2d in training mode"):
+        model.train()(torch.randn(2, 2, 5, 5))
+
+
+class Counting(nn.Module):
+    """Remembers its inputs in a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = nn.Linear(3, 2)
+        self.register_buffer("seen", torch.zeros(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen += x.detach().sum(0)
+        return self.line(x)
+
+
+def test_a_buffer_that_a_private_forward_changes_is_refused_by_name() -> None:
+    model = Counting().double()
+    with recording(model) as recorder, pytest.raises(ValueError, match="buffer 'seen'"):
+        recorder.collect(squares(model, (images(3),)))
+
+
+def test_a_public_forward_may_change_buffers() -> None:
+    model = Counting().double()
+    with recording(model) as recorder, recorder.nested():
+        assert recorder.collect(squares(model, (images(3),))).samples == N
+
+
+@pytest.mark.parametrize("freeze", [True, False])
+def test_freezing_or_unfreezing_after_set_up_is_refused(freeze: bool) -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2).requires_grad_(freeze)).double()
+    with recording(model) as recorder:
+        losses = squares(model, (images(3),))
+        model[1].requires_grad_(not freeze)
+        with pytest.raises(ValueError, match=r"1\.(weight|bias)"):
+            recorder.collect(losses)
+
+
+def test_nothing_is_left_on_the_model() -> None:
+    model = nn.Sequential(
+        nn.Embedding(5, 4), nn.TransformerEncoderLayer(4, 2, 6, batch_first=True), nn.PReLU()
+    ).double()
+    before = [sorted(vars(module)) for module in model.modules()]
+    linear = F.linear
+    with recording(model) as recorder:
+        recorder.collect(squares(model, (torch.randint(0, 5, (N, 3)),)))
+    assert [sorted(vars(module)) for module in model.modules()] == before
+    assert all(not module._forward_hooks and not module._forward_pre_hooks for module in model.modules())
+    assert all(p.grad is None and not p._backward_hooks for p in model.parameters())
+    assert F.linear is linear
+
+
+def test_a_failing_forward_leaves_no_watch_behind() -> None:
+    model, linear = nn.MultiheadAttention(4, 2), F.linear
+    with recording(model), pytest.raises(AssertionError):
+        model(torch.randn(2, 2, 5), torch.randn(2, 2, 5), torch.randn(2, 2, 5))
+    assert F.linear is linear
+
+
+# ---- bad input ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(), (N, 2)])
+def test_losses_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
+    with recording(nn.Linear(2, 2)) as recorder, pytest.raises(ValueError, match="one loss per sample"):
+        recorder.collect(torch.zeros(shape, requires_grad=True))
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        (nn.Embedding(3, 2, max_norm=1.0), "max_norm"),
+        (nn.Embedding(3, 2, scale_grad_by_freq=True), "scale_grad_by_freq"),
+        (nn.LazyLinear(3), "not initialised"),
+        (nn.InstanceNorm1d(3, track_running_stats=True), "running statistics"),
+        (nn.Linear(2, 2).requires_grad_(False), "no trainable parameters"),
+    ],
+)
+def test_modules_that_cannot_be_private_are_refused(module: nn.Module, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        Recorder(module)
+
+
+def test_a_memory_budget_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="memory_budget"):
+        Recorder(nn.Linear(2, 2), memory_budget=0)
