@@ -15,7 +15,7 @@ from quietgrad.gradients.tied import TiedGrad
 
 
 def combine(pieces: Sequence[BlockGrads]) -> BlockGrads:
-    """One block whose gradients are the sums of the pieces', formed only if the pieces are of kinds that do not join."""
+    """One block whose gradients are the pieces' sums; formed only where kinds do not join."""
     if len(pieces) == 1:
         return pieces[0]
     factored = [piece for piece in pieces if isinstance(piece, FactoredGrad)]
