@@ -3,8 +3,9 @@
     python -m benchmarks.distributed            bytes per step and method, and step times for 1 and 2 processes
     python -m benchmarks.distributed --json     the same for scripts
 
-Times are medians of the slowest rank's steps at one global batch. The control is the same step in two processes that do
-not talk to each other: what the machine itself loses when its cores are all busy.
+Times are the slowest rank's, at one global batch. Efficiency takes the best steps, which other work on the machine
+disturbs least; work efficiency takes processor time, which leaves out waiting. The control is the same step in two
+processes that do not talk to each other: what the machine itself loses when its cores are all busy.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,15 @@ STEPS = 100
 """Steps of the plan; a benchmark takes fewer."""
 
 Rows = dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of a step: median and best by the wall clock, and of the processor."""
+
+    wall: float
+    best: float
+    work: float
 
 
 def public_losses(model: nn.Module) -> Tensor:
@@ -93,26 +104,27 @@ def count_bytes() -> dict[str, float]:
     return found
 
 
-def time_together(records: int, steps: int) -> float:
-    """Seconds of a step in which all ranks share `records`."""
-    return _median(Run("dp_sgd", records, qg.distributed.AllReduce()).step, steps)
+def time_together(records: int, steps: int) -> Times:
+    """Steps in which all ranks share `records`."""
+    return _timed(Run("dp_sgd", records, qg.distributed.AllReduce()).step, steps)
 
 
-def time_apart(records: int, steps: int) -> float:
-    """Seconds of a step of `records`, beside others that run the same."""
-    return _median(Run("dp_sgd", records, qg.distributed.SingleProcess()).step, steps)
+def time_apart(records: int, steps: int) -> Times:
+    """Steps of `records`, beside others that run the same."""
+    return _timed(Run("dp_sgd", records, qg.distributed.SingleProcess()).step, steps)
 
 
-def _median(step: Callable[[], None], steps: int) -> float:
+def _timed(step: Callable[[], None], steps: int) -> Times:
     for _ in range(3):
         step()
     dist.barrier()
-    times = []
+    walls, works = [], []
     for _ in range(steps):
-        started = time.perf_counter()
+        wall, work = time.perf_counter(), time.process_time()
         step()
-        times.append(time.perf_counter() - started)
-    return statistics.median(times)
+        walls.append(time.perf_counter() - wall)
+        works.append(time.process_time() - work)
+    return Times(wall=statistics.median(walls), best=min(walls), work=statistics.median(works))
 
 
 def launch(world: int, function: Callable[..., Any], *args: Any) -> list[Any]:
@@ -149,19 +161,27 @@ def sent(world: int) -> Rows:
     return {name: {"bytes": count, "of_dp_sgd": count / found["dp_sgd"]} for name, count in found.items()}
 
 
-def timed(records: int, steps: int) -> dict[str, float]:
-    """Seconds per step of 1 and 2 ranks at the same global batch, and of 2 that do not talk."""
-    one = max(launch(1, time_together, records, steps))
-    two = max(launch(2, time_together, records, steps))
-    apart = max(launch(2, time_apart, records // 2, steps))
-    return {
-        "batch": records,
-        "one_process": one,
-        "two_processes": two,
-        "efficiency": one / (2 * two),
-        "control_two_apart": apart,
-        "efficiency_of_control": one / (2 * apart),
+def timed(records: int, steps: int) -> Rows:
+    """Steps of 1 and 2 ranks at the same global batch, and of 2 processes that do not talk; efficiency is t₁/(2·t₂)."""
+    measured = {
+        "1 process": _slowest(launch(1, time_together, records, steps)),
+        "2 processes": _slowest(launch(2, time_together, records, steps)),
+        "2 apart (control)": _slowest(launch(2, time_apart, records // 2, steps)),
     }
+    one = measured["1 process"]
+    efficiency = {
+        name: {
+            "efficiency": one["best"] / (2 * row["best"]),
+            "work_efficiency": one["work"] / (2 * row["work"]),
+        }
+        for name, row in measured.items()
+        if name != "1 process"
+    }
+    return {name: {**row, **efficiency.get(name, {})} for name, row in measured.items()}
+
+
+def _slowest(ranks: list[Times]) -> dict[str, float]:
+    return {field: max(getattr(rank, field) for rank in ranks) for field in ("wall", "best", "work")}
 
 
 def main() -> None:
@@ -174,7 +194,7 @@ def main() -> None:
     parser.add_argument("--only", choices=("bytes", "time"))
     args = parser.parse_args()
     torch.set_num_threads(1)
-    result: dict[str, Any] = {}
+    result: dict[str, Rows] = {}
     if args.only != "time":
         result["bytes"] = sent(world=2)
     if args.only != "bytes":
@@ -182,16 +202,21 @@ def main() -> None:
     print(json.dumps(result, indent=2) if args.json else _table(result))
 
 
-def _table(result: dict[str, Any]) -> str:
-    lines = []
-    if "bytes" in result:
-        lines += [f"{'method':22} {'bytes a step':>14} {'of DP-SGD':>10}"]
-        lines += [
-            f"{n:22} {row['bytes']:14,.0f} {row['of_dp_sgd']:10.1%}" for n, row in result["bytes"].items()
-        ]
-    if "time" in result:
-        lines += [f"{name:22} {value:14.4g}" for name, value in result["time"].items()]
-    return "\n".join(lines)
+def _table(result: dict[str, Rows]) -> str:
+    return "\n\n".join("\n".join(_lines(rows)) for rows in result.values())
+
+
+def _lines(rows: Rows) -> list[str]:
+    columns = list(dict.fromkeys(column for row in rows.values() for column in row))
+    head = " ".join([f"{'':22}", *(f"{column:>15}" for column in columns)])
+    return [
+        head,
+        *(" ".join([f"{name:22}", *(_cell(row.get(c)) for c in columns)]) for name, row in rows.items()),
+    ]
+
+
+def _cell(value: float | None) -> str:
+    return " " * 15 if value is None else f"{value:15,.4g}" if value < 1000 else f"{value:15,.0f}"
 
 
 if __name__ == "__main__":

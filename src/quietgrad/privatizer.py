@@ -70,9 +70,12 @@ class Privatizer:
         self._batches = batches if isinstance(batches, PoissonBatches) else None
         self.plan = plan(mechanism, self._sampler.rate, self._sampler.steps)
         self._reducer = alone() if reducer is None else reducer
-        # Ranks that measured different ways would round public bases differently.
-        deterministic = deterministic or self._reducer.world > 1
-        self._recorder = Recorder(model, memory_budget=memory_budget, deterministic=deterministic)
+        self._recorder = Recorder(
+            model,
+            memory_budget=memory_budget,
+            deterministic=deterministic,
+            public_by_rule=self._reducer.world > 1,
+        )
         self._view = PublicView(self._recorder, steps=self._sampler.steps, rate=self._sampler.rate)
         self._source = as_source(noise_source)
         self._watch = Watch(enabled=research)

@@ -44,10 +44,16 @@ class Recorder:
         model: any module; hooks are put on by `attach` and taken off by `detach`, nothing else is touched.
         memory_budget: bytes that formed per-sample gradients may take at once.
         deterministic: choose ways by rule instead of by measurement.
+        public_by_rule: do so for public losses at least: ranks that measured would round their bases differently.
     """
 
     def __init__(
-        self, model: nn.Module, *, memory_budget: int | None = None, deterministic: bool = False
+        self,
+        model: nn.Module,
+        *,
+        memory_budget: int | None = None,
+        deterministic: bool = False,
+        public_by_rule: bool = False,
     ) -> None:
         validate(model)
         self.model = model
@@ -59,6 +65,7 @@ class Recorder:
         self._units = list(units(model, {id(p): name for name, p in self.parameters.items()}))
         self._backward = Backward()
         self._tuner = Tuner(memory_budget, deterministic)
+        self._public_tuner = Tuner(memory_budget, True) if public_by_rule else self._tuner
         self._pass = Pass()
         self._serial = 0
         self._silent = False
@@ -179,8 +186,9 @@ class Recorder:
 
     def _settled(self, blocks: dict[str, BlockGrads]) -> dict[str, BlockGrads]:
         """Every block on its best way."""
-        self._tuner.begin()
-        settled = {name: self._tuner.settle(name, block) for name, block in blocks.items()}
+        tuner = self._public_tuner if self._public else self._tuner
+        tuner.begin()
+        settled = {name: tuner.settle(name, block) for name, block in blocks.items()}
         self._reports = tuple(report(name, block, choice) for name, (block, choice) in settled.items())
         return {name: block for name, (block, _) in settled.items()}
 
