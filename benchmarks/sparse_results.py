@@ -3,6 +3,7 @@
     python -m benchmarks.sparse_results accuracy   26k tanh CNN, 10,000 private, batch 250, 12 epochs, ε 0.8 and 2
     python -m benchmarks.sparse_results large      the same with a wider CNN above 250,000 parameters, ε 2, one seed
     python -m benchmarks.sparse_results captured   energy in 10% of the coordinates along a DP-SGD run
+    python -m benchmarks.sparse_results report     the table of the runs in the --json file, without new ones
 
 The learning rate of every method is tuned on seed 0, by the accuracy on the training records (not part of ε, as all
 tuning here), and the best one repeated on further seeds. Accuracies are of an exponential average of the weights,
@@ -181,31 +182,43 @@ def compare(
     model: str,
     methods: Iterable[str],
     epsilons: Iterable[float],
-    rates: Iterable[float],
+    rates: list[float],
     seeds: int,
     folder: str | None,
 ) -> None:
-    """Tune, repeat, print the table."""
-    rates = list(rates)
-    print(f"{model}: {STEPS} steps, q={RATE:g}, δ={DELTA:g}, test accuracy in percent, mean ± std over seeds")
-    print(f"{'method':<18}{'ε':>5}{'σ':>8}{'lr':>6}{'test':>14}{'train':>8}{'s/run':>7}")
+    """Tune on seed 0, repeat the best learning rate on the other seeds."""
     for epsilon in epsilons:
         for method in methods:
             tried = [store.run(model, method, epsilon, lr, 0, folder=folder) for lr in rates]
             lr = max(tried, key=lambda result: result.train).lr
-            runs = [store.run(model, method, epsilon, lr, seed, folder=folder) for seed in range(seeds)]
-            print(_row(runs), flush=True)
+            for seed in range(1, seeds):
+                store.run(model, method, epsilon, lr, seed, folder=folder)
 
 
-def _row(runs: list[Result]) -> str:
-    first, tests = runs[0], [run.test for run in runs]
+def report(store: Store) -> None:
+    """Every method at its best learning rate on seed 0."""
+    results = list(store.results.values())
+    print(f"{STEPS} steps, q={RATE:g}, δ={DELTA:g}; test accuracy in percent, mean ± std over seeds")
+    print(
+        f"{'model':<10}{'method':<18}{'ε':>5}{'σ':>8}{'lr (tried)':>16}{'seeds':>7}{'test':>14}{'train':>8}"
+    )
+    for model, epsilon in sorted({(result.model, result.epsilon) for result in results}):
+        for method in METHODS:
+            same = [r for r in results if (r.model, r.epsilon, r.method) == (model, epsilon, method)]
+            if same:
+                print(_row(same))
+
+
+def _row(same: list[Result]) -> str:
+    tried = [result for result in same if result.seed == 0]
+    best = max(tried, key=lambda result: result.train)
+    runs = [result for result in same if result.lr == best.lr]
+    tests = [run.test for run in runs]
     spread = f" ± {statistics.stdev(tests):.1f}" if len(tests) > 1 else ""
-    accuracy_cell = f"{statistics.mean(tests):.1f}{spread}"
-    seconds = statistics.mean(run.seconds for run in runs)
-    train_mean = statistics.mean(run.train for run in runs)
+    rates = f"{best.lr:g} ({', '.join(f'{lr:g}' for lr in sorted(result.lr for result in tried))})"
     return (
-        f"{first.method:<18}{first.epsilon:>5g}{first.noise_multiplier:>8.3f}{first.lr:>6g}{accuracy_cell:>14}"
-        f"{train_mean:>8.1f}{seconds:>7.0f}"
+        f"{best.model:<10}{best.method:<18}{best.epsilon:>5g}{best.noise_multiplier:>8.3f}{rates:>16}{len(runs):>7}"
+        f"{f'{statistics.mean(tests):.1f}{spread}':>14}{statistics.mean(run.train for run in runs):>8.1f}"
     )
 
 
@@ -259,7 +272,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("experiment", choices=("accuracy", "large", "captured"))
+    parser.add_argument("experiment", choices=("accuracy", "large", "captured", "report"))
     parser.add_argument("--data-dir")
     parser.add_argument("--json", type=Path, help="file of finished runs")
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
@@ -274,9 +287,12 @@ def main() -> None:
                 print(f"history of {history}")
                 print_captured(reports)
         return
-    large = options.experiment == "large"
+    store, large = Store(options.json), options.experiment == "large"
+    if options.experiment == "report":
+        report(store)
+        return
     compare(
-        Store(options.json),
+        store,
         "wide_cnn" if large else "tanh_cnn",
         options.methods,
         options.epsilons or ([2.0] if large else [0.8, 2.0]),
@@ -284,6 +300,7 @@ def main() -> None:
         options.seeds or (1 if large else 3),
         options.data_dir,
     )
+    report(store)
 
 
 if __name__ == "__main__":

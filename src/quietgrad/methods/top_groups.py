@@ -23,7 +23,7 @@ def top_groups(
     *,
     freeze: float | Schedule = 0.7,
     group_by: GroupBy = "channel",
-    explore: float = 0.2,
+    explore: float = 0.1,
     memory: float = 0.99,
     redraw: Redraw = "epoch",
     clip: float | Schedule | Clip = 1.0,

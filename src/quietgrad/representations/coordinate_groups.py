@@ -46,7 +46,7 @@ def group(space: Space, by: GroupBy) -> Groups:
     """
     parts, count = [], 0
     for shape in space.values():
-        size = _size(shape, by)
+        size = group_size(shape, by)
         parts.append(torch.arange(shape.numel()) // size + count)
         count += math.ceil(shape.numel() / size)
     of = torch.cat(parts)
@@ -58,7 +58,8 @@ def check_group_by(by: GroupBy) -> None:
         raise ValueError(f"Expected group_by 'channel' or a number of coordinates >= 1, got {by!r}.")
 
 
-def _size(shape: torch.Size, by: GroupBy) -> int:
+def group_size(shape: torch.Size, by: GroupBy) -> int:
+    """Coordinates of a group in a block of this shape; the last group may be smaller."""
     if by == "channel":
         return max(1, shape.numel() if len(shape) < 2 else shape[1:].numel())
     return by

@@ -11,13 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
 from quietgrad.gradients.dense import DenseGrad
 from quietgrad.representations.base import Codec, Representation, State
-from quietgrad.representations.coordinate_groups import GroupBy, Groups, check_group_by, group
-from quietgrad.stages import BlockwiseGrads, PerSampleGrads, Public, Released
+from quietgrad.representations.coordinate_groups import GroupBy, check_group_by, group, group_size
+from quietgrad.stages import BlockwiseGrads, PerSampleGrads, Public, Released, Space
 
 GROUP_NORMS = "group_norms"
 """The name of the released block."""
@@ -26,19 +27,24 @@ GROUP_NORMS = "group_norms"
 class GroupNormsCodec(Codec):
     """Gradients to group norms; nothing is decoded."""
 
-    def __init__(self, groups: Groups) -> None:
-        self.groups = groups
-        self.space = {GROUP_NORMS: torch.Size((len(groups),))}
+    def __init__(self, source: Space, by: GroupBy) -> None:
+        self._sizes = {name: group_size(shape, by) for name, shape in source.items()}
+        self.space = {GROUP_NORMS: torch.Size((len(group(source, by)),))}
 
     def encode(self, grads: PerSampleGrads) -> PerSampleGrads:
-        return BlockwiseGrads({GROUP_NORMS: DenseGrad(self._norms(grads))}, grads.samples)
+        rows = torch.cat([_norms(block, self._sizes[name]) for name, block in grads.dense().items()], 1)
+        return BlockwiseGrads({GROUP_NORMS: DenseGrad(rows)}, grads.samples)
 
     def decode(self, released: Released) -> None:
         return None
 
-    def _norms(self, grads: PerSampleGrads) -> Float[Tensor, "n g"]:
-        rows = torch.cat([block.flatten(1) for block in grads.dense().values()], 1)
-        return self.groups.sum(rows.double().square()).sqrt().to(rows.dtype)
+
+def _norms(block: Float[Tensor, "n *shape"], size: int) -> Float[Tensor, "n g"]:
+    """Norms of consecutive runs; zeros that fill up the last one do not change it."""
+    flat = block.flatten(1)
+    whole = F.pad(flat, (0, -flat.shape[1] % size))
+    norms: Tensor = torch.linalg.vector_norm(whole.view(len(flat), -1, size), dim=2)
+    return norms
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +63,7 @@ class GroupNorms(Representation):
         check_group_by(self.group_by)
 
     def refresh(self, public: Public, state: State) -> Codec:
-        return GroupNormsCodec(group(public.space, self.group_by))
+        return GroupNormsCodec(public.space, self.group_by)
 
     def observe(self, public: Public, state: State, released: Released) -> None:
         public.observe(self.listener, released)

@@ -51,7 +51,7 @@ class TopGroups(Representation):
 
     freeze: float | Schedule
     group_by: GroupBy = "channel"
-    explore: float = 0.2
+    explore: float = 0.1
     memory: float = 0.99
     redraw: Redraw = "epoch"
 
@@ -149,6 +149,11 @@ def choose_groups(
     return chosen if len(chosen) else ranked[:1]
 
 
-def _fitting(order: Int[Tensor, " m"], groups: Groups, budget: float) -> Int[Tensor, " k"]:
-    """The first groups of an order whose sizes add up to at most the budget."""
-    return order[groups.sizes[order].cumsum(0) <= budget]
+def _fitting(order: Int[Tensor, " m"], groups: Groups, room: float) -> Int[Tensor, " k"]:
+    """Groups in order, skipping those that no longer fit."""
+    fitting = []
+    for number, size in zip(order.tolist(), groups.sizes[order].tolist(), strict=True):
+        if size <= room:
+            fitting.append(number)
+            room -= size
+    return torch.tensor(fitting, dtype=torch.long)
