@@ -5,7 +5,8 @@
 12,000 private images, an MLP 784-512-256-10 of tanh (535,818 parameters), 300 steps of about 600 images, averaged
 weights. Each method's learning rate is tuned on seed 0 by its training accuracy, in factors of 2 until it falls on both
 sides, and then kept for all seeds. Finished runs are kept in the --json file (one line each) and not run again. Seeds
-make runs reproducible and tuning looks at private data, so ε is nominal.
+fix the initial weights, the batches and the noise (the carriers' public randomness is fresh in every run), and tuning
+looks at private data, so ε is nominal.
 """
 
 from __future__ import annotations
@@ -42,6 +43,9 @@ METHODS: dict[str, Callable[[], Mechanism]] = {
     "rgp_random r=8": lambda: qg.methods.rgp_random(rank=8, clip=CLIP),
     "dp_power_sgd r=8": lambda: qg.methods.dp_power_sgd(rank=8, clip=CLIP),
     "dp_power_sgd r=8 feedback": lambda: qg.methods.dp_power_sgd(rank=8, clip=CLIP, error_feedback=True),
+    "dp_sgd C=0.1": lambda: qg.methods.dp_sgd(clip=0.1),
+    "rgp r=8 C=0.1": lambda: rgp(rank=8, clip=0.1),
+    "rgp_random r=8 C=0.1": lambda: qg.methods.rgp_random(rank=8, clip=0.1),
     "rgp r=16": lambda: rgp(rank=16),
     "rgp r=8 warm-up 30": lambda: rgp(rank=8, warmup_steps=30),
 }
