@@ -3,6 +3,7 @@
     python -m benchmarks.sparse_results accuracy   26k tanh CNN, 10,000 private, batch 250, 12 epochs, ε 0.8 and 2
     python -m benchmarks.sparse_results large      the same with a wider CNN above 250,000 parameters, ε 2, one seed
     python -m benchmarks.sparse_results captured   energy in 10% of the coordinates along a DP-SGD run
+    python -m benchmarks.sparse_results selection  time of one Mallows selection among a million coordinates
     python -m benchmarks.sparse_results report     the table of the runs in the --json file, without new ones
 
 The learning rate of every method is tuned on seed 0, by the accuracy on the training records (not part of ε, as all
@@ -32,11 +33,13 @@ from quietgrad.diagnostics.sparse import CapturedEnergy, CosineSimilarity, Energ
 from quietgrad.lab.data import Parts, load
 from quietgrad.lab.models import build
 from quietgrad.mechanism import Mechanism
+from quietgrad.noise import EntropySource
 from quietgrad.noise_selection import SelectedGaussian
 from quietgrad.representations.base import Representation
 from quietgrad.representations.mask import RandomMask
 from quietgrad.representations.top_groups import TopGroups
 from quietgrad.schedules import Cooling, Exponential, Piecewise
+from quietgrad.selection import Grouping
 
 DELTA, RECORDS, BATCH, EPOCHS, AVERAGING = 1e-5, 10_000, 250, 12, 0.98
 STEPS, RATE = EPOCHS * RECORDS // BATCH, BATCH / RECORDS
@@ -268,11 +271,25 @@ def print_captured(reports: list[EnergyReport], skip: int = 40) -> None:
             )
 
 
+def time_selection(coordinates: int = 1_000_000, repeats: int = 7) -> None:
+    """Random numbers, true top-k and swaps of all groups."""
+    grouping, source = Grouping(coordinates=coordinates, group_size=256), EntropySource()
+    values, seconds, busy = torch.randn(coordinates), [], []
+    for _ in range(repeats):
+        started, cpu = time.perf_counter(), time.process_time()
+        grouping.select(values, theta=1e-4, keep=0.1, normals=source.normals(grouping.draws))
+        seconds.append(time.perf_counter() - started)
+        busy.append(time.process_time() - cpu)
+    print(
+        f"{coordinates} coordinates: median {statistics.median(seconds):.3f} s, {statistics.median(busy):.3f} s of CPU"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("experiment", choices=("accuracy", "large", "captured", "report"))
+    parser.add_argument("experiment", choices=("accuracy", "large", "captured", "selection", "report"))
     parser.add_argument("--data-dir")
     parser.add_argument("--json", type=Path, help="file of finished runs")
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
@@ -281,6 +298,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.experiment == "selection":
+        time_selection()
+        return
     if options.experiment == "captured":
         for epsilon in options.epsilons or [2.0]:
             for history, reports in captured(epsilon, options.rates[0], options.data_dir).items():
