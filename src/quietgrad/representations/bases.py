@@ -45,7 +45,10 @@ def power_iteration(
         if iteration:
             images = _images(matrix, bases)
         weights = {name: _orthonormal_columns(image) for name, image in images.items()}
-        bases = _orthonormal_bases(_combinations(matrix, shapes, weights, like), shapes)
+        rows = _combinations(matrix, shapes, weights, like)
+        if iteration == iterations - 1:
+            matrix.forget()  # orthonormalising is the other peak of memory
+        bases = _orthonormal_bases(rows, shapes)
     return _without_empty(bases, ranks)
 
 
@@ -58,7 +61,9 @@ def gram_eigenvectors(
     weights = {
         name: _top_eigenvectors(gram, ranks[name]) for name, gram in gram_matrices(matrix, groups).items()
     }
-    return _without_empty(_orthonormal_bases(_combinations(matrix, shapes, weights, like), shapes), ranks)
+    rows = _combinations(matrix, shapes, weights, like)
+    matrix.forget()
+    return _without_empty(_orthonormal_bases(rows, shapes), ranks)
 
 
 def random_basis(

@@ -19,9 +19,12 @@ def projectable(grads: PerSampleGrads) -> BlockwiseGrads:
     """
     if not isinstance(grads, BlockwiseGrads):
         return BlockwiseGrads({name: DenseGrad(rows) for name, rows in grads.dense().items()}, grads.samples)
-    if _dense_bytes(grads) > FORMED_BYTES:
+    loose = {name: block for name, block in grads.blocks.items() if not _is_ready(block)}
+    size = sum(block.shape.numel() for block in loose.values())
+    if not loose or grads.samples * size * 4 > FORMED_BYTES:
         return grads
-    return BlockwiseGrads({name: _formed(block) for name, block in grads.blocks.items()}, grads.samples)
+    formed: dict[str, BlockGrads] = {name: DenseGrad(block.dense()) for name, block in loose.items()}
+    return BlockwiseGrads({**grads.blocks, **formed}, grads.samples)
 
 
 def held_bytes(grads: BlockwiseGrads) -> int:
@@ -29,10 +32,8 @@ def held_bytes(grads: BlockwiseGrads) -> int:
     return sum(_block_bytes(block) for block in grads.blocks.values())
 
 
-def _formed(block: BlockGrads) -> BlockGrads:
-    if isinstance(block, DenseGrad | ZeroGrad | IndexedGrad) or _is_outer(block):
-        return block
-    return DenseGrad(block.dense())
+def _is_ready(block: BlockGrads) -> bool:
+    return isinstance(block, DenseGrad | ZeroGrad | IndexedGrad) or _is_outer(block)
 
 
 def _is_outer(block: BlockGrads) -> bool:
@@ -40,15 +41,6 @@ def _is_outer(block: BlockGrads) -> bool:
         return False
     outputs, inputs = block.matrix
     return block.a.shape[1] == 1 and outputs + inputs < outputs * inputs
-
-
-def _dense_bytes(grads: BlockwiseGrads) -> int:
-    formed = [
-        block
-        for block in grads.blocks.values()
-        if not isinstance(block, IndexedGrad) and not _is_outer(block)
-    ]
-    return sum(block.samples * block.shape.numel() * 4 for block in formed)
 
 
 def _block_bytes(block: BlockGrads) -> int:

@@ -46,6 +46,10 @@ class PublicMatrix:
             yield slice(start, start + chunk.samples), chunk
             start += chunk.samples
 
+    def forget(self) -> None:
+        """Give up what was kept: no pass will follow."""
+        self._kept = []
+
     def _first_pass(self) -> None:
         """Count the rows, remember their norms, and keep them as long as they are small together."""
         kept: list[BlockwiseGrads] = []
