@@ -77,3 +77,6 @@ add(explain)
 add(report)
 add(data)
 add(audit)
+
+if __name__ == "__main__":
+    main()

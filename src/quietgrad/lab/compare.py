@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,16 @@ def compare(
     todo = jobs(base, methods, epsilons, seeds, out, data_dir)
     _check_folder(out, todo)
     make_folder(out)
-    results = run_parallel(todo, run_job, heard, workers=workers)
+    unfinished = [number for number, job in enumerate(todo) if not RunFolder(job.out).finished]
+    run_parallel(
+        [todo[number] for number in unfinished],
+        run_job,
+        lambda place, message: heard(unfinished[place], message),
+        workers=workers,
+    )
+    results = [
+        run_job(job, partial(heard, number)) for number, job in enumerate(todo)
+    ]  # all finished now: read back
     ends = public_only(base, seeds, data_dir)
     made = Comparison(
         epsilons=tuple(epsilons),

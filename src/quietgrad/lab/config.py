@@ -123,6 +123,8 @@ def load_config(path: Path, changes: list[str] | None = None) -> Config:
         raw = tomllib.loads(path.read_text())
     except FileNotFoundError:
         raise LabError(f"There is no config {path}. The configs of the papers are in configs/.") from None
+    except IsADirectoryError:
+        raise LabError(f"{path} is a folder. Give a TOML file, such as its config.toml.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise LabError(f"{path} is not valid TOML: {error}.") from None
     for change in changes or []:

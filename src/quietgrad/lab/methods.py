@@ -17,7 +17,7 @@ from quietgrad.mechanism import Mechanism
 from quietgrad.public_losses import labelled_losses, random_label_losses
 from quietgrad.stages import PublicLosses
 
-PROVIDED = {"public_losses", "model", "batches", "epsilon", "delta"}
+PROVIDED = {"public_losses", "model", "batches", "epsilon", "delta", "parameters"}
 """Arguments of methods that come from the rest of the config."""
 
 
@@ -51,11 +51,15 @@ def uncalibrated(
         if privacy.epsilon is None:
             raise LabError(f"{method.name} plans its index budget from ε. Give privacy.epsilon.")
         provided |= {"model": model, "batches": batches, "epsilon": privacy.epsilon, "delta": privacy.delta}
+    if "parameters" in wanted:
+        provided["parameters"] = sum(p.numel() for p in model.parameters() if p.requires_grad)
     options = {name: _option(value) for name, value in method.options.items()}
     try:
         built: Mechanism = make(**provided, **options)
     except TypeError as error:
         raise LabError(f"method {method.name}: {error}.") from None
+    except ValueError as error:
+        raise LabError(f"method {method.name}: {error}") from None
     return built
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import platform
+import secrets
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -57,6 +58,7 @@ class RunFolder:
             )
         make_folder(self.path)
         self.write("config.toml", toml.dumps(config.plain()))
+        self.write("run.json", to_json({"id": secrets.token_hex(16)}))
         self.write("versions.json", to_json(versions()))
         self.write("split.json", to_json(dict(split)))
 
@@ -73,9 +75,14 @@ class RunFolder:
         self._save("model.pt", weights)
         self.write("results.json", to_json(dict(results)))
 
+    @property
+    def identity(self) -> str:
+        """Tells this run from others of the same config, whose ledgers begin alike."""
+        return str(self.read("run.json")["id"])
+
     def save_checkpoint(self, state: dict[str, Any]) -> None:
         """Weights and plain data only."""
-        self._save("checkpoint.pt", state)
+        self._save("checkpoint.pt", {**state, "run": self.identity})
 
     def load_checkpoint(self) -> dict[str, Any] | None:
         """The last checkpoint, None if the run did not get that far. Never runs pickled code."""
@@ -88,6 +95,11 @@ class RunFolder:
             raise LabError(
                 f"{file} cannot be read ({type(error).__name__}). Start a new run with another --out."
             ) from None
+        if state.get("run") != self.identity:
+            raise LabError(
+                f"{file} is the checkpoint of another run. Put back the one of this run, or start anew with "
+                "another --out."
+            )
         return state
 
     def read(self, name: str) -> Any:

@@ -1,0 +1,155 @@
+"""The command line as a user meets it: own data, JSON, and options that cannot change unnoticed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from quietgrad.lab.cli import app
+from quietgrad.sampling import Batch, PoissonBatches
+from tests.lab.tiny import CONFIG, write_config
+
+runner = CliRunner()
+
+OPTIONS = {
+    "train": ["config", "--set", "--out", "--resume", "--data-dir", "--json", "--debug"],
+    "compare": [
+        "config",
+        "--set",
+        "--methods",
+        "--seeds",
+        "--epsilons",
+        "--out",
+        "--data-dir",
+        "--json",
+        "--debug",
+    ],
+    "budget": [
+        "--examples",
+        "--batch",
+        "--rate",
+        "--epochs",
+        "--steps",
+        "--delta",
+        "--epsilon",
+        "--noise",
+        "--method",
+        "--split",
+        "--accountant",
+        "--plot",
+        "--json",
+        "--debug",
+    ],
+    "explain": ["config", "--set", "--data-dir", "--json", "--debug"],
+    "report": ["runs", "--out", "--json", "--debug"],
+    "data": ["--data-dir", "--json", "--debug"],
+    "audit": ["run", "--confidence", "--canaries", "--data-dir", "--json", "--debug"],
+}
+"""The frozen command line. Adding an option is a minor release, changing or removing one a major release."""
+
+
+def test_commands_and_options_are_the_frozen_ones() -> None:
+    group = get_command(app)
+    assert isinstance(group, typer.core.TyperGroup)
+    found = {
+        name: [param.opts[0] if param.param_type_name == "option" else param.name for param in command.params]
+        for name, command in group.commands.items()
+    }
+    assert found == OPTIONS
+
+
+def test_own_npz_with_three_classes_trains_from_a_config_of_under_15_lines(tmp_path: Path) -> None:
+    assert len(CONFIG.splitlines()) < 15
+    config = write_config(tmp_path)
+    done = runner.invoke(
+        app, ["train", str(config), "--out", str(tmp_path / "run"), "--set", "training.epochs=12", "--json"]
+    )
+    assert done.exit_code == 0, done.output
+    result = json.loads(done.stdout)
+    assert result["accuracy"] > 0.7
+    assert result["epsilon"] <= 3.0
+    assert result["covered"]
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert names == {
+        "config.toml",
+        "run.json",
+        "versions.json",
+        "split.json",
+        "ledger.jsonl",
+        "checkpoint.pt",
+        "model.pt",
+        "results.json",
+        "report.html",
+    }
+
+
+def test_set_changes_are_written_back_resolved(tmp_path: Path) -> None:
+    config = write_config(tmp_path)
+    changes = [
+        "--set",
+        "training.epochs=0.2",
+        "--set",
+        "method.name=random_freeze",
+        "--set",
+        "method.freeze=0.5",
+    ]
+    done = runner.invoke(app, ["train", str(config), "--out", str(tmp_path / "run"), *changes])
+    assert done.exit_code == 0, done.output
+    resolved = (tmp_path / "run" / "config.toml").read_text()
+    assert 'name = "random_freeze"' in resolved
+    assert "freeze = 0.5" in resolved
+    assert "epochs = 0.2" in resolved
+
+
+def test_data_lists_what_is_found_and_how_to_get_the_rest() -> None:
+    done = runner.invoke(app, ["data", "--json"])
+    assert done.exit_code == 0
+    listed = {entry["name"]: entry for entry in json.loads(done.stdout)}
+    assert listed["embedded"]["folder"] == "inside the package"
+    assert {"mnist", "fashion-mnist", "cifar10", "svhn", "sst2"} <= set(listed)
+    assert all(entry["how_to_get"] for entry in listed.values())
+    assert "own" in runner.invoke(app, ["data"]).output
+
+
+def test_explain_tells_the_way_of_each_layer_and_the_noise_of_each_method(tmp_path: Path) -> None:
+    done = runner.invoke(app, ["explain", str(write_config(tmp_path)), "--json"])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    parameters = told["parameters"]
+    assert [layer["layer"] for layer in told["layers"]] == ["1.weight", "1.bias", "3.weight", "3.bias"]
+    assert all(layer["way"] for layer in told["layers"])
+    assert "proved" in told["independence"]
+    methods = {method["method"]: method for method in told["methods"]}
+    assert methods["dp_sgd"]["dimension"] == parameters
+    assert methods["random_freeze"]["dimension"] < parameters
+    assert methods["random_freeze"]["noise"] < methods["dp_sgd"]["noise"]
+    expected = methods["dp_sgd"]["noise_multiplier"] * parameters**0.5
+    assert abs(methods["dp_sgd"]["noise"] / expected - 1) < 0.3
+    assert "public data" in methods["gep"]["problem"]
+
+
+def test_explain_draws_no_private_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[int] = []
+    original = PoissonBatches.__iter__
+
+    def watched(batches: PoissonBatches) -> Iterator[Batch]:
+        drawn.append(len(batches.dataset))  # type: ignore[arg-type]
+        return original(batches)
+
+    monkeypatch.setattr(PoissonBatches, "__iter__", watched)
+    assert runner.invoke(app, ["explain", str(write_config(tmp_path))]).exit_code == 0
+    assert drawn
+    assert all(records <= 48 for records in drawn), "only the fifth that is for testing"
+
+
+def test_explain_prints_tables(tmp_path: Path) -> None:
+    shown = runner.invoke(app, ["explain", str(write_config(tmp_path))]).output
+    assert "dp_sgd" in shown
+    assert "1.weight" in shown
+    assert "gep needs public data" in shown
