@@ -38,7 +38,7 @@ def one_run(name: str, sigma: float, steps: int = 60) -> AuditReport:
     )
 
 
-@pytest.mark.parametrize("name", ["dp_sgd", "rgp", "random_freeze"])
+@pytest.mark.parametrize("name", ["dp_sgd", "random_freeze"])
 def test_gradient_canaries_show_something_and_never_more_than_claimed(name: str) -> None:
     report = one_run(name, 1.0)
     assert report.verdict == "consistent"

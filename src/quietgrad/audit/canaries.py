@@ -72,7 +72,7 @@ def audit_mechanism(
             each, and the steps are made several times if that is not enough.
         learning_rate: of the copy.
         privatizer: what makes the releases; a subclass of Privatizer can be audited too.
-        seed: of the canaries (the noise is the privatizer's).
+        seed: of the canaries and of public randomness (the noise is the privatizer's).
         progress: called with (scores made, scores wanted).
         options: for the privatizer.
     """
@@ -90,6 +90,8 @@ def audit_mechanism(
         per_step = max(canaries, math.ceil((wanted - done) / count))
         sampler = ReplayedSampler(records, [[]] * steps, rate=rate)
         with privatizer(copy.deepcopy(model), mechanism, sampler, research=True, **options) as private:
+            if seed is not None:
+                private._seed = seed
             run = canary_steps(private, sampler, canaries=per_step, learning_rate=learning_rate, seed=seed)
             for step, result in zip(range(count), run, strict=False):
                 made.append(result)

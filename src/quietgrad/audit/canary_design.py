@@ -68,9 +68,10 @@ def design(
         for m in range(count):
             groups[m].append((index, blocks[m]))
             encoded = {name: rows[m].to(like) for name, rows in directions.items()}
-            decoded = codec.decode(Released(blocks=encoded, std=1.0, sensitivity=1.0))
-            # A release that only feeds the state decodes to nothing: the canary reaches it through the others.
-            for name, block in (decoded or {}).items():
+            # As if without noise: a decoder may weigh what it gets by its noise. One that only feeds the state decodes
+            # to nothing: the canary reaches that release through the others.
+            decoded = codec.decode(Released(blocks=encoded, std=1e-9, sensitivity=1.0)) or {}
+            for name, block in decoded.items():
                 gradients[m][name] += OVERSHOOT * bound * block
     return [Canary(gradient, tuple(group)) for gradient, group in zip(gradients, groups, strict=True)]
 

@@ -58,6 +58,8 @@ def audit_one_run(
     rng = np.random.default_rng(seed)
     sampler = ReplayedSampler(records, [[]] * steps, rate=rate)
     with privatizer(copy.deepcopy(model), mechanism, sampler, research=True, **options) as private:
+        if seed is not None:
+            private._seed = seed
         run = RunCanaries(private, canaries=canaries, rng=rng)
         for step, _ in enumerate(sampler, start=1):
             run.release()

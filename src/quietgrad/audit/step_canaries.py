@@ -132,12 +132,12 @@ class StepCanaries:
             noise.append((seen * divisor - known) / std)
             signals.append(each / std)
         left, contributions = torch.cat(noise), torch.cat(signals, dim=1)
-        readout, strengths = _orthogonal_readout(contributions, left)
+        readout, strengths, norms = _orthogonal_readout(contributions, left)
         return StepScores(
             included=included,
             scores=readout + included * strengths,
             strengths=strengths,
-            norms=contributions.double().norm(dim=1).numpy(),
+            norms=norms,
             groups=tuple(canary.groups for canary in canaries),
             noise=_ends(left),
         )
@@ -145,15 +145,15 @@ class StepCanaries:
 
 def _orthogonal_readout(
     contributions: Float[Tensor, "m d"], noise: Float[Tensor, " d"]
-) -> tuple[Float64[ndarray, " m"], Float64[ndarray, " m"]]:
-    """(⟨q_m, noise⟩, ⟨q_m, c_m⟩) with q = L⁻¹c, LLᵀ = ccᵀ: orthonormal, so that no two scores share noise.
+) -> tuple[Float64[ndarray, " m"], Float64[ndarray, " m"], Float64[ndarray, " m"]]:
+    """(⟨q_m, noise⟩, ⟨q_m, c_m⟩, ‖c_m‖) with q = L⁻¹c, LLᵀ = ccᵀ: orthonormal, so that no two scores share noise.
 
     The price is the part of c_m that lies along other canaries.
     """
     gram = (contributions @ contributions.T).double()
     lower = torch.linalg.cholesky(gram + 1e-9 * gram.trace() * torch.eye(len(gram), dtype=gram.dtype))
     along = torch.linalg.solve_triangular(lower, (contributions @ noise).double()[:, None], upper=False)
-    return along[:, 0].numpy(), lower.diagonal().numpy()
+    return along[:, 0].numpy(), lower.diagonal().numpy(), gram.diagonal().sqrt().numpy()
 
 
 def _flat(blocks: Blocks) -> Float[Tensor, " d"]:
