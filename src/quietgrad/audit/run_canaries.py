@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Float64
+from jaxtyping import Bool, Float, Float64, Int
 from numpy import ndarray
 from torch import Tensor, nn
 
@@ -23,11 +23,12 @@ from quietgrad.audit.each_row import clipped_rows
 from quietgrad.audit.one_run_report import one_run_report
 from quietgrad.audit.report import AuditReport
 from quietgrad.audit.step_canaries import LastRelease
+from quietgrad.gradients.base import Blocks
 from quietgrad.gradients.dense import DenseGrad
 from quietgrad.mechanism import Mechanism
 from quietgrad.privatizer import Privatizer
 from quietgrad.sampling import ReplayedSampler
-from quietgrad.stages import BlockwiseGrads, Space
+from quietgrad.stages import BlockwiseGrads, ClippedSum, Space
 
 FAR = 1_000.0
 """Canaries are this many times their largest bound long: what is left of them in any release is beyond its bound."""
@@ -93,7 +94,8 @@ class RunCanaries:
         self._private, self._rng = private, rng
         space = {name: p.shape for name, p in private._recorder.parameters.items()}
         count = min(canaries, max(shape.numel() for shape in space.values()))
-        self._rows = disjoint_rows(space, count)
+        like = next(iter(private._recorder.parameters.values()))
+        self._rows = {name: rows.to(like) for name, rows in disjoint_rows(space, count).items()}
         self.members: Bool[ndarray, " m"] = rng.random(count) < 0.5
         self.scores: Float64[ndarray, " m"] = np.zeros(count)
         self._last = LastRelease()
@@ -101,34 +103,44 @@ class RunCanaries:
 
     def release(self) -> None:
         """One step: insert the members that are drawn, release, and update every canary's score."""
-        private, rate = self._private, self._private._sampler.rate
-        public, releases = private._begin(), private.mechanism.releases
+        private, releases = self._private, self._private.mechanism.releases
+        public = private._begin()
         far = FAR * max(release.clip.sensitivity(private.step) for release in releases)
         grads = _as_grads(self._rows, far)
         alone = [
             clipped_rows(release.clip, public.codec(release.representation).encode(grads), private.step)
             for release in releases
         ]
-        drawn = np.flatnonzero(self.members & (self._rng.random(len(self.members)) < rate))
-        sums = private._sums or [private._zero_sum(j) for j in range(len(releases))]
-        clean = [total.blocks for total in sums]
-        if len(drawn):
-            chosen = _as_grads(
-                {name: rows[torch.from_numpy(drawn)] for name, rows in self._rows.items()}, far
-            )
-            sums = [total + private._encoded_sum(j, chosen) for j, total in enumerate(sums)]
-        private._sums = sums
+        clean = private._sums or [private._zero_sum(j) for j in range(len(releases))]
+        drawn = np.flatnonzero(self.members & (self._rng.random(len(self.members)) < private._sampler.rate))
+        private._sums = self._inserted(clean, torch.from_numpy(drawn), far)
         private.release()
+        signal, squared = self._readout(alone, clean)
+        likelier = np.expm1(np.minimum(signal - squared / 2, 500.0))
+        self.scores += np.log1p(private._sampler.rate * likelier)
+
+    def _inserted(self, sums: list[ClippedSum], drawn: Int[Tensor, " k"], far: float) -> list[ClippedSum]:
+        if not len(drawn):
+            return sums
+        chosen = _as_grads({name: rows[drawn] for name, rows in self._rows.items()}, far)
+        return [total + self._private._encoded_sum(j, chosen) for j, total in enumerate(sums)]
+
+    def _readout(
+        self, alone: list[Blocks], clean: list[ClippedSum]
+    ) -> tuple[Float64[ndarray, " m"], Float64[ndarray, " m"]]:
+        """⟨c_m, y⟩ and ‖c_m‖² over all releases, whitened by the claimed noise."""
+        divisor = self._private._sampler.expected_batch
         signal, squared = np.zeros(len(self.members)), np.zeros(len(self.members))
         for rows, known, released in zip(alone, clean, self._last.released, strict=True):
+            std = released.std * divisor
             for name, each in rows.items():
-                seen, std = released.blocks[name], released.std * private._sampler.expected_batch
+                seen = released.blocks[name]
                 shown = (seen != 0).flatten()  # a selection releases exact zeros where it shows nothing
-                left = ((seen * private._sampler.expected_batch - known[name]) / std).flatten() * shown
+                left = ((seen * divisor - known.blocks[name]) / std).flatten() * shown
                 flat = each.flatten(1) * shown / std
-                signal += (flat @ left).double().numpy()
-                squared += flat.square().sum(1).double().numpy()
-        self.scores += np.log1p(rate * np.expm1(np.minimum(signal - squared / 2, 500.0)))
+                signal += (flat @ left).double().cpu().numpy()
+                squared += flat.square().sum(1).double().cpu().numpy()
+        return signal, squared
 
 
 def disjoint_rows(space: Space, count: int) -> dict[str, Float[Tensor, "m *shape"]]:

@@ -157,11 +157,11 @@ def _orthogonal_readout(
 
 
 def _flat(blocks: Blocks) -> Float[Tensor, " d"]:
-    return torch.cat([block.detach().flatten() for block in blocks.values()])
+    return torch.cat([block.detach().flatten() for block in blocks.values()]).cpu()
 
 
 def _flat_rows(blocks: Blocks) -> Float[Tensor, "m d"]:
-    return torch.cat([rows.flatten(1) for rows in blocks.values()], dim=1)
+    return torch.cat([rows.flatten(1) for rows in blocks.values()], dim=1).cpu()
 
 
 def _ends(noise: Float[Tensor, " d"]) -> Float64[ndarray, " kept"]:

@@ -99,7 +99,7 @@ def open_run(path: Path, *, data_dir: Path | None = None) -> AuditedRun:
     """The run in a folder, with the weights it ended with."""
     folder = RunFolder(path)
     if not folder.exists:
-        inside = sorted(str(config.parent) for config in path.glob("*/config.toml"))[:5]
+        inside = sorted(str(config.parent) for config in path.rglob("config.toml"))[:5]
         hint = f" Runs inside: {', '.join(inside)}." if inside else " Make one with quietgrad train --out."
         raise LabError(f"{path} is not a run: it has no config.toml.{hint}")
     setup = set_up(folder.config, data_dir=data_dir)
