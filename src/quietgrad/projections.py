@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from quietgrad.gradients.base import Blocks
 from quietgrad.postprocess import Post
 from quietgrad.representations.base import State
@@ -41,9 +39,6 @@ class ProjectOnto(Post):
         codec = public.codec(self.subspace)
         assert isinstance(codec, SubspaceCodec)
         along = codec.basis.expand(codec.basis.coordinates(blocks))
-        return {name: _mixed(block, along.get(name), self.strength) for name, block in blocks.items()}
-
-
-def _mixed(block: Tensor, along: Tensor | None, strength: float) -> Tensor:
-    kept = (1 - strength) * block
-    return kept if along is None else kept + strength * along
+        return {
+            name: self.strength * along[name] + (1 - self.strength) * block for name, block in blocks.items()
+        }

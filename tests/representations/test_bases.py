@@ -189,7 +189,7 @@ def test_a_rank_deficient_public_matrix_lowers_the_rank_and_says_so() -> None:
         basis = power(public_view(twice), rank=6)
     assert len(basis.groups["part0"].rows) == 4
     with pytest.warns(RuntimeWarning, match="rank 0 only"):
-        assert power(public_view(torch.zeros(8, SIZE)), rank=6).groups == {}
+        assert len(power(public_view(torch.zeros(8, SIZE)), rank=6).groups["part0"].rows) == 0
 
 
 def test_public_rows_that_are_not_finite_are_left_out() -> None:

@@ -49,7 +49,7 @@ def power_iteration(
         if iteration == iterations - 1:
             matrix.forget()  # orthonormalising is the other peak of memory
         bases = _orthonormal_bases(rows, shapes)
-    return _without_empty(bases, ranks)
+    return _with_warning(bases, ranks)
 
 
 def gram_eigenvectors(
@@ -63,7 +63,7 @@ def gram_eigenvectors(
     }
     rows = _combinations(matrix, shapes, weights, like)
     matrix.forget()
-    return _without_empty(_orthonormal_bases(rows, shapes), ranks)
+    return _with_warning(_orthonormal_bases(rows, shapes), ranks)
 
 
 def random_basis(
@@ -197,7 +197,7 @@ def _group_shapes(space: Space, groups: Partition) -> dict[str, Space]:
     return {name: {block: space[block] for block in members} for name, members in groups.items()}
 
 
-def _without_empty(bases: dict[str, GroupBasis], ranks: Mapping[str, int]) -> Basis:
+def _with_warning(bases: dict[str, GroupBasis], ranks: Mapping[str, int]) -> Basis:
     for name, basis in bases.items():
         if len(basis.rows) < ranks[name]:
             warnings.warn(
@@ -206,7 +206,7 @@ def _without_empty(bases: dict[str, GroupBasis], ranks: Mapping[str, int]) -> Ba
                 RuntimeWarning,
                 stacklevel=2,
             )
-    return Basis({name: basis for name, basis in bases.items() if len(basis.rows)})
+    return Basis(bases)
 
 
 def _check_ranks(ranks: Mapping[str, int], samples: int) -> None:

@@ -32,7 +32,7 @@ class GroupBasis:
     def project(self, grads: BlockwiseGrads) -> Float[Tensor, "n k"]:
         """G Bᵀ."""
         total = self.rows.new_zeros(grads.samples, len(self.rows))
-        for name, shape in self.shapes.items():
+        for name, shape in self.shapes.items() if total.numel() else ():
             total += grads.blocks[name].project(self._columns[name].unflatten(1, shape or (1,)))
         return total
 
@@ -55,7 +55,7 @@ class GroupBasis:
 
 @dataclass(frozen=True)
 class Basis:
-    """Block-diagonal B: one orthonormal basis a group; a group whose public gradients vanish has none."""
+    """Block-diagonal B: one orthonormal basis a group, of no rows where the public gradients vanish."""
 
     groups: dict[str, GroupBasis]
 
@@ -73,7 +73,7 @@ class Basis:
         return {name: group.coordinates(blocks) for name, group in self.groups.items()}
 
     def expand(self, coordinates: Mapping[str, Tensor]) -> Blocks:
-        """Back to parameter space: Bᵀ·coordinates; blocks of groups without a basis are left out."""
+        """Back to parameter space: Bᵀ·coordinates."""
         blocks: Blocks = {}
         for name, group in self.groups.items():
             blocks.update(group.expand(coordinates[name]))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from quietgrad.gradients.base import BlockGrads, zero_rows
 from quietgrad.gradients.convolution import ConvGrad
-from quietgrad.gradients.dense import DenseGrad
+from quietgrad.gradients.dense import DenseGrad, ZeroGrad
 from quietgrad.gradients.factored import FactoredGrad
 from quietgrad.representations.formed import held_bytes, projectable
 from quietgrad.stages import BlockwiseGrads, PerSampleGrads, Public, PublicLosses
@@ -55,6 +55,7 @@ class PublicMatrix:
         kept: list[BlockwiseGrads] = []
         size = 0
         for raw in self._stream():
+            _check_dependence(raw)
             self.inputs.extend(first_inputs(raw))
             chunk, squared_norms = _finite_rows(projectable(raw))
             del raw  # its activations; the formed rows are all that is needed
@@ -93,6 +94,14 @@ class PublicMatrix:
                 "public_losses gave other gradients when asked again within a step. Draw random labels with torch's "
                 "global generator (it is seeded for the step), or return fewer public samples so that they are kept."
             )
+
+
+def _check_dependence(grads: PerSampleGrads) -> None:
+    if isinstance(grads, BlockwiseGrads) and all(isinstance(b, ZeroGrad) for b in grads.blocks.values()):
+        raise ValueError(
+            "public_losses do not depend on the model's parameters. Compute them by calling the model that is given to "
+            "the function, on public data, with gradients enabled."
+        )
 
 
 def first_inputs(grads: PerSampleGrads) -> list[Tensor]:

@@ -77,7 +77,7 @@ class ResidualGrads(PerSampleGrads):
 
     def dense(self) -> Blocks:
         rows, inside = self._embedded.grads.dense(), self._basis.expand(self._embedded.coordinates)
-        kept = {name: block - inside[name] if name in inside else block for name, block in rows.items()}
+        kept = {name: block - inside[name] for name, block in rows.items()}
         return {
             name: block * self._scale.to(block).view(-1, *[1] * (block.dim() - 1))
             for name, block in kept.items()
@@ -142,4 +142,4 @@ def kept_part(std: float, dimension: int, bound: float) -> float:
 def off_subspace(basis: Basis, blocks: Blocks) -> Blocks:
     """v − BᵀBv."""
     along = basis.expand(basis.coordinates(blocks))
-    return {name: block - along[name] if name in along else block for name, block in blocks.items()}
+    return {name: block - along[name] for name, block in blocks.items()}
