@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.accounting.settings import REFERENCE, RELATIVE, ROUNDING, Row
 from typer.testing import CliRunner
 
 from quietgrad.lab.cli import app
+from tests.accounting.settings import REFERENCE, RELATIVE, ROUNDING, Row
 
 FIRST = ["--examples", "60000", "--batch", "1000", "--epochs", "50", "--delta", "1e-5"]
 
