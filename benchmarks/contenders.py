@@ -74,7 +74,11 @@ def opacus(setting: Setting, mode: str) -> Step:
         grad_sample_mode=mode,
         **({"criterion": torch.nn.CrossEntropyLoss(reduction="mean")} if mode == "ghost" else {}),
     )
-    private, private_optimizer, criterion = parts[0], parts[1], parts[2] if mode == "ghost" else F.cross_entropy
+    private, private_optimizer, criterion = (
+        parts[0],
+        parts[1],
+        parts[2] if mode == "ghost" else F.cross_entropy,
+    )
 
     def step() -> None:
         private_optimizer.zero_grad()

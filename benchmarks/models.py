@@ -30,7 +30,8 @@ class Block(nn.Module):
         q, k, v = parts.permute(2, 0, 3, 1, 4)
         attended = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(n, t, i)
         x = x + self.out(attended)
-        return x + self.mixing(self.before_mixing(x))
+        out: Tensor = x + self.mixing(self.before_mixing(x))
+        return out
 
 
 class Transformer(nn.Module):

@@ -188,7 +188,7 @@ class Recorder:
         """Every block on its best way."""
         tuner = self._public_tuner if self._public else self._tuner
         tuner.begin()
-        settled = {name: tuner.settle(name, block) for name, block in blocks.items()}
+        settled = {name: tuner.settle(block) for name, block in blocks.items()}
         self._reports = tuple(report(name, block, choice) for name, (block, choice) in settled.items())
         return {name: block for name, (block, _) in settled.items()}
 

@@ -79,6 +79,10 @@ class ConvGrad(TunableGrads):
 
     # ---- ways -----------------------------------------------------------------------------------------------
 
+    @property
+    def device(self) -> torch.device:
+        return self.inputs.device
+
     def rule(self) -> str:
         t, o, i = self.positions, self.window.kernel[0], self.window.taps
         return "ghost" if self.window.groups == 1 and t * (i + o) < i * o else "chunked"

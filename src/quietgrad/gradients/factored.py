@@ -70,6 +70,10 @@ class FactoredGrad(TunableGrads):
 
     # ---- ways -----------------------------------------------------------------------------------------------
 
+    @property
+    def device(self) -> torch.device:
+        return self.a.device
+
     def rule(self) -> str:
         t, (o, i) = self.a.shape[1], self.matrix
         if t == 1:

@@ -1,10 +1,12 @@
-"""Which way each layer takes: measured once per layer and shape under a memory budget, or fixed by rule."""
+"""Which way each layer takes: measured once per shape under a memory budget, or fixed by rule."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -15,9 +17,11 @@ from quietgrad.gradients.base import BlockGrads
 DEFAULT_BUDGET = 1 << 30
 """Bytes that formed gradients of one batch may take together if the user sets no budget."""
 
-REPEATS = 2
-HOPELESS = 3.0
-"""A way whose first run is this much slower than the best one is not run again."""
+ROUNDS = 3
+HOPELESS = 2.0
+"""A way that is this much slower than the best one after a round is not run again."""
+PRICE_OF_MEMORY = 1.1
+"""A way that keeps gradients must be this much faster than one that does not."""
 
 Self = TypeVar("Self", bound="TunableGrads")
 
@@ -26,6 +30,11 @@ class TunableGrads(BlockGrads):
     """Gradients with several ways to the same norms and sums."""
 
     way: str
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device:
+        """Where the gradients are."""
 
     @abstractmethod
     def held(self) -> dict[str, int]:
@@ -78,45 +87,44 @@ class Tuner:
         """A new batch: the whole budget is free again."""
         self._left = self.budget
 
-    def settle(self, name: str, block: BlockGrads) -> tuple[BlockGrads, Choice | None]:
+    def settle(self, block: BlockGrads) -> tuple[BlockGrads, Choice | None]:
         """The block, made to take its best way, with the choice; other kinds of blocks have none."""
         if not isinstance(block, TunableGrads) or block.samples == 0:
             return block, None
         held = {way: bytes_ for way, bytes_ in block.held().items() if bytes_ <= self._left}
-        choice = self._choice(name, block, held)
+        choice = self._choice(block, held)
         self._left -= held.get(choice.way, 0)
         return block.through(choice.way, self._chunk(block)), choice
 
-    def _choice(self, name: str, block: TunableGrads, held: dict[str, int]) -> Choice:
+    def _choice(self, block: TunableGrads, held: dict[str, int]) -> Choice:
         if self.deterministic:
             return Choice(block.rule(), 0.0)
-        key = (name, *block.signature(), *sorted(held))
+        key = (*block.signature(), *sorted(held))
         if key not in self._choices:
             self._choices[key] = self._fastest(block, held)
         return self._choices[key]
 
     def _fastest(self, block: TunableGrads, held: dict[str, int]) -> Choice:
+        """Ways take turns and the best time of each counts: the processor time of one thread, which other processes
+        (and threads that spin while they wait for them) do not disturb."""
         if len(held) == 1:
             return Choice(next(iter(held)), 0.0)
-        best = Choice(block.rule(), math.inf)
-        for way in held:
-            taken = self._measure(block, way, best.milliseconds)
-            if taken < best.milliseconds:
-                best = Choice(way, taken)
-        return best
+        best = dict.fromkeys(held, math.inf)
+        with _one_thread():
+            for turn in range(ROUNDS):
+                for way in held:
+                    if turn == 0 or best[way] < HOPELESS * min(best.values()):
+                        best[way] = min(best[way], self._time(block, way))
+        way = min(held, key=lambda way: best[way] * (PRICE_OF_MEMORY if held[way] else 1.0))
+        return Choice(way, best[way])
 
-    def _measure(self, block: TunableGrads, way: str, best: float) -> float:
-        weights = torch.full((block.samples,), 0.5, dtype=torch.float64)
-        fastest = math.inf
-        for _ in range(1 + REPEATS):
-            candidate = block.through(way, self._chunk(block))
-            start = time.thread_time()  # not the wall clock: other processes must not make the choice
-            candidate.squared_norms()
-            candidate.weighted_sum(weights)
-            fastest = min(fastest, 1e3 * (time.thread_time() - start))
-            if fastest > HOPELESS * best:
-                break
-        return fastest
+    def _time(self, block: TunableGrads, way: str) -> float:
+        candidate = block.through(way, self._chunk(block))
+        weights = torch.full((block.samples,), 0.5, dtype=torch.float64, device=candidate.device)
+        start = time.thread_time()
+        candidate.squared_norms()
+        candidate.weighted_sum(weights)
+        return 1e3 * (time.thread_time() - start)
 
     def _chunk(self, block: TunableGrads) -> int:
         """Samples formed at once, so that a chunk takes at most 1/16 of the budget and 16 MB."""
@@ -127,3 +135,13 @@ class Tuner:
 def rounded(samples: int) -> int:
     """The next power of two: batches of nearly the same size share a choice."""
     return 1 << max(0, samples - 1).bit_length()
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

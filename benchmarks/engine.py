@@ -1,0 +1,164 @@
+"""A private step against an ordinary one and against every mode of Opacus, on five models.
+
+    python -m benchmarks.engine            a table
+    python -m benchmarks.engine --json     {"models": [{"name", "plain_ms", "quietgrad_ms", "ratio", ...}, ...]}
+    python -m benchmarks.engine --plot docs/engine.png
+
+The contenders of a model alternate in one process and the best of several repeats counts; peak memory is taken in a
+process of its own for each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from benchmarks import contenders
+from benchmarks.models import SETTINGS, Setting
+
+TOO_SLOW = 8.0
+"""A contender this many times slower than the plain step is timed only twice."""
+
+TOO_LARGE = 4 << 30
+"""Bytes of formed gradients (all of them at once, which is what Opacus' default does) above which a mode is not run."""
+
+
+@dataclass
+class Result:
+    """One model's figures; times are milliseconds a step."""
+
+    name: str
+    plain_ms: float
+    quietgrad_ms: float
+    ratio: float
+    opacus_best_ms: float | None
+    opacus_best_mode: str | None
+    memory_ratio: float | None
+    parameters: int
+    batch: int
+    opacus_ms: dict[str, float | None] = field(default_factory=dict)
+
+
+def measure(setting: Setting, repeats: int, modes: tuple[str, ...], with_memory: bool) -> Result:
+    """All contenders on one model."""
+    model = setting.model()
+    parameters = sum(p.numel() for p in model.parameters())
+    steps = {"plain": contenders.plain(setting), "quietgrad": contenders.quietgrad(setting)}
+    # Opacus' hooks hold every gradient twice on the way; the others once.
+    affordable = [mode for mode in modes if mode == "ghost" or 2 * setting.batch * parameters * 4 < TOO_LARGE]
+    steps |= {mode: contenders.opacus(setting, mode) for mode in affordable}
+    best = alternate(steps, repeats)
+    opacus = {mode: best.get(mode) for mode in modes}
+    winner = min(affordable, key=lambda mode: best[mode], default=None)
+    return Result(
+        name=setting.name,
+        plain_ms=best["plain"],
+        quietgrad_ms=best["quietgrad"],
+        ratio=best["quietgrad"] / best["plain"],
+        opacus_best_ms=None if winner is None else best[winner],
+        opacus_best_mode=winner,
+        memory_ratio=memory_ratio(setting.name) if with_memory else None,
+        parameters=parameters,
+        batch=setting.batch,
+        opacus_ms=opacus,
+    )
+
+
+def alternate(steps: dict[str, contenders.Step], repeats: int) -> dict[str, float]:
+    """The best time of each contender, taken in turns so that what disturbs one disturbs all."""
+    for step in steps.values():
+        step()
+        step()
+    best = dict.fromkeys(steps, math.inf)
+    for turn in range(repeats):
+        for name, step in steps.items():
+            if turn >= 2 and best[name] > TOO_SLOW * best["plain"]:
+                continue
+            start = time.perf_counter()
+            step()
+            best[name] = min(best[name], 1e3 * (time.perf_counter() - start))
+    return best
+
+
+def memory_ratio(name: str) -> float:
+    """Peak memory of quietgrad's steps over plain SGD's, beyond what both hold before the first step."""
+    peaks = [_peak(name, contender) for contender in ("quietgrad", "plain")]
+    return peaks[0] / peaks[1]
+
+
+def _peak(name: str, contender: str) -> float:
+    command = [sys.executable, "-m", "benchmarks.memory", name, contender]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def geometric_mean(values: list[float]) -> float:
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def table(results: list[Result]) -> str:
+    """The figures for people."""
+    lines = [
+        "| model (parameters, batch) | plain ms | quietgrad ms | ratio | best Opacus ms (mode) | faster by | memory |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for r in results:
+        theirs = "–" if r.opacus_best_ms is None else f"{r.opacus_best_ms:.1f} ({r.opacus_best_mode})"
+        faster = "–" if r.opacus_best_ms is None else f"×{r.opacus_best_ms / r.quietgrad_ms:.2f}"
+        room = "–" if r.memory_ratio is None else f"×{r.memory_ratio:.2f}"
+        lines.append(
+            f"| {r.name} ({r.parameters:,}, {r.batch}) | {r.plain_ms:.1f} | {r.quietgrad_ms:.1f} | ×{r.ratio:.2f} "
+            f"| {theirs} | {faster} | {room} |"
+        )
+    lines.append(f"\ngeometric mean of the ratios: ×{geometric_mean([r.ratio for r in results]):.3f}")
+    return "\n".join(lines)
+
+
+def plot(results: list[Result], path: Path) -> None:
+    """Bars of cost relative to the plain step."""
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(8, 3.6))
+    for place, r in enumerate(results):
+        axes.bar(place - 0.2, r.ratio, 0.36, color="#3367a8", label="quietgrad" if place == 0 else None)
+        if r.opacus_best_ms is not None:
+            height = r.opacus_best_ms / r.plain_ms
+            axes.bar(
+                place + 0.2, height, 0.36, color="#c9c9c9", label="Opacus, best mode" if place == 0 else None
+            )
+    axes.axhline(1.0, color="black", linewidth=0.8)
+    axes.set_xticks(range(len(results)), [r.name for r in results])
+    axes.set_ylabel("cost of a private step\n(plain SGD = 1)")
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="Times private steps against plain ones.")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--models", default=",".join(s.name for s in SETTINGS), help="comma-separated names")
+    parser.add_argument("--repeats", type=int, default=15, help="the best of so many steps counts")
+    parser.add_argument("--no-opacus", action="store_true", help="leave Opacus out")
+    parser.add_argument("--no-memory", action="store_true", help="leave peak memory out")
+    parser.add_argument("--plot", type=Path, help="write a plot to this file")
+    options = parser.parse_args(arguments)
+    unknown = set(options.models.split(",")) - {s.name for s in SETTINGS}
+    if unknown:
+        parser.error(f"unknown models {sorted(unknown)}; known: {[s.name for s in SETTINGS]}")
+    modes = () if options.no_opacus else contenders.OPACUS_MODES
+    chosen = [s for s in SETTINGS if s.name in options.models.split(",")]
+    results = [measure(s, options.repeats, modes, not options.no_memory) for s in chosen]
+    if options.plot:
+        plot(results, options.plot)
+    print(json.dumps({"models": [asdict(r) for r in results]}) if options.json else table(results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""The choice of ways: measured once, within the budget, or by rule."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from quietgrad.capture.recorder import Recorder
+from quietgrad.gradients.factored import FactoredGrad
+from quietgrad.gradients.tuning import TunableGrads, Tuner
+
+
+def block(n: int = 8, t: int = 4, i: int = 6, o: int = 5) -> FactoredGrad:
+    g = torch.Generator().manual_seed(0)
+    return FactoredGrad(torch.randn(n, t, i, generator=g), torch.randn(n, t, o, generator=g))
+
+
+def counting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    timed: list[str] = []
+    measure = Tuner._time
+    monkeypatch.setattr(Tuner, "_time", lambda self, b, way: timed.append(way) or measure(self, b, way))
+    return timed
+
+
+def test_a_shape_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed, tuner = counting(monkeypatch), Tuner(None, deterministic=False)
+    first, choice = tuner.settle(block())
+    seen = len(timed)
+    assert set(timed) == {"ghost", "formed", "chunked"}
+    assert isinstance(first, TunableGrads)
+    assert choice is not None
+    assert first.way == choice.way
+    tuner.settle(block(n=7))  # rounds to the same power of two
+    assert len(timed) == seen
+    tuner.settle(block(t=5))
+    assert len(timed) > seen
+
+
+def test_the_rule_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed, tuner = counting(monkeypatch), Tuner(None, deterministic=True)
+    settled = [tuner.settle(block(t=t))[0] for t in (1, 2, 40)]
+    assert [b.way for b in settled if isinstance(b, TunableGrads)] == ["outer", "ghost", "chunked"]
+    assert not timed
+
+
+def test_what_does_not_fit_the_budget_is_not_kept() -> None:
+    tuner = Tuner(100, deterministic=False)
+    settled, _ = tuner.settle(block())
+    assert isinstance(settled, TunableGrads)
+    assert settled.held()[settled.way] == 0
+
+
+def test_layers_share_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tuner, "_time", lambda _, __, way: 0.0 if way == "formed" else 1.0)
+    tuner = Tuner(2 * 8 * 30 * 4, deterministic=False)
+    tuner.begin()
+    ways = [tuner.settle(block())[1].way for _ in range(3)]  # type: ignore[union-attr]
+    assert ways[:2] == ["formed", "formed"]
+    assert ways[2] != "formed"
+    tuner.begin()
+    assert tuner.settle(block())[1].way == "formed"  # type: ignore[union-attr]
+
+
+def test_a_small_budget_gives_the_same_gradients() -> None:
+    model = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.Tanh(), nn.Flatten(), nn.Linear(64, 3)).double()
+    x, y = torch.randn(5, 2, 4, 4, dtype=torch.float64), torch.tensor([0, 1, 2, 0, 1])
+    sums = []
+    for budget in (None, 64):
+        recorder = Recorder(model, memory_budget=budget)
+        recorder.attach()
+        grads = recorder.collect(F.cross_entropy(model(x), y, reduction="none"))
+        grads.squared_norms()
+        sums.append(grads.weighted_sum(torch.linspace(0, 1, 5, dtype=torch.float64)))
+        assert budget is None or all(layer.way != "grouped" for layer in recorder.explain())
+        recorder.detach()
+    for name in sums[0]:
+        torch.testing.assert_close(sums[0][name], sums[1][name])
+
+
+def test_explain_names_every_layer() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.GroupNorm(1, 2), nn.Flatten(), nn.Linear(8, 2))
+    recorder = Recorder(model)
+    recorder.attach()
+    recorder.collect(
+        F.cross_entropy(model(torch.randn(3, 1, 4, 4)), torch.zeros(3, dtype=torch.long), reduction="none")
+    )
+    recorder.detach()
+    layers = {layer.layer: layer for layer in recorder.explain()}
+    assert set(layers) == set(recorder.parameters)
+    assert layers["3.weight"].way == "outer"
+    assert layers["0.weight"].milliseconds > 0
+    assert layers["1.weight"].way == "dense"
