@@ -1,12 +1,12 @@
 """Accuracy of the low-rank methods on real Fashion-MNIST with a wide perceptron, for docs/results/low_rank.md.
 
-    python -m benchmarks.low_rank_results --data-dir DIR --json runs.jsonl
+    python -m benchmarks.low_rank_results --data-dir DIR --json runs.jsonl [--records 12000]
 
-12,000 private images, an MLP 784-512-256-10 of tanh (535,818 parameters), 300 steps of about 600 images, averaged
-weights. Each method's learning rate is tuned on seed 0 by its training accuracy, in factors of 2 until it falls on both
-sides, and then kept for all seeds. Finished runs are kept in the --json file (one line each) and not run again. Seeds
-fix the initial weights, the batches and the noise (the carriers' public randomness is fresh in every run), and tuning
-looks at private data, so ε is nominal.
+12,000 private images (or --records), an MLP 784-512-256-10 of tanh (535,818 parameters), 300 steps at rate 0.05,
+averaged weights. Each method's learning rate is tuned on seed 0 by its training accuracy, in factors of 2 from
+--first-rate until it falls on both sides, and then kept for all seeds. Finished runs are kept in the --json file (one
+line each) and not run again. Seeds fix the initial weights, the batches and the noise (the carriers' public randomness
+is fresh in every run), and tuning looks at private data, so ε is nominal.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ from quietgrad.lab.data import Parts, load
 from quietgrad.lab.models import build
 from quietgrad.mechanism import Mechanism
 
-RECORDS, BATCH, STEPS, DELTA, CLIP, DECAY = 12_000, 600, 300, 1e-5, 0.5, 0.97
-FIRST_RATE = 2.0
+RATE, STEPS, DELTA, CLIP, DECAY = 0.05, 300, 1e-5, 0.5, 0.97
 
 rgp = partial(qg.methods.rgp, clip=CLIP)
 METHODS: dict[str, Callable[[], Mechanism]] = {
@@ -47,6 +46,7 @@ METHODS: dict[str, Callable[[], Mechanism]] = {
     "rgp r=8 C=0.1": lambda: rgp(rank=8, clip=0.1),
     "rgp_random r=8 C=0.1": lambda: qg.methods.rgp_random(rank=8, clip=0.1),
     "rgp r=16": lambda: rgp(rank=16),
+    "rgp r=8 K=8": lambda: rgp(rank=8, iterations=8),
     "rgp r=8 warm-up 30": lambda: rgp(rank=8, warmup_steps=30),
 }
 
@@ -62,15 +62,16 @@ class Run:
     train: float
     test: float
     seconds: float
+    records: int = 12_000
 
     @property
-    def key(self) -> tuple[str, float, float, int]:
-        return self.method, self.epsilon, self.lr, self.seed
+    def key(self) -> tuple[int, str, float, float, int]:
+        return self.records, self.method, self.epsilon, self.lr, self.seed
 
 
 @cache
-def data(folder: str | None) -> Parts:
-    return load("fashion-mnist", data_dir=folder, private=RECORDS, seed=0)
+def data(folder: str | None, records: int) -> Parts:
+    return load("fashion-mnist", data_dir=folder, private=records, seed=0)
 
 
 @cache
@@ -78,7 +79,7 @@ def multiplier(epsilon: float) -> float:
     """σ is the same for every method here: each step is one Gaussian of that multiplier."""
     if epsilon == float("inf"):
         return 0.0
-    batches = qg.PoissonBatches(TensorDataset(torch.zeros(RECORDS)), rate=BATCH / RECORDS, steps=STEPS)
+    batches = qg.PoissonBatches(TensorDataset(torch.zeros(1)), rate=RATE, steps=STEPS)
     sigma = qg.calibrate(qg.methods.dp_sgd(), batches, epsilon=epsilon, delta=DELTA).noise_multiplier
     assert sigma is not None
     return sigma
@@ -90,7 +91,7 @@ def train(parts: Parts, name: str, epsilon: float, lr: float, seed: int) -> Run:
     torch.manual_seed(seed)
     model = build("mlp", parts.input_shape, parts.num_classes, hidden=(512, 256))
     average = WeightAverage(model, DECAY)
-    batches = qg.PoissonBatches(parts.private, rate=BATCH / RECORDS, steps=STEPS, seed=seed)
+    batches = qg.PoissonBatches(parts.private, rate=RATE, steps=STEPS, seed=seed)
     mechanism = METHODS[name]().with_noise(multiplier(epsilon))
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     with qg.Privatizer(model, mechanism, batches, noise_source=qg.SeededSource(seed)) as private:
@@ -108,6 +109,7 @@ def train(parts: Parts, name: str, epsilon: float, lr: float, seed: int) -> Run:
         train=accuracy(average.model, parts.private),
         test=accuracy(average.model, parts.test),
         seconds=time.perf_counter() - started,
+        records=len(parts.private),
     )
 
 
@@ -120,15 +122,15 @@ def accuracy(model: nn.Module, examples: TensorDataset) -> float:
 class Finished:
     """Runs on disk as they finish."""
 
-    def __init__(self, path: Path | None, folder: str | None) -> None:
-        self._path, self._folder = path, folder
+    def __init__(self, path: Path | None, folder: str | None, records: int) -> None:
+        self._path, self._folder, self._records = path, folder, records
         lines = path.read_text().splitlines() if path is not None and path.exists() else []
         self._runs = {run.key: run for run in (Run(**json.loads(line)) for line in lines)}
 
     def get(self, name: str, epsilon: float, lr: float, seed: int) -> Run:
-        key = (name, epsilon, lr, seed)
+        key = (self._records, name, epsilon, lr, seed)
         if key not in self._runs:
-            self._runs[key] = train(data(self._folder), *key)
+            self._runs[key] = train(data(self._folder, self._records), *key[1:])
             line = json.dumps(asdict(self._runs[key]))
             print(line, flush=True)
             if self._path is not None:
@@ -137,21 +139,23 @@ class Finished:
         return self._runs[key]
 
 
-def tuned(finished: Finished, name: str, epsilon: float) -> Run:
+def tuned(finished: Finished, name: str, epsilon: float, first_rate: float) -> Run:
     """The best run of seed 0 by training accuracy: no rate twice or half as large is better."""
-    best = finished.get(name, epsilon, FIRST_RATE, 0)
+    best = finished.get(name, epsilon, first_rate, 0)
     for factor in (2.0, 0.5):
         while (other := finished.get(name, epsilon, best.lr * factor, 0)).train > best.train:
             best = other
     return best
 
 
-def compare(finished: Finished, names: list[str], epsilons: list[float], seeds: int) -> None:
+def compare(
+    finished: Finished, names: list[str], epsilons: list[float], seeds: int, first_rate: float
+) -> None:
     """Tune on seed 0, repeat on the others, print the table."""
     rows = []
     for name in names:
         for epsilon in epsilons:
-            best = tuned(finished, name, epsilon)
+            best = tuned(finished, name, epsilon, first_rate)
             tests = [finished.get(name, epsilon, best.lr, seed).test for seed in range(seeds)]
             spread = statistics.stdev(tests) if seeds > 1 else 0.0
             rows.append(
@@ -170,9 +174,14 @@ def main() -> None:
     parser.add_argument("--methods", default=",".join(METHODS), help="comma-separated")
     parser.add_argument("--epsilons", default="2,8", help="comma-separated; inf for no noise")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--records", type=int, default=12_000)
+    parser.add_argument(
+        "--first-rate", type=float, default=2.0, help="where the search of the learning rate starts"
+    )
     options = parser.parse_args()
     epsilons = [float(value) for value in options.epsilons.split(",")]
-    compare(Finished(options.json, options.data_dir), options.methods.split(","), epsilons, options.seeds)
+    finished = Finished(options.json, options.data_dir, options.records)
+    compare(finished, options.methods.split(","), epsilons, options.seeds, options.first_rate)
 
 
 if __name__ == "__main__":
