@@ -17,6 +17,7 @@ from quietgrad.gradients.base import Blocks
 from quietgrad.mechanism import Mechanism
 from quietgrad.methods.gep import energy_split
 from quietgrad.public_losses import labelled_losses, random_label_losses
+from quietgrad.representations.mask import RandomMask
 from quietgrad.representations.residual import kept_part
 from quietgrad.research import Observer
 from quietgrad.stages import Released
@@ -124,6 +125,15 @@ def test_clipping_is_numpys(joint: bool) -> None:
     assert (
         relative(released(mechanism), expected) < 3e-3
     )  # the margins of the clip and of the residual's bound
+
+
+@pytest.mark.parametrize("joint", [False, True])
+def test_inside_a_mask_it_is_the_masked_mean_gradient(joint: bool) -> None:
+    mask = RandomMask(0.6)
+    inside = qg.methods.gep(labelled, rank=8, clip=HUGE, residual_clip=HUGE, joint=joint) @ mask
+    got, expected = released(inside), private_rows(small_net(torch.float64)).sum(0) / 10
+    assert 0.3 * P < np.count_nonzero(got) < 0.5 * P
+    assert relative(got[got != 0], expected[got != 0]) < 1e-4
 
 
 def test_a_step_is_one_gaussian_at_the_effective_multiplier() -> None:

@@ -69,5 +69,6 @@ def numpy_top_directions(rows: np.ndarray, rank: int) -> np.ndarray:
 
 
 def same_span(a: np.ndarray, b: np.ndarray) -> float:
-    """‖P_a − P_b‖ of two orthonormal bases in rows: 0 for the same subspace."""
-    return float(np.linalg.norm(a.T @ a - b.T @ b, 2))
+    """The sine of the largest angle between two subspaces given by orthonormal rows: 0 for the same one."""
+    assert a.shape == b.shape
+    return float(np.linalg.norm(a - a @ b.T @ b, 2))

@@ -43,7 +43,7 @@ def gep(
     """Release a low-dimensional embedding and, separately, the small residual that it misses.
 
     Args:
-        public_losses: `model -> losses[m]` on public data (`qg.random_label_losses` for unlabelled inputs), m >= rank.
+        public_losses: `model -> losses[m]` on public data (`quietgrad.public_losses` makes them), m >= rank a group.
         rank: k, basis vectors over all groups.
         clip: S₁, of the embeddings.
         residual_clip: S₂, of the residuals.
