@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import quietgrad as qg
 from quietgrad.capture.recorder import Recorder
-from tests.cases.layers import Apply
+from tests.cases.layers import LAYERS, Apply
 from tests.reference import looped
 
 N = 4
@@ -175,6 +175,20 @@ def test_a_model_that_mixes_samples_is_refused(mix: str) -> None:
         losses = losses / losses.sum() if mix == "loss" else losses
         with pytest.raises(ValueError, match="does not split into samples"):
             recorder.collect(losses)
+
+
+@pytest.mark.parametrize("name", ["positions_batched", "positions_flat"])
+def test_shared_positions_cost_one_backward(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = next(case for case in LAYERS if case.name == name)
+    model, inputs = case.model(), case.batch(N)
+    taken: list[int] = []
+    grad = torch.autograd.grad
+    with recording(model) as recorder:
+        recorder.collect(case.losses(model, inputs))
+        losses = case.losses(model, inputs)
+        monkeypatch.setattr(torch.autograd, "grad", lambda *a, **k: taken.append(1) or grad(*a, **k))
+        recorder.collect(losses)
+    assert len(taken) == 1
 
 
 # ---- randomness ---------------------------------------------------------------------------------------------

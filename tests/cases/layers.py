@@ -123,13 +123,18 @@ class Tied(nn.Module):
 class Positions(nn.Module):
     """Position embeddings that all samples share: `[1, t, d]` as in BERT, or `[t, d]`."""
 
-    def __init__(self, batched: bool) -> None:
+    def __init__(self, batched: bool, added: bool) -> None:
         super().__init__()
-        self.words, self.places, self.batched = nn.Embedding(7, 4), nn.Embedding(4, 4), batched
+        self.words, self.places, self.kinds = nn.Embedding(7, 4), nn.Embedding(4, 4), nn.Embedding(2, 4)
+        self.batched, self.added = batched, added
 
     def forward(self, ids: Tensor) -> Tensor:
-        places = torch.arange(ids.shape[1])
-        return (self.words(ids) * self.places(places[None] if self.batched else places)).tanh()
+        numbers = torch.arange(ids.shape[1])
+        places = self.places(numbers[None] if self.batched else numbers)
+        if not self.added:
+            return (self.words(ids) * places).tanh()
+        kinds = self.kinds(numbers % 2).unsqueeze(0)
+        return (self.words(ids) + (places + kinds)).tanh() + kinds.expand(len(ids), -1, -1)
 
 
 class FirstOnly(nn.Module):
@@ -317,8 +322,9 @@ LAYERS: list[LayerCase] = [
         tokens(5, 4),
     ),
     LayerCase("embedding_tied", Tied, tokens(9, 6)),
-    LayerCase("positions_batched", lambda: Positions(True), tokens(7, 4)),
-    LayerCase("positions_flat", lambda: Positions(False), tokens(7, 4)),
+    LayerCase("positions_batched", lambda: Positions(batched=True, added=True), tokens(7, 4)),
+    LayerCase("positions_flat", lambda: Positions(batched=False, added=True), tokens(7, 4)),
+    LayerCase("positions_multiplied", lambda: Positions(batched=True, added=False), tokens(7, 4)),
     LayerCase("bag_sum", bag("sum"), tokens(6, 5)),
     LayerCase("bag_mean_padding", bag("mean", padding_idx=1), tokens(6, 5)),
     LayerCase("bag_max", bag("max"), tokens(6, 5)),

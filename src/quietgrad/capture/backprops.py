@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
 from quietgrad.capture.call import Call, Output
+from quietgrad.capture.coverage import Graph
 from quietgrad.capture.layout import Layout, candidates, proven, scales
+from quietgrad.capture.spread import Consumers, Spread, reduced
 
 Key = tuple[str, int, int]
 """(unit, call, output): where a layout is remembered."""
@@ -28,55 +30,120 @@ class Arrival:
 
     @property
     def key(self) -> Key:
-        return (self.call.unit.name, self.call.index, self.output.position)
+        return key_of(self.call, self.output)
 
     def layouts(self, n: int) -> list[Layout]:
         dims = self.call.unit.adapter.sample_dims(self.call.unit.module, self.output.shape)
         return list(candidates(self.output.shape, n, dims))
 
 
+def key_of(call: Call, output: Output) -> Key:
+    return (call.unit.name, call.index, output.position)
+
+
 class Backward:
     """Takes backwards and remembers how each output holds the samples."""
 
     def __init__(self) -> None:
-        self._known: dict[Key, Layout | None] = {}
+        self._known: dict[Key, Layout] = {}
+        self._spreads: dict[Key, Spread] = {}
 
     def __call__(
-        self, losses: Float[Tensor, " n"], calls: list[Call]
+        self, losses: Float[Tensor, " n"], calls: list[Call], graph: Graph
     ) -> Iterator[tuple[Call, list[Layout | None], list[Float[Tensor, "n ..."]]]]:
         """Each call that got gradients, narrowed to the outputs that did, with layouts and gradients."""
         outputs = [(call, output) for call in calls for output in call.outputs]
-        n, familiar = len(losses), self._familiar(outputs, len(losses))
-        plain = self._arrivals(losses, outputs, torch.ones_like(losses), keep=not familiar)
+        n = len(losses)
+        consumers = Consumers(graph) if self._spreads or not self._familiar(outputs, n) else None
+        places = self._remembered(outputs, consumers, n)
+        familiar = self._familiar([pair for pair in outputs if key_of(*pair) not in places], n)
+        plain, spread = self._arrivals(losses, outputs, places, keep=not familiar)
         if familiar:
             for arrival in plain:
-                arrival.layout = self._known[arrival.key]
+                arrival.layout = self._known.get(arrival.key)
         else:
-            self._probe(losses, plain)
+            assert consumers is not None
+            self._probe(losses, [a for a in plain if a.key not in places])
+            spread |= self._search(
+                losses, [a for a in plain if a.layout is None and a.key not in places], consumers
+            )
         for call in calls:
             mine = [arrival for arrival in plain if arrival.call is call]
             if not mine:
                 continue
-            layouts = [arrival.layout for arrival in mine]
-            if any(layout is None for layout in layouts):
-                yield call.narrowed([a.output for a in mine]), [None] * len(mine), _one_by_one(losses, mine)
+            narrowed = call.narrowed([a.output for a in mine])
+            if all(arrival.layout is not None for arrival in mine):
+                yield narrowed, [a.layout for a in mine], [_samples_first(a, n) for a in mine]
+            elif len(mine) == 1 and mine[0].key in spread:
+                yield narrowed, [None], [spread[mine[0].key]]
+            else:
+                yield narrowed, [None] * len(mine), _one_by_one(losses, mine)
+
+    def _remembered(
+        self, outputs: list[tuple[Call, Output]], consumers: Consumers | None, n: int
+    ) -> dict[Key, list[tuple[GradientEdge, Layout]]]:
+        """Where the gradients of shared outputs are taken this time, as far as that is known."""
+        found: dict[Key, list[tuple[GradientEdge, Layout]]] = {}
+        for call, output in outputs:
+            known = self._spreads.get(key_of(call, output))
+            if known is None or consumers is None or n == 1:
                 continue
-            yield call.narrowed([a.output for a in mine]), layouts, [_samples_first(a, n) for a in mine]
+            ends = [(consumers.follow(output.edge, path), layout) for path, layout in known.places]
+            if all(edge is not None for edge, _ in ends):
+                found[key_of(call, output)] = [(edge, layout) for edge, layout in ends if edge is not None]
+        return found
+
+    def _search(
+        self, losses: Float[Tensor, " n"], shared: list[Arrival], consumers: Consumers
+    ) -> dict[Key, Float[Tensor, "n ..."]]:
+        """Find, once, where the gradient of each shared output splits into samples."""
+        n, found = len(losses), {}
+        factors = scales(n, losses)
+        for arrival in shared:
+            for front in consumers.fronts(arrival.output.edge):
+                edges = [edge for _, edge in front]
+                plain = _gradients(losses, edges, torch.ones_like(losses), keep=True)
+                scaled = _gradients(losses, edges, factors, keep=True)
+                layouts = [_layout(a, b, factors) for a, b in zip(plain, scaled, strict=True)]
+                if all(layout is not None for layout in layouts):
+                    ends = [
+                        (path, layout) for (path, _), layout in zip(front, layouts, strict=True) if layout
+                    ]
+                    self._spreads[arrival.key] = Spread(tuple(ends))
+                    found[arrival.key] = _together(
+                        plain, [layout for _, layout in ends], arrival.output.shape, n
+                    )
+                    break
+        return found
 
     def _arrivals(
-        self, losses: Tensor, outputs: list[tuple[Call, Output]], cotangent: Tensor, *, keep: bool
-    ) -> list[Arrival]:
-        found = _gradients(losses, [output.edge for _, output in outputs], cotangent, keep=keep)
-        return [
+        self,
+        losses: Float[Tensor, " n"],
+        outputs: list[tuple[Call, Output]],
+        places: dict[Key, list[tuple[GradientEdge, Layout]]],
+        *,
+        keep: bool,
+    ) -> tuple[list[Arrival], dict[Key, Float[Tensor, "n ..."]]]:
+        """One backward: the gradients at all outputs, and those of the shared ones sample by sample."""
+        edges = [output.edge for _, output in outputs]
+        behind = [edge for ends in places.values() for edge, _ in ends]
+        found = iter(_gradients(losses, edges + behind, torch.ones_like(losses), keep=keep))
+        arrivals = [
             Arrival(call, output, gradient.reshape(output.shape))
-            for (call, output), gradient in zip(outputs, found, strict=True)
+            for (call, output), gradient in zip(outputs, found, strict=False)
             if gradient is not None
         ]
+        shapes = {key_of(call, output): output.shape for call, output in outputs}
+        spread = {}
+        for key, ends in places.items():
+            gradients = [next(found) for _ in ends]
+            spread[key] = _together(gradients, [layout for _, layout in ends], shapes[key], len(losses))
+        return arrivals, spread
 
     def _familiar(self, outputs: list[tuple[Call, Output]], n: int) -> bool:
         """Whether every layout is known and fits: then one backward is all."""
         for call, output in outputs:
-            layout = self._known.get((call.unit.name, call.index, output.position))
+            layout = self._known.get(key_of(call, output))
             if layout is None or not layout.fits(output.shape, n):
                 return False
         return True
@@ -105,6 +172,26 @@ def _gradients(
     if not edges:
         return []
     return list(torch.autograd.grad(losses, edges, cotangent, retain_graph=keep, allow_unused=True))
+
+
+def _layout(plain: Tensor | None, scaled: Tensor | None, factors: Float[Tensor, " n"]) -> Layout | None:
+    """The one layout that the probe leaves, or None."""
+    if plain is None or scaled is None:
+        return None
+    possible = candidates(plain.shape, len(factors), plain.dim())
+    valid = [layout for layout in possible if proven(plain, scaled, factors, layout)]
+    return valid[0] if len(valid) == 1 else None
+
+
+def _together(
+    gradients: list[Tensor | None], layouts: list[Layout], shape: torch.Size, n: int
+) -> Float[Tensor, "n ..."]:
+    parts = [
+        reduced(layout.samples_first(gradient, n), shape)
+        for gradient, layout in zip(gradients, layouts, strict=True)
+        if gradient is not None
+    ]
+    return torch.stack(parts).sum(0) if len(parts) > 1 else parts[0]
 
 
 def _samples_first(arrival: Arrival, n: int) -> Float[Tensor, "n ..."]:

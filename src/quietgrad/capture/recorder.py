@@ -178,7 +178,7 @@ class Recorder:
             graph = Graph.of(losses)
             calls = [call for call in self._pass.calls if graph.reaches(call)]
             used = check_coverage(graph, calls, self.parameters)
-            blocks = self._blocks(losses, calls)
+            blocks = self._blocks(losses, calls, graph)
         assert used <= set(blocks), f"no gradient for {used - set(blocks)}"
         self._forget(calls)
         rows = {name: blocks.get(name) or ZeroGrad(len(losses), p) for name, p in self.parameters.items()}
@@ -192,9 +192,9 @@ class Recorder:
         self._reports = tuple(report(name, block, choice) for name, (block, choice) in settled.items())
         return {name: block for name, (block, _) in settled.items()}
 
-    def _blocks(self, losses: Float[Tensor, " n"], calls: list[Call]) -> dict[str, BlockGrads]:
+    def _blocks(self, losses: Float[Tensor, " n"], calls: list[Call], graph: Graph) -> dict[str, BlockGrads]:
         pieces: dict[str, list[BlockGrads]] = {}
-        for call, layouts, backprops in self._backward(losses, calls):
+        for call, layouts, backprops in self._backward(losses, calls, graph):
             call.check_inputs()
             for local, piece in call.unit.adapter.pieces(call, layouts, backprops).items():
                 name = call.unit.names[local]
