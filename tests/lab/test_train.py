@@ -13,16 +13,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from quietgrad.accounting.evaluate import epsilon
 from quietgrad.accounting.ledger import Ledger
+from quietgrad.explanation import ReleaseReport
 from quietgrad.lab.config import load_config, parse_config
 from quietgrad.lab.data import embedded
 from quietgrad.lab.interrupt import Stopped, StopRequest
 from quietgrad.lab.progress import Reporter
-from quietgrad.lab.signal_meter import SignalMeter
-from quietgrad.lab.train import train
+from quietgrad.lab.train import noise_to_signal, train
 from tests.lab.tiny import write_config
 
 LONG = ["training.epochs=60", "training.checkpoint_every=20"]
@@ -193,17 +192,12 @@ def test_views_are_averaged_before_the_clip(tmp_path: Path) -> None:
     assert outcome.releases[0]["sensitivity"] == 1.0
 
 
-def test_the_signal_meter_finds_noise_over_signal_from_releases_alone() -> None:
-    """A constant signal of length 1 under noise of length 3."""
-    torch.manual_seed(0)
-    parameter = nn.Parameter(torch.zeros(4000))
-    signal_part = torch.ones(4000) / 4000**0.5
-    meter = SignalMeter()
-    assert meter.noise_to_signal is None
-    for _ in range(200):
-        parameter.grad = signal_part + 3 * torch.randn(4000) / 4000**0.5
-        meter.add([parameter])
-    assert meter.noise_to_signal == pytest.approx(3.0, rel=0.1)
+def test_noise_to_signal_is_the_noise_against_aligned_gradients_at_their_bound() -> None:
+    release = ReleaseReport(
+        representation="Identity", share=1.0, dimension=400, sensitivity=2.0, std=3.0, noise_norm=60.0
+    )
+    assert noise_to_signal([release], batch=10) == pytest.approx(60 / (10 * 2))
+    assert noise_to_signal([release, release], batch=10) == pytest.approx(60 / (10 * 2))
 
 
 def test_embedded_public_labels_are_there_only_for_who_asks() -> None:

@@ -18,11 +18,15 @@ import quietgrad as qg
 from quietgrad.accounting.calibrate import plan
 from quietgrad.accounting.evaluate import epsilon as epsilon_of
 from quietgrad.lab.config import Config, MethodConfig, PrivacyConfig
+from quietgrad.lab.data import Parts
 from quietgrad.lab.methods import build_mechanism
 from quietgrad.lab.presets import presets
 from quietgrad.lab.setup import Setup, set_up
 from quietgrad.lab.train import losses_of
 from quietgrad.mechanism import Mechanism
+
+ENOUGH = 128
+"""Records that show an engine's way; more would only take longer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +85,7 @@ class Explained:
 def explain_config(config: Config, *, data_dir: Path | None = None) -> Explained:
     """Measure the config's model, and every method that has a preset on it."""
     setup = set_up(config, data_dir=data_dir)
-    rows = int(min(config.training.batch, config.training.micro_batch, len(setup.parts.test)))
+    rows = int(min(config.training.batch, config.training.micro_batch, len(setup.parts.test), ENOUGH))
     mechanism = build_mechanism(config.method, config.privacy, setup.parts, setup.model, setup.batches)
     layers, independence = engine_ways(setup, mechanism, rows)
     options = {name: preset["method"] for name, preset in presets().items()}
@@ -115,7 +119,8 @@ def engine_ways(setup: Setup, mechanism: Mechanism, rows: int) -> tuple[tuple[di
 def method_report(method: MethodConfig, privacy: PrivacyConfig, setup: Setup) -> MethodReport:
     """What the method releases of a step, and the noise that it leaves in the update."""
     try:
-        mechanism = build_mechanism(method, privacy, setup.parts, setup.model, setup.batches)
+        parts = with_few_public(setup.parts, int(method.options.get("rank", 0)))
+        mechanism = build_mechanism(method, privacy, parts, setup.model, setup.batches)
         releases, noise = released_noise(setup.model, mechanism, setup)
     except ValueError as error:
         return MethodReport(method=method.name, problem=str(error))
@@ -127,6 +132,13 @@ def method_report(method: MethodConfig, privacy: PrivacyConfig, setup: Setup) ->
         noise=noise,
         releases=tuple(releases),
     )
+
+
+def with_few_public(parts: Parts, rank: int) -> Parts:
+    """As many public examples as a basis of that rank needs: dimension and noise do not depend on the others."""
+    most = max(rank, ENOUGH)
+    public = TensorDataset(*(tensor[:most] for tensor in parts.public.tensors))
+    return dataclasses.replace(parts, public=public)
 
 
 def released_noise(

@@ -99,7 +99,7 @@ def accuracy_against_epsilon(rows: Sequence[Row]) -> Figure:
         axes.minorticks_off()
         axes.set(xlabel="ε", ylabel="test accuracy (%)")
         axes.grid()
-        axes.legend(fontsize=8, ncols=2, loc="lower right")
+        axes.legend(fontsize=8, ncols=2, loc="best")
     return figure
 
 
@@ -110,7 +110,7 @@ def noise_bars(ratios: Mapping[str, float]) -> Figure:
         axes.barh([name for name, _ in shown], [value for _, value in shown], color=PALETTE[1], height=0.66)
         for place, (_, value) in enumerate(shown):
             axes.text(value, place, f" {value:.1f}", va="center", fontsize=9)
-        axes.set(xlabel="noise / signal in the update (smaller is quieter)")
+        axes.set(xlabel="noise / largest signal of a step (smaller is quieter)")
         axes.margins(x=0.12)
         axes.grid(axis="x")
         axes.set_axisbelow(True)

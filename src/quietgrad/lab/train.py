@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import math
 import os
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +20,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
+from quietgrad.explanation import ReleaseReport
 from quietgrad.lab.augment import make_views
 from quietgrad.lab.config import Config, load_config
 from quietgrad.lab.interrupt import Stopped, StopRequest
@@ -26,7 +29,6 @@ from quietgrad.lab.methods import build_mechanism
 from quietgrad.lab.progress import Reporter, Silent
 from quietgrad.lab.run_folder import RunFolder
 from quietgrad.lab.setup import Setup, set_up
-from quietgrad.lab.signal_meter import SignalMeter
 from quietgrad.reduction import Reducer
 
 
@@ -38,7 +40,7 @@ class Outcome:
         epsilon: of the whole plan, which is what a released model costs.
         covered: whether ε describes the run (no research mode, no fixed noise or draws).
         releases: dimension, sensitivity and noise of each release of a step.
-        noise_to_signal: of what reached the optimizer, estimated from the releases; None where it cannot be told.
+        noise_to_signal: length of a step's noise over the longest signal that the clips let through.
         curve: step, ε spent and test accuracy, about twenty times.
     """
 
@@ -54,7 +56,7 @@ class Outcome:
     parameters: int
     covered: bool
     noise_multiplier: float
-    noise_to_signal: float | None
+    noise_to_signal: float
     releases: list[dict[str, Any]]
     curve: list[dict[str, float]] = field(default_factory=list)
 
@@ -65,7 +67,6 @@ class Run:
 
     setup: Setup
     private: qg.Privatizer
-    meter: SignalMeter = field(default_factory=SignalMeter)
     curve: list[dict[str, float]] = field(default_factory=list)
     started: float = field(default_factory=time.perf_counter)
 
@@ -74,13 +75,12 @@ class Run:
         return time.perf_counter() - self.started
 
     def state(self) -> dict[str, Any]:
-        own = {"curve": self.curve, "seconds": self.seconds, "meter": self.meter.state_dict()}
+        own = {"curve": self.curve, "seconds": self.seconds}
         return {**self.setup.state(), "private": self.private.state_dict(), **own}
 
     def load(self, saved: dict[str, Any]) -> None:
         self.setup.load(saved)
         self.private.load_state_dict(saved["private"])
-        self.meter.load_state_dict(saved["meter"])
         self.curve, self.started = saved["curve"], self.started - saved["seconds"]
 
     def step(self, batch: Any) -> None:
@@ -89,7 +89,6 @@ class Run:
         for x, y in batch.split(config.training.micro_batch):
             self.private.backward(losses_of(self.setup.model, x, y, config))
         self.private.release()
-        self.meter.add(self.setup.model.parameters())
         self.setup.update()
 
     def evaluate(self) -> dict[str, float]:
@@ -104,6 +103,7 @@ class Run:
 
     def outcome(self) -> Outcome:
         config, private = self.setup.config, self.private
+        releases = private.explain().releases
         return Outcome(
             method=config.method.name,
             accuracy=accuracy(self.setup.evaluated, self.setup.parts.test),
@@ -117,10 +117,19 @@ class Run:
             parameters=sum(p.numel() for p in self.setup.model.parameters() if p.requires_grad),
             covered=private.covered,
             noise_multiplier=private.mechanism.multiplier(0),
-            noise_to_signal=self.meter.noise_to_signal,
-            releases=[dataclasses.asdict(release) for release in private.explain().releases],
+            noise_to_signal=noise_to_signal(releases, config.training.batch),
+            releases=[dataclasses.asdict(release) for release in releases],
             curve=self.curve,
         )
+
+
+def noise_to_signal(releases: Sequence[ReleaseReport], batch: float) -> float:
+    """√(Σ_j d_j s_j²) / (qN·√(Σ_j S_j²)): noise against a batch whose gradients all point the same way at their bound.
+
+    Known before training and free of data; the true signal is private, and shorter. Post-processing comes after it.
+    """
+    noise = math.hypot(*(release.noise_norm for release in releases))
+    return noise / (batch * math.hypot(*(release.sensitivity for release in releases)))
 
 
 def losses_of(model: nn.Module, x: Tensor, y: Tensor, config: Config) -> Tensor:

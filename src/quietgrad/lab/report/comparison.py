@@ -94,8 +94,8 @@ def _noise(made: Comparison) -> str:
     if not known:
         return ""
     note = (
-        "Length of the noise over length of the signal in the gradient that the optimizer gets, over the whole "
-        "training; estimated from the releases alone (two successive releases share the signal but not the noise)."
+        "Length of a step's noise over the longest signal that the clips let through, before post-processing; known "
+        "before training. The true signal is private and shorter; a method that also shortens the signal gains less."
     )
     drawn = plots.noise_bars(known)
     return section("Noise to signal", figure(drawn, f"At ε = {smallest:g}."), paragraph(note))

@@ -107,11 +107,9 @@ def noise(run: RunFacts) -> str:
         for release in run.results["releases"]
     ]
     titles = ("release", "dimension", "share", "sensitivity", "noise std", "noise length")
-    ratio = run.results["noise_to_signal"]
     said = (
-        "Noise over signal in the update could not be told from the releases."
-        if ratio is None
-        else f"Noise over signal in the update: {ratio:.2f}, estimated from successive releases, which costs nothing."
+        f"A step's noise is {run.results['noise_to_signal']:.2f} times as long as the longest signal that the clips "
+        "let through, before post-processing. The true signal is private and shorter."
     )
     return section("Noise", table(titles, rows), paragraph(said))
 

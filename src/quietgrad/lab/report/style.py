@@ -29,7 +29,8 @@ table { border-collapse: collapse; width: 100%; font-size: .9rem; font-variant-n
 th, td { text-align: left; padding: .35rem .75rem .35rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 thead th { color: var(--soft); font-weight: 600; white-space: nowrap; }
 .facts th { color: var(--soft); font-weight: 500; width: 14rem; } .facts td { overflow-wrap: anywhere; }
-figure { margin: 1rem 0; } figure svg { width: 100%; height: auto; display: block; color: var(--ink); }
+figure { margin: 1rem 0; overflow-x: auto; }
+figure svg { width: 100%; min-width: 30rem; height: auto; display: block; color: var(--ink); }
 figcaption { color: var(--soft); font-size: .85rem; }
 details { margin: .6rem 0; } summary { cursor: pointer; color: var(--accent); }
 pre { background: var(--panel); border: 1px solid var(--line); border-radius: .5rem; padding: .8rem; overflow-x: auto;
