@@ -29,6 +29,9 @@ CONFIDENCE = 0.999
 GOAL = 0.85
 """The share of the claimed μ that the default number of scores is meant to show."""
 
+USUAL = 4_000
+"""Scores that are made even where fewer would do: they are cheap, and ε is steep in μ where ε is large."""
+
 LEAST = 0.25
 """An audit that could not even show this share is refused."""
 
@@ -80,7 +83,7 @@ def audit_mechanism(
     if sigma == 0:
         return _non_private(delta, confidence)
     alpha = 1 - confidence
-    wanted = scores or scores_needed(1 / sigma, alpha=alpha / 2, share=GOAL)
+    wanted = scores or max(USUAL, scores_needed(1 / sigma, alpha=alpha / 2, share=GOAL))
     _check_enough(sigma, wanted, confidence)
     count = min(audited_steps or steps, steps)
     made: list[StepScores] = []
