@@ -10,6 +10,7 @@ from rich.console import Console
 
 from quietgrad.lab.commands.compare import METHODS, show, show_progress
 from quietgrad.lab.config import Config, parse_config
+from quietgrad.lab.plots import leaderboard_bars, save_png
 from quietgrad.lab.report import write_report
 
 EPSILON = 2.0
@@ -34,6 +35,7 @@ def main() -> None:
     )
     made = show_progress(demo_config(), args.methods.split(","), [EPSILON], args.seeds, args.out, None)
     show(made, console)
+    save_png(leaderboard_bars(made.rows), args.out / "leaderboard.png")
     console.print(
         f"To read: {write_report([args.out])}; for scripts: {args.out / 'results.json'}", highlight=False
     )
