@@ -5,7 +5,8 @@
     python -m benchmarks.engine --plot docs/engine.png
 
 The contenders of a model alternate in one process and the best of several repeats counts; peak memory is taken in a
-process of its own for each.
+process of its own for each. On a machine that is busy with other work `--processor-time` counts the processor time of a
+single-threaded run (all of the process's threads, the one that draws noise included) instead of the wall clock's.
 """
 
 from __future__ import annotations
@@ -16,11 +17,16 @@ import math
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+import torch
+
 from benchmarks import contenders
 from benchmarks.models import SETTINGS, Setting
+
+Clock = Callable[[], float]
 
 TOO_SLOW = 8.0
 """A contender this many times slower than the plain step is timed only twice."""
@@ -45,7 +51,13 @@ class Result:
     opacus_ms: dict[str, float | None] = field(default_factory=dict)
 
 
-def measure(setting: Setting, repeats: int, modes: tuple[str, ...], with_memory: bool) -> Result:
+def measure(
+    setting: Setting,
+    repeats: int,
+    modes: tuple[str, ...],
+    with_memory: bool,
+    clock: Clock = time.perf_counter,
+) -> Result:
     """All contenders on one model."""
     model = setting.model()
     parameters = sum(p.numel() for p in model.parameters())
@@ -53,7 +65,7 @@ def measure(setting: Setting, repeats: int, modes: tuple[str, ...], with_memory:
     # Opacus' hooks hold every gradient twice on the way; the others once.
     affordable = [mode for mode in modes if mode == "ghost" or 2 * setting.batch * parameters * 4 < TOO_LARGE]
     steps |= {mode: contenders.opacus(setting, mode) for mode in affordable}
-    best = alternate(steps, repeats)
+    best = alternate(steps, repeats, clock)
     opacus = {mode: best.get(mode) for mode in modes}
     winner = min(affordable, key=lambda mode: best[mode], default=None)
     return Result(
@@ -70,7 +82,9 @@ def measure(setting: Setting, repeats: int, modes: tuple[str, ...], with_memory:
     )
 
 
-def alternate(steps: dict[str, contenders.Step], repeats: int) -> dict[str, float]:
+def alternate(
+    steps: dict[str, contenders.Step], repeats: int, clock: Clock = time.perf_counter
+) -> dict[str, float]:
     """The best time of each contender, taken in turns so that what disturbs one disturbs all."""
     for step in steps.values():
         step()
@@ -80,10 +94,18 @@ def alternate(steps: dict[str, contenders.Step], repeats: int) -> dict[str, floa
         for name, step in steps.items():
             if turn >= 2 and best[name] > TOO_SLOW * best["plain"]:
                 continue
-            start = time.perf_counter()
+            start = clock()
             step()
-            best[name] = min(best[name], 1e3 * (time.perf_counter() - start))
+            best[name] = min(best[name], 1e3 * (clock() - start))
     return best
+
+
+def chosen_clock(processor_time: bool) -> Clock:
+    """The wall clock, or the process's own time in a run with one thread."""
+    if not processor_time:
+        return time.perf_counter
+    torch.set_num_threads(1)
+    return time.process_time
 
 
 def memory_ratio(name: str) -> float:
@@ -148,13 +170,17 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--no-opacus", action="store_true", help="leave Opacus out")
     parser.add_argument("--no-memory", action="store_true", help="leave peak memory out")
     parser.add_argument("--plot", type=Path, help="write a plot to this file")
+    parser.add_argument(
+        "--processor-time", action="store_true", help="processor time of one thread, not wall time"
+    )
     options = parser.parse_args(arguments)
+    clock = chosen_clock(options.processor_time)
     unknown = set(options.models.split(",")) - {s.name for s in SETTINGS}
     if unknown:
         parser.error(f"unknown models {sorted(unknown)}; known: {[s.name for s in SETTINGS]}")
     modes = () if options.no_opacus else contenders.OPACUS_MODES
     chosen = [s for s in SETTINGS if s.name in options.models.split(",")]
-    results = [measure(s, options.repeats, modes, not options.no_memory) for s in chosen]
+    results = [measure(s, options.repeats, modes, not options.no_memory, clock) for s in chosen]
     if options.plot:
         plot(results, options.plot)
     print(json.dumps({"models": [asdict(r) for r in results]}) if options.json else table(results))
