@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from quietgrad.accounting.events import Event, Gaussian, Joint
 from quietgrad.lab.facts import RunFacts
 from quietgrad.lab.leaderboard import budget
 
@@ -43,7 +44,7 @@ def meaning(run: RunFacts) -> list[str]:
 def setting(run: RunFacts) -> dict[str, str]:
     """Neighbours, sampling, accountant."""
     phases = "; ".join(
-        f"{phase.count} steps of {phase.event} at rate {phase.rate:.4g}"
+        f"{phase.count} steps of {_event(phase.event)} at rate {phase.rate:.4g}"
         for phase in (run.ledger.plan or ())[:4]
     )
     more = len(run.ledger.plan or ()) - 4
@@ -56,6 +57,15 @@ def setting(run: RunFacts) -> dict[str, str]:
         "plan": phases + (f"; and {more} more phases" if more > 0 else ""),
         "δ": f"{run.config.privacy.delta:g}, against 1/N = {1 / run.records:.2g}",
     }
+
+
+def _event(event: Event) -> str:
+    if isinstance(event, Gaussian):
+        return f"Gaussian noise with multiplier {event.noise_multiplier:.4g}"
+    if isinstance(event, Joint):
+        chosen = sum(selection.groups for selection in event.selections)
+        return f"{_event(event.gaussian)} and {chosen} noisy selections"
+    return "noisy selections"
 
 
 def assumptions(run: RunFacts) -> list[str]:
