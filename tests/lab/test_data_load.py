@@ -104,9 +104,11 @@ def test_embedded_subsets() -> None:
     assert (len(parts.private), len(parts.public), len(parts.test)) == (100, 5, 50)
 
 
-def test_embedded_public_labels_do_not_exist() -> None:
-    with pytest.raises(DataError, match=r"public_labels=True, but .* has no labels"):
-        load("embedded", public_labels=True)
+def test_embedded_public_labels_are_there_only_when_asked_for() -> None:
+    assert load("embedded").public_labels is None
+    labels = load("embedded", public_labels=True).public_labels
+    assert labels is not None
+    assert labels.bincount().tolist() == [20] * 10
 
 
 @pytest.fixture
