@@ -62,7 +62,7 @@ def check_honest(report: AuditReport, name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("case", METHODS, ids=method_ids)
 def test_every_method_keeps_its_claim_and_canaries_show_most_of_it(case: MethodCase) -> None:
-    scores = 900 if case.name in RANK_LIMITED else 2_400
+    scores = 1_300 if case.name in RANK_LIMITED else 2_400
     check_honest(audit(case.build(0.5).with_noise(NOISE[8.0]), canaries=24, scores=scores), case.name)
 
 

@@ -150,9 +150,11 @@ def _orthogonal_readout(
 
     The price is the part of c_m that lies along other canaries.
     """
-    gram = (contributions @ contributions.T).double()
+    # In float64: nearly parallel canaries make a Gram matrix that float32 rounds to an indefinite one.
+    exact = contributions.double()
+    gram = exact @ exact.T
     lower = torch.linalg.cholesky(gram + 1e-9 * gram.trace() * torch.eye(len(gram), dtype=gram.dtype))
-    along = torch.linalg.solve_triangular(lower, (contributions @ noise).double()[:, None], upper=False)
+    along = torch.linalg.solve_triangular(lower, (exact @ noise.double())[:, None], upper=False)
     return along[:, 0].numpy(), lower.diagonal().numpy(), gram.diagonal().sqrt().numpy()
 
 
