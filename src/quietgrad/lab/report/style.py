@@ -19,7 +19,7 @@ ul { margin: .5rem 0; padding-left: 1.2rem; } li { margin: .25rem 0; }
 .lead { color: var(--soft); margin: 0 0 1rem; overflow-wrap: anywhere; }
 .cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(9.5rem, 1fr)); gap: .75rem; margin: 1rem 0; }
 .card { background: var(--panel); border: 1px solid var(--line); border-radius: .6rem; padding: .7rem .9rem; }
-.caption, .note { color: var(--soft); font-size: .82rem; } .number { font-size: 1.5rem; font-weight: 650;
+.caption, .note { color: var(--soft); font-size: .82rem; } .number { font-size: 1.25rem; font-weight: 650;
   font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
 .badge { display: inline-block; border: 1px solid currentColor; border-radius: 1rem; padding: .1rem .7rem;
   font-size: .85rem; font-weight: 600; }
