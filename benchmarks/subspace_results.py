@@ -250,21 +250,20 @@ EXPERIMENTS: dict[str, tuple[Setting, dict[str, Tuned], tuple[str, ...], int]] =
     ),
     "gep": (
         GEP,
-        {"dp_sgd": (dp_sgd(1.0), (0.5, 1.0)), "gep": (gep(**GEP_OPTIONS), (0.5, 1.0))},
+        {"dp_sgd": (dp_sgd(1.0), (1.0, 2.0)), "gep": (gep(**GEP_OPTIONS), (1.0, 2.0))},
         ("epsilon=2", "epsilon=8", "epsilon=5"),
         2,
     ),
     "splits": (
         SPLITS,
         {
-            "dp_sgd": (dp_sgd(1.0), (0.3, 1.0)),
-            "biased_gep": (biased_gep(rank=50, clip=1.0, refresh_every=4), (0.3, 1.0)),
-            "gep paper": (gep(**GEP_OPTIONS, shrink_residual=False), (0.3, 1.0)),
-            "gep paper, shrunk": (gep(**GEP_OPTIONS), (0.3, 1.0)),
-            "gep energy, shrunk": (gep(**GEP_OPTIONS, split="energy", parameters=26_010), (0.3, 1.0)),
-            "gep 0.8, shrunk": (gep(**GEP_OPTIONS, split=0.8), (0.3, 1.0)),
+            "dp_sgd": (dp_sgd(1.0), (0.5, 1.0)),
+            "biased_gep": (biased_gep(rank=50, clip=1.0, refresh_every=4), (0.5, 1.0)),
+            "gep paper": (gep(**GEP_OPTIONS), (0.5, 1.0)),
+            "gep energy": (gep(**GEP_OPTIONS, split="energy", parameters=26_010), (0.5, 1.0)),
+            "gep joint": (gep(**GEP_OPTIONS, joint=True), (0.5, 1.0)),
         },
-        ("epsilon=1", "epsilon=0.3", "epsilon=4"),
+        ("epsilon=2", "epsilon=0.3", "epsilon=8"),
         1,
     ),
 }

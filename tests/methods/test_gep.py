@@ -18,7 +18,6 @@ from quietgrad.mechanism import Mechanism
 from quietgrad.methods.gep import energy_split
 from quietgrad.public_losses import labelled_losses, random_label_losses
 from quietgrad.representations.mask import RandomMask
-from quietgrad.representations.residual import kept_part
 from quietgrad.research import Observer
 from quietgrad.stages import Released
 from tests.cases.world import SIDE, privatizer, public_losses, records, run, small_net
@@ -185,28 +184,12 @@ def test_the_energy_split_has_a_third_less_noise_than_the_papers() -> None:
     assert measured["energy"] / measured["paper"] == pytest.approx(0.65, abs=0.03)
 
 
-def test_the_residual_gives_way_to_its_noise() -> None:
-    assert kept_part(0.0, P, 1.0) == 1.0
-    assert kept_part(1 / math.sqrt(P), P, 1.0) == pytest.approx(0.5)
-    assert kept_part(100.0, P, 1.0) < 1e-6
-    updates = {}
-    for shrink in (True, False):
-        mechanism = qg.methods.gep(
-            labelled, rank=24, clip=1.0, residual_clip=0.5, shrink_residual=shrink
-        ).with_noise(50.0)
-        with privatizer(mechanism, [ROWS], model=small_net(torch.float64)) as (private, batches, model):
-            updates[shrink] = torch.cat(
-                [block.flatten() for block in run(private, batches, model)[0].values()]
-            )
-    reference = small_net(torch.float64)
-    anchors = numpy_gradients(reference, labelled(reference))
-    basis = np.linalg.svd(anchors, full_matrices=False)[2]
-    outside = {
-        shrink: update.numpy() - update.numpy() @ basis.T @ basis for shrink, update in updates.items()
-    }
-    std = 50 * math.sqrt(2) * 0.5 / 10
-    assert relative(outside[True], kept_part(std, P, 0.5) * outside[False]) < 1e-6
-    assert np.linalg.norm(outside[True]) < 0.01 * np.linalg.norm(outside[False])
+def test_the_default_clips_add_less_noise_than_dp_sgd_at_the_same_clip() -> None:
+    gep, plain = qg.methods.gep(public_losses, rank=6).with_noise(3.0), qg.methods.dp_sgd().with_noise(3.0)
+    embedding, residual = (gep.std(release, 0) for release in gep.releases)
+    assert gep.releases[0].clip.sensitivity(0) == plain.releases[0].clip.sensitivity(0)
+    assert residual < 0.75 * plain.std(plain.releases[0], 0)
+    assert 6 * embedding**2 + P * residual**2 < P * plain.std(plain.releases[0], 0) ** 2
 
 
 def test_labels_are_redrawn_every_step_and_the_same_within_one() -> None:

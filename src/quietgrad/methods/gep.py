@@ -7,6 +7,10 @@
 B-GEP keeps w̃ only. Two things differ from the paper at no cost: the residual's noise along B is projected away, and
 the accountant sees one Gaussian of multiplier σ (the authors' code doubles the RDP of one release instead).
 
+Defaults: the paper's clips (S₁ = 10, S₂ = 2) collapse at small ε. With S₂ ≤ S₁/√2 the residual's noise stays below
+that of DP-SGD clipped at S₁ for every σ, p and batch, so that GEP degrades towards DP-SGD; S₁ = 1, S₂ = ½ and the
+paper's equal split did best in docs/results/subspace.md. B-GEP pays off only if public gradients span the private ones.
+
 Formal guarantee: two releases of one batch with shares f₁ + f₂ = 1, sensitivities S₁ and S₂ (residual.py says why in
 floating point too) and noise σ/√f_j·S_j: together a Poisson-subsampled Gaussian mechanism of multiplier σ. B depends
 on public data, public randomness and past releases only.
@@ -30,15 +34,14 @@ def gep(
     public_losses: PublicLosses,
     *,
     rank: int,
-    clip: float | Schedule = 5.0,
-    residual_clip: float | Schedule = 1.0,
+    clip: float | Schedule = 1.0,
+    residual_clip: float | Schedule = 0.5,
     split: str | float = "paper",
     parameters: int | None = None,
     joint: bool = False,
     groups: Groups = 1,
     refresh_every: int = 1,
     power_iterations: int = 1,
-    shrink_residual: bool = True,
 ) -> Mechanism:
     """Release a low-dimensional embedding and, separately, the small residual that it misses.
 
@@ -53,8 +56,6 @@ def gep(
         groups: parameter groups with a basis each: a number of equal parts, "modules", or your own.
         refresh_every: steps between two bases.
         power_iterations: t.
-        shrink_residual: weigh the residual by 1/(1 + ρ²), ρ its noise over its largest signal: GEP at large ε, B-GEP
-            where the residual drowns. False is the paper, which collapses at small ε.
     """
     subspace = Subspace(
         public_losses=public_losses,
@@ -65,11 +66,9 @@ def gep(
     )
     share = _embedding_share(split, rank, parameters, clip, residual_clip)
     if joint:
-        return Mechanism(
-            name="gep", releases=(_joint_release(subspace, share, clip, residual_clip, shrink_residual),)
-        )
+        return Mechanism(name="gep", releases=(_joint_release(subspace, share, clip, residual_clip),))
     embedding = Release(representation=subspace, clip=FlatClip(clip), share=share)
-    residual = Residual(subspace=subspace, bound=residual_clip, shrink=shrink_residual)
+    residual = Residual(subspace=subspace, bound=residual_clip)
     return Mechanism(
         name="gep",
         releases=(embedding, Release(representation=residual, clip=FlatClip(residual_clip), share=1 - share)),
@@ -80,7 +79,7 @@ def biased_gep(
     public_losses: PublicLosses,
     *,
     rank: int,
-    clip: float | Schedule = 5.0,
+    clip: float | Schedule = 1.0,
     groups: Groups = 1,
     refresh_every: int = 1,
     power_iterations: int = 1,
@@ -128,11 +127,9 @@ def _embedding_share(
 
 
 def _joint_release(
-    subspace: Subspace, share: float, clip: float | Schedule, residual_clip: float | Schedule, shrink: bool
+    subspace: Subspace, share: float, clip: float | Schedule, residual_clip: float | Schedule
 ) -> Release:
     if isinstance(clip, Schedule) or isinstance(residual_clip, Schedule):
         raise ValueError("joint=True needs clips that are numbers, got a schedule.")
     scales = (clip / math.sqrt(share), residual_clip / math.sqrt(1 - share))
-    return Release(
-        representation=JointSubspace(subspace=subspace, scales=scales, shrink=shrink), clip=FlatClip(1.0)
-    )
+    return Release(representation=JointSubspace(subspace=subspace, scales=scales), clip=FlatClip(1.0))

@@ -176,8 +176,15 @@ def _combinations(
     for rows, chunk in matrix.chunks():
         for name, members in shapes.items():
             for block, columns in zip(members, totals[name].split(sizes[name], dim=1), strict=True):
-                columns += chunk.blocks[block].weighted_sums(weights[name][:, rows]).flatten(1)
+                _add_combinations(columns, weights[name][:, rows], chunk.blocks[block])
     return totals
+
+
+def _add_combinations(total: Tensor, weights: Float64[Tensor, "r m"], block: BlockGrads) -> None:
+    if isinstance(block, DenseGrad):  # in place, without a copy of the total's size
+        total.addmm_(weights.to(total), block.rows.flatten(1))
+    else:
+        total += block.weighted_sums(weights).flatten(1)
 
 
 def _orthonormal_bases(

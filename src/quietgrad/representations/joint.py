@@ -69,7 +69,7 @@ class JointCodec(Codec):
             name: released.blocks[f"{_PREFIX}{name}"] * self._scales[0] for name in self._embedding.space
         }
         residual = {name: released.blocks[name] * self._scales[1] for name in self._residual.space}
-        total = self._residual.decode(replace(released, blocks=residual, std=released.std * self._scales[1]))
+        total = self._residual.decode(replace(released, blocks=residual))
         for name, block in self._embedding.decode(replace(released, blocks=embedding)).items():
             total[name] = total[name] + block
         return total
@@ -82,17 +82,15 @@ class JointSubspace(Representation):
     Args:
         subspace: chooses B.
         scales: (s₁, s₂).
-        shrink: weigh the decoded residual by what its noise leaves of it.
     """
 
     subspace: Subspace
     scales: tuple[float, float]
-    shrink: bool = True
 
     def refresh(self, public: Public, state: State) -> Codec:
         codec = public.codec(self.subspace)
         assert isinstance(codec, SubspaceCodec)
-        residual = ResidualCodec(codec, public.space, self.scales[1], shrink=self.shrink)
+        residual = ResidualCodec(codec, public.space, self.scales[1])
         return JointCodec(codec, residual, self.scales)
 
 

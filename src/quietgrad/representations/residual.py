@@ -91,23 +91,17 @@ class ResidualCodec(Codec):
         subspace: this step's codec of the embedding.
         space: the whole space.
         bound: S, the clip of this release.
-        shrink: whether decoding weighs the release by what its noise leaves of it, see `kept_part`.
     """
 
-    def __init__(self, subspace: SubspaceCodec, space: Space, bound: float, *, shrink: bool) -> None:
-        self._subspace, self.space, self._bound, self._shrink = subspace, space, bound, shrink
+    def __init__(self, subspace: SubspaceCodec, space: Space, bound: float) -> None:
+        self._subspace, self.space, self._largest = subspace, space, LARGEST * bound
 
     def encode(self, grads: PerSampleGrads) -> ResidualGrads:
-        largest = LARGEST * self._bound
-        return ResidualGrads(self._subspace.embed(grads), self._subspace.basis, self.space, largest)
+        return ResidualGrads(self._subspace.embed(grads), self._subspace.basis, self.space, self._largest)
 
     def decode(self, released: Released) -> Blocks:
         # The residual is orthogonal to B, so all of the release that lies along B is noise: taking it off is free.
-        outside = off_subspace(self._subspace.basis, released.blocks)
-        if not self._shrink:
-            return outside
-        kept = kept_part(released.std, sum(shape.numel() for shape in self.space.values()), self._bound)
-        return {name: kept * block for name, block in outside.items()}
+        return off_subspace(self._subspace.basis, released.blocks)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -117,26 +111,15 @@ class Residual(Representation):
     Args:
         subspace: shared by identity, so that both releases see one basis.
         bound: S, the clip of this release; gradients are scaled down to LARGEST·S first.
-        shrink: weigh the decoded release by what its noise leaves of it.
     """
 
     subspace: Subspace
     bound: float | Schedule
-    shrink: bool = True
 
     def refresh(self, public: Public, state: State) -> Codec:
         codec = public.codec(self.subspace)
         assert isinstance(codec, SubspaceCodec)
-        return ResidualCodec(codec, public.space, value_at(self.bound, public.step), shrink=self.shrink)
-
-
-def kept_part(std: float, dimension: int, bound: float) -> float:
-    """1/(1 + ρ²) with ρ = std·√p/S, the noise's length over the largest that the mean of clipped residuals can have.
-
-    It is the least-squares weight of a release whose signal has that length. At large ε it is near 1 (GEP), at small
-    ε the residual drowns and it goes to 0 (B-GEP). Only σ, p, S and qN enter, so it is free.
-    """
-    return 1.0 / (1.0 + dimension * (std / bound) ** 2)
+        return ResidualCodec(codec, public.space, value_at(self.bound, public.step))
 
 
 def off_subspace(basis: Basis, blocks: Blocks) -> Blocks:
