@@ -40,6 +40,8 @@ from quietgrad.stages import Public, PublicLosses
 PRIVATE, PUBLIC, CLASSES, SHAPE = 256, 256, 10, (3, 32, 32)
 MICRO_BATCH = 64
 """Rows that go through the model at once, private and public: activations of 256 would be the peak otherwise."""
+PUBLIC_CHUNK = 48
+"""Fewer public rows at once: their formed gradients are kept beside the next chunk's activations."""
 STEPS = 5
 FREEZE = 0.7
 """Part of the coordinates that the freeze methods leave out: everything of theirs should shrink to 0.3."""
@@ -117,7 +119,7 @@ def measure(name: str) -> dict[str, float]:
     samples = PRIVATE + PUBLIC if name == "plain_512" else PRIVATE
     x = torch.randn(samples, *SHAPE, generator=rng)
     y = torch.randint(CLASSES, (samples,), generator=rng)
-    public = random_label_losses(torch.randn(PUBLIC, *SHAPE, generator=rng), CLASSES, chunk=MICRO_BATCH // 2)
+    public = random_label_losses(torch.randn(PUBLIC, *SHAPE, generator=rng), CLASSES, chunk=PUBLIC_CHUNK)
     model = build("resnet20", SHAPE, CLASSES)
     idle = _peak_megabytes()
     plain = name.startswith("plain")

@@ -146,9 +146,13 @@ def random_image(block: BlockGrads, rank: int, seed: int, like: Tensor) -> Float
     if not isinstance(block, DenseGrad) and block.samples * block.shape.numel() > _FORMED:
         return block.project(_signs((rank, *block.shape), generator, like) / rank**0.5)
     flat = block.dense().flatten(1)
-    signed = flat * _signs((flat.shape[1],), generator, like)
-    columns: Tensor = torch.nn.functional.pad(signed, (0, -flat.shape[1] % rank)).unflatten(1, (-1, rank))
-    return columns.sum(1)
+    size = flat.shape[1]
+    signed = flat.new_empty(
+        len(flat), size + -size % rank
+    )  # whole rows of columns; the last is filled up with 0
+    torch.mul(flat, _signs((size,), generator, like), out=signed[:, :size])
+    signed[:, size:] = 0.0
+    return signed.unflatten(1, (-1, rank)).sum(1)
 
 
 def _signs(shape: tuple[int, ...], generator: torch.Generator, like: Tensor) -> Tensor:
