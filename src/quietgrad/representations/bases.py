@@ -152,7 +152,8 @@ def random_image(block: BlockGrads, rank: int, seed: int, like: Tensor) -> Float
     )  # whole rows of columns; the last is filled up with 0
     torch.mul(flat, _signs((size,), generator, like), out=signed[:, :size])
     signed[:, size:] = 0.0
-    return signed.unflatten(1, (-1, rank)).sum(1)
+    columns: Tensor = signed.unflatten(1, (-1, rank))
+    return columns.sum(1)
 
 
 def _signs(shape: tuple[int, ...], generator: torch.Generator, like: Tensor) -> Tensor:
