@@ -4,9 +4,9 @@
     python -m benchmarks.subspace_results gep    GEP's setting: MNIST, 60,000 private, Fashion-MNIST as public images
     python -m benchmarks.subspace_results splits GEP's splits of the budget over ε: Fashion-MNIST, 10,000 private
 
-Each experiment tunes the learning rate of every method on seed 0 at its first noise, by the training accuracy, and
-keeps the best one for the other noises and seeds. Finished runs are kept in the --json file (one line each) and not
-run again.
+Each experiment tunes the learning rate of every method at every noise on seed 0, by the training accuracy (not part
+of ε, as all tuning here), and repeats the best one on the other seeds. Finished runs are kept in the --json file (one
+line each) and not run again.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def compare(
     folder: str | None,
     runs: Runs,
 ) -> None:
-    """Tune each method on seed 0 at the first noise, then run it on every seed and noise, and print the table."""
+    """Tune each method on seed 0, repeat its best learning rate on the other seeds, and print the table."""
 
     def run(name: str, noise: str, lr: float, seed: int) -> Result:
         def fresh() -> Result:
@@ -193,10 +193,9 @@ def compare(
         return runs.get((setting.name, name, noise, lr, seed), fresh)
 
     print(f"{'noise':14} {'ε':>7} {'method':24} {'lr':>6} {'test %':>14}  seeds")
-    noises = list(noises)
     for noise in noises:
         for name, (_, learning_rates) in methods.items():
-            tried = [run(name, noises[0], lr, 0) for lr in learning_rates]
+            tried = [run(name, noise, lr, 0) for lr in learning_rates]
             best = max(tried, key=lambda result: result.train).lr
             found = [run(name, noise, best, seed) for seed in range(seeds)]
             tests = [result.test for result in found]
@@ -242,8 +241,8 @@ EXPERIMENTS: dict[str, tuple[Setting, dict[str, Tuned], tuple[str, ...], int]] =
     "pdp": (
         PDP,
         {
-            "dp_sgd": (dp_sgd(1.0), (0.05, 0.1)),
-            "pdp_sgd": (pdp_sgd(rank=50, refresh_every=4), (0.1, 0.2)),
+            "dp_sgd": (dp_sgd(1.0), (0.01, 0.05, 0.1, 0.2)),
+            "pdp_sgd": (pdp_sgd(rank=50, refresh_every=4), (0.05, 0.1, 0.2)),
         },
         ("sigma=18", "sigma=14", "sigma=10", "sigma=4"),
         3,

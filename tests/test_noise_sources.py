@@ -10,7 +10,15 @@ import torch
 from scipy import stats
 
 from quietgrad import discrete_gaussian as dg
-from quietgrad.noise import EntropySource, Gaussian, HardenedSource, SeededSource, add_normals, as_source
+from quietgrad.noise import (
+    PART,
+    EntropySource,
+    Gaussian,
+    HardenedSource,
+    SeededSource,
+    add_normals,
+    as_source,
+)
 from quietgrad.normals import PAIRS, BoxMuller
 from quietgrad.reduction import SingleProcess
 from quietgrad.stages import ClippedSum
@@ -37,10 +45,10 @@ def test_the_two_normals_of_a_pair_are_independent() -> None:
 
 
 class Extreme(np.random.Generator):
-    """Words whose radius has all bits 0: the largest normal there is."""
+    """Words whose radius is the largest there is, at the angle 0: all bits of v are 1, of what follows them 0."""
 
     def integers(self, *args: object, **kwargs: object) -> np.ndarray:  # type: ignore[override]
-        return np.zeros(args[2], np.uint64)
+        return np.full(args[2], 2**32 - 1 if args[1] == 2**64 else 0, np.uint64)
 
 
 def test_tails_go_beyond_what_float32_uniforms_reach() -> None:
@@ -59,11 +67,13 @@ def test_every_place_is_filled(count: int) -> None:
     assert len(np.unique(out)) >= 0.999 * count  # float32 numbers coincide now and then
 
 
-def test_draws_ahead_are_never_given_twice() -> None:
+def test_draws_are_never_given_twice() -> None:
     source = EntropySource()
-    drawn = torch.cat([source.normals_in(count, torch.float32) for count in (1000, 1000, 500, 1000)])
-    assert len(drawn.unique()) > 0.999 * len(drawn)
-    assert len(drawn) == 3500
+    counts = (1000, 1000, 500, 2 * PART, 1000, 2 * PART + 1)
+    drawn = torch.cat([source.normals_in(count, torch.float32).clone() for count in counts])
+    assert len(drawn) == sum(counts)
+    assert len(drawn.unique()) > 0.99 * len(drawn)  # float32 numbers coincide now and then
+    assert stats.kstest(drawn.numpy(), "norm").pvalue > 1e-6
     assert source.normals_in(10, torch.float64).dtype == torch.float64
 
 

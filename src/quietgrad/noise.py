@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import secrets
 from abc import ABC, abstractmethod
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +22,7 @@ from torch import Tensor
 from quietgrad.accounting import events
 from quietgrad.discrete_gaussian import SIGMA, discrete_gaussian
 from quietgrad.gradients.base import Blocks
-from quietgrad.normals import BoxMuller
+from quietgrad.normals import PAIRS, BoxMuller
 from quietgrad.reduction import Reducer
 from quietgrad.schedules import Schedule, value_at
 from quietgrad.stages import ClippedSum, Released
@@ -43,23 +44,28 @@ class NoiseSource(ABC):
         """Fresh independent standard normals on the CPU; never the same twice."""
 
     def normals_in(self, count: int, dtype: torch.dtype) -> Float[Tensor, " count"]:
-        """The same in the precision of what they are added to."""
+        """The same in the precision of what they are added to; to be used up before the next call, which may
+        overwrite them."""
         return self.normals(count).to(dtype)
 
 
 class EntropySource(NoiseSource):
     """The default: fresh OS entropy for every object, so a resumed run never repeats a draw.
 
-    float32 normals of the next release are drawn by a thread while the next batch is computed.
+    float32 normals are drawn in bulk into a reused buffer, by as many threads as torch computes with, each with a key
+    of its own. (One thread that draws ahead beside the backward costs more: what it takes from one of torch's threads
+    all others wait for.)
     """
 
     private = True
 
     def __init__(self) -> None:
         self._generator = fresh_generator()
-        self._bulk = BoxMuller(fresh_generator())
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="quietgrad-noise")
-        self._ahead: Future[Tensor] | None = None
+        self._makers = [BoxMuller(fresh_generator()) for _ in range(torch.get_num_threads())]
+        self._threads = ThreadPoolExecutor(
+            max(1, len(self._makers) - 1), thread_name_prefix="quietgrad-noise"
+        )
+        self._buffer = np.empty(0, np.float32)
 
     def normals(self, count: int) -> Float64[Tensor, " count"]:
         return torch.from_numpy(self._generator.standard_normal(count))
@@ -67,16 +73,20 @@ class EntropySource(NoiseSource):
     def normals_in(self, count: int, dtype: torch.dtype) -> Float[Tensor, " count"]:
         if dtype != torch.float32:
             return self.normals(count).to(dtype)
-        ready = self._ahead.result() if self._ahead is not None else None
-        if ready is None or len(ready) != count:
-            ready = self._draw(count)
-        self._ahead = self._thread.submit(self._draw, count)
-        return ready
+        if len(self._buffer) < count:
+            self._buffer = np.empty(count, np.float32)
+        parts = iter([self._buffer[start : min(start + PART, count)] for start in range(0, count, PART)])
+        # Whoever is free takes the next part: torch's idle threads still spin for a while on the other processors.
+        helpers = self._makers[1 : -(-count // PART)]
+        helping = [self._threads.submit(maker.fill_all, parts) for maker in helpers]
+        self._makers[0].fill_all(parts)
+        for done in helping:
+            done.result()
+        return torch.from_numpy(self._buffer[:count])
 
-    def _draw(self, count: int) -> Float[Tensor, " count"]:
-        out = np.empty(count, np.float32)
-        self._bulk.fill(out)
-        return torch.from_numpy(out)
+
+PART = 2 * PAIRS
+"""Normals that a thread makes at a time."""
 
 
 class SeededSource(NoiseSource):
@@ -203,9 +213,8 @@ class Gaussian(Noise):
         if isinstance(source, HardenedSource) and std > 0.0:
             return self._hardened(total, std, divisor, source, reducer)
         noisy = reducer.sum(add_normals(total.blocks, std / math.sqrt(reducer.world), source))
-        return Released(
-            blocks=_divided(noisy, divisor), std=std / divisor, sensitivity=total.sensitivity / divisor
-        )
+        torch._foreach_div_(list(noisy.values()), divisor)
+        return Released(blocks=noisy, std=std / divisor, sensitivity=total.sensitivity / divisor)
 
     def _hardened(
         self, total: ClippedSum, std: float, divisor: float, source: HardenedSource, reducer: Reducer
@@ -213,28 +222,40 @@ class Gaussian(Noise):
         count = sum(block.numel() for block in total.blocks.values())
         wide = source.widening(count, std / total.sensitivity)
         noisy = reducer.at_one_place(total.blocks, lambda blocks: source.on_grid(blocks, wide * std))
+        torch._foreach_div_(list(noisy.values()), divisor)
         return Released(
-            blocks=_divided(noisy, divisor),
-            std=wide * std / divisor,
-            sensitivity=wide * total.sensitivity / divisor,
+            blocks=noisy, std=wide * std / divisor, sensitivity=wide * total.sensitivity / divisor
         )
 
 
-def _divided(blocks: Blocks, divisor: float) -> Blocks:
-    return dict(zip(blocks, torch._foreach_div(list(blocks.values()), divisor), strict=True))
-
-
 def add_normals(blocks: Blocks, std: float, source: NoiseSource) -> Blocks:
-    """Every coordinate plus std·z, one draw for all blocks; std 0 (a non-private run) draws nothing."""
-    if std == 0.0:
-        return dict(blocks)
-    values = list(blocks.values())
-    sizes = [block.numel() for block in values]
-    draws = source.normals_in(sum(sizes), values[0].dtype) if values else torch.empty(0)
-    parts = [
-        part.view(block.shape).to(block.device, block.dtype)
-        for part, block in zip(draws.split(sizes), values, strict=True)
-    ]
-    torch._foreach_mul_(parts, std)  # in place: the draws are nobody else's
-    torch._foreach_add_(parts, values)
-    return dict(zip(blocks, parts, strict=True))
+    """Every coordinate plus std·z in new tensors; std 0 (a non-private run) draws nothing."""
+    noisy = {
+        name: torch.empty_like(block, memory_format=torch.contiguous_format) for name, block in blocks.items()
+    }
+    for group in _drawn_together(list(blocks.values()), list(noisy.values())):
+        first, count = group[0][0], sum(value.numel() for value, _ in group)
+        draws = source.normals_in(count, first.dtype) if std else torch.zeros(count, dtype=first.dtype)
+        parts = draws.split([value.numel() for value, _ in group])
+        for (value, target), z in zip(group, parts, strict=True):
+            torch.add(value, z.to(value.device, value.dtype), alpha=std, out=target)
+    return noisy
+
+
+def _drawn_together(values: list[Tensor], out: list[Tensor]) -> Iterator[list[tuple[Tensor, Tensor]]]:
+    """Flat pieces of the blocks with their places in `out`, so many at a time that their draws stay in the cache."""
+    group: list[tuple[Tensor, Tensor]] = []
+    filled = 0
+    for value, target in zip(values, out, strict=True):
+        for piece in zip(value.reshape(-1).split(AT_ONCE), target.view(-1).split(AT_ONCE), strict=True):
+            if group and filled + piece[0].numel() > AT_ONCE:
+                yield group
+                group, filled = [], 0
+            group.append(piece)
+            filled += piece[0].numel()
+    if group:
+        yield group
+
+
+AT_ONCE = 8 * PART
+"""Coordinates that are noised at a time."""

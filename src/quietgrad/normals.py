@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
-PAIRS = 1 << 15
-"""Pairs made at a time: the scratch arrays stay in the cache."""
+PAIRS = 1 << 16
+"""Pairs made at a time: the scratch arrays stay in the cache, and threads seldom wait for Python's lock."""
+TAIL = np.int32(2**31 - 2**23)
+"""31 random bits from here on are one uniform in 256: the far radii, which get 32 bits more and float64."""
 
 
 class BoxMuller:
     """Normals in float32 by Box and Muller's transform.
 
-        (z, z') = √(−2 ln u) · (cos θ, sin θ)
+        (z, z') = √(−2 ln(1 − v)) · (cos θ, sin θ)
 
-    u has 63 random bits, computed in float64, so that the tails reach 9.4 (beyond lies 1e-20 of the mass); θ has 32.
-    About 2.5 times as fast as a ziggurat, which draws one number at a time.
+    θ has 32 random bits and v 31, which float32 keeps to its full relative precision where v is small and the radius
+    with it. Near v = 1 it would not: there v has 63 bits and the logarithm is float64's, so that the tails reach 9.4
+    (beyond lies 1e-20 of the mass). Three times as fast as a ziggurat, which draws one number at a time.
 
     Args:
         generator: keyed by the caller; nothing else may draw from it.
@@ -25,7 +29,6 @@ class BoxMuller:
 
     def __init__(self, generator: np.random.Generator) -> None:
         self._generator = generator
-        self._radius64 = np.empty(PAIRS, np.float64)
         self._radius, self._angle = np.empty(PAIRS, np.float32), np.empty(PAIRS, np.float32)
 
     def fill(self, out: NDArray[np.float32]) -> None:
@@ -40,16 +43,33 @@ class BoxMuller:
             np.sin(angle[: len(second)], out=second)
             second *= radius[: len(second)]
 
+    def fill_all(self, parts: Iterator[NDArray[np.float32]]) -> None:
+        """Overwrite all that is left of the parts; several threads may share the iterator of a list."""
+        for part in parts:
+            self.fill(part)
+
     def _polar(self, count: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        words = self._generator.integers(0, 2**64, count + (count + 1) // 2, dtype=np.uint64)
-        lengths, radius, angle = self._radius64[:count], self._radius[:count], self._angle[:count]
-        np.copyto(lengths, (words[:count] >> np.uint64(1)).view(np.int64))
-        lengths += 0.5  # never 0, whose logarithm is infinite
-        lengths *= 2.0**-63
-        np.log(lengths, out=lengths)
-        lengths *= -2.0
-        np.copyto(radius, lengths, casting="same_kind")
-        np.sqrt(radius, out=radius)
-        np.copyto(angle, words[count:].view(np.int32)[:count], casting="same_kind")
+        bits = self._generator.integers(0, 2**64, count, dtype=np.uint64).view(np.int32)
+        radius, angle = self._radius[:count], self._angle[:count]
+        self._radii(bits[:count], radius)
+        np.copyto(angle, bits[count:], casting="same_kind")
         angle *= np.float32(math.pi * 2.0**-31)
         return radius, angle
+
+    def _radii(self, bits: NDArray[np.int32], out: NDArray[np.float32]) -> None:
+        bits &= np.int32(2**31 - 1)
+        np.copyto(out, bits, casting="same_kind")
+        out += np.float32(0.5)
+        out *= np.float32(-(2.0**-31))
+        (tail,) = np.nonzero(bits >= TAIL)
+        out[tail] = 0.0  # may have been rounded to −1, whose logarithm is infinite
+        np.log1p(out, out=out)
+        out[tail] = self._tail_logarithms(bits[tail])
+        out *= np.float32(-2.0)
+        np.sqrt(out, out=out)
+
+    def _tail_logarithms(self, bits: NDArray[np.int32]) -> NDArray[np.float64]:
+        """ln(1 − v), v anywhere in the cell that the bits name: never the logarithm of 0."""
+        within = (self._generator.integers(0, 2**32, len(bits), dtype=np.uint64) + 0.5) * 2.0**-32
+        below_one: NDArray[np.float64] = (2.0**31 - 1 - bits) + within
+        return np.log(below_one * 2.0**-31)

@@ -40,6 +40,8 @@ from quietgrad.stages import ClippedSum, PerSampleGrads, Public, Released
 class Privatizer:
     """Makes `p.grad` private: `backward(losses)` for each micro-batch, then `release()` once per batch.
 
+    No `zero_grad()` is needed: `backward` drops the last release, and `release` writes the next.
+
     Args:
         model: a plain module; it is not wrapped, and `close()` leaves it exactly as it was.
         mechanism: calibrated (`qg.calibrate`) or with its noise set (`mechanism.with_noise`).
@@ -103,6 +105,7 @@ class Privatizer:
         check_losses(losses)
         self._rows.consume(self.step, len(losses))
         public = self._begin()
+        self._drop_last_release()
         grads = self._recorder.collect(losses.flatten())
         if losses.dim() == 2:
             grads = average_views(grads, views=losses.shape[1])
@@ -199,6 +202,11 @@ class Privatizer:
         for post, state in zip(self.mechanism.post, self._post_states, strict=True):
             update = post.apply(update, public, state)
         return update
+
+    def _drop_last_release(self) -> None:
+        """As zero_grad() does: `release` will overwrite it, and the backward needs the memory."""
+        for parameter in self._recorder.parameters.values():
+            parameter.grad = None
 
     def _write(self, update: Blocks) -> None:
         for name, parameter in self._recorder.parameters.items():

@@ -14,6 +14,7 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,6 +22,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
 from quietgrad.gradients.base import BlockGrads, Blocks
+from quietgrad.gradients.dense import SmallBlocks
 
 if TYPE_CHECKING:
     from quietgrad.representations.base import Codec, Representation
@@ -76,11 +78,23 @@ class BlockwiseGrads(PerSampleGrads):
         return {name: block.shape for name, block in self.blocks.items()}
 
     def squared_norms(self) -> Float64[Tensor, " n"]:
-        norms = [block.squared_norms() for block in self.blocks.values()]
+        norms = [block.squared_norms() for block in self._single.values()]
+        norms += [] if self._small is None else [self._small.squared_norms()]
         return torch.stack(norms).sum(0) if norms else torch.zeros(self.samples, dtype=torch.float64)
 
     def weighted_sum(self, weights: Float[Tensor, " n"]) -> Blocks:
-        return {name: block.weighted_sum(weights) for name, block in self.blocks.items()}
+        sums = {} if self._small is None else self._small.weighted_sum(weights)
+        sums |= {name: block.weighted_sum(weights) for name, block in self._single.items()}
+        return {name: sums[name] for name in self.blocks}
+
+    @cached_property
+    def _small(self) -> SmallBlocks | None:
+        return SmallBlocks.among(self.blocks)
+
+    @cached_property
+    def _single(self) -> dict[str, BlockGrads]:
+        """The blocks that take operations of their own."""
+        return {k: block for k, block in self.blocks.items() if self._small is None or k not in self._small}
 
     def dense(self) -> Blocks:
         return {name: block.dense() for name, block in self.blocks.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -31,6 +31,10 @@ class Adapter(ABC):
     def sample_dims(self, module: nn.Module, shape: torch.Size) -> int:
         """How many leading dimensions of an output may hold the samples."""
         return len(shape)
+
+    def extras(self, result: Any) -> list[Tensor]:
+        """What to keep of the graph that a call has just made."""
+        return []
 
     @abstractmethod
     def pieces(

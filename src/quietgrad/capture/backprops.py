@@ -17,6 +17,12 @@ from quietgrad.capture.spread import Consumers, Spread, reduced
 
 Key = tuple[str, int, int]
 """(unit, call, output): where a layout is remembered."""
+Place = tuple[Call, Output]
+
+PROBED_AT_ONCE = 1 << 24
+"""Bytes of gradients that may always be probed together."""
+MOST_PROBES = 6
+"""Parts that a larger probe is split into."""
 
 
 @dataclass(eq=False)
@@ -56,17 +62,16 @@ class Backward:
         n = len(losses)
         consumers = Consumers(graph) if self._spreads or not self._familiar(outputs, n) else None
         places = self._remembered(outputs, consumers, n)
-        familiar = self._familiar([pair for pair in outputs if key_of(*pair) not in places], n)
-        plain, spread = self._arrivals(losses, outputs, places, keep=not familiar)
-        if familiar:
-            for arrival in plain:
-                arrival.layout = self._known.get(arrival.key)
-        else:
+        alone = [pair for pair in outputs if key_of(*pair) not in places]
+        layouts = self._layouts(losses, alone)
+        # Where a layout is missing, more backwards follow; else the graph may go while this one is taken.
+        plain, spread = self._arrivals(losses, outputs, places, keep=None in layouts.values())
+        for arrival in plain:
+            arrival.layout = layouts.get(arrival.key)
+        shared = [a for a in plain if a.layout is None and a.key not in places]
+        if shared:
             assert consumers is not None
-            self._probe(losses, [a for a in plain if a.key not in places])
-            spread |= self._search(
-                losses, [a for a in plain if a.layout is None and a.key not in places], consumers
-            )
+            spread |= self._search(losses, shared, consumers)
         for call in calls:
             mine = [arrival for arrival in plain if arrival.call is call]
             if not mine:
@@ -80,7 +85,7 @@ class Backward:
                 yield narrowed, [None] * len(mine), _one_by_one(losses, mine)
 
     def _remembered(
-        self, outputs: list[tuple[Call, Output]], consumers: Consumers | None, n: int
+        self, outputs: list[Place], consumers: Consumers | None, n: int
     ) -> dict[Key, list[tuple[GradientEdge, Layout]]]:
         """Where the gradients of shared outputs are taken this time, as far as that is known."""
         found: dict[Key, list[tuple[GradientEdge, Layout]]] = {}
@@ -119,7 +124,7 @@ class Backward:
     def _arrivals(
         self,
         losses: Float[Tensor, " n"],
-        outputs: list[tuple[Call, Output]],
+        outputs: list[Place],
         places: dict[Key, list[tuple[GradientEdge, Layout]]],
         *,
         keep: bool,
@@ -140,7 +145,7 @@ class Backward:
             spread[key] = _together(gradients, [layout for _, layout in ends], shapes[key], len(losses))
         return arrivals, spread
 
-    def _familiar(self, outputs: list[tuple[Call, Output]], n: int) -> bool:
+    def _familiar(self, outputs: list[Place], n: int) -> bool:
         """Whether every layout is known and fits: then one backward is all."""
         for call, output in outputs:
             layout = self._known.get(key_of(call, output))
@@ -148,22 +153,48 @@ class Backward:
                 return False
         return True
 
-    def _probe(self, losses: Float[Tensor, " n"], plain: list[Arrival]) -> None:
-        """A second backward, sample i scaled by c_i, decides each layout."""
-        n, factors = len(losses), scales(len(losses), losses)
-        edges = [arrival.output.edge for arrival in plain]
-        scaled = _gradients(losses, edges, factors, keep=True)
-        for arrival, other in zip(plain, scaled, strict=True):
-            assert other is not None
-            possible = arrival.layouts(n)
-            shaped = other.reshape(arrival.output.shape)
-            valid = [layout for layout in possible if proven(arrival.gradient, shaped, factors, layout)]
-            arrival.layout = valid[0] if valid else None
-            # A batch of nothing but poisoned samples is dropped by the clip whatever its layout, and teaches nothing.
-            if n > 1 and len(valid) == 1 and bool(arrival.gradient.isfinite().any()):
-                self._known[arrival.key] = valid[0]
-            if not valid and possible and not isinstance(arrival.call.unit.module, nn.Embedding):
-                raise ValueError(_mixed(arrival.call))
+    def _layouts(self, losses: Float[Tensor, " n"], outputs: list[Place]) -> dict[Key, Layout | None]:
+        """How each output that gets a gradient holds the samples; None where they share it."""
+        if self._familiar(outputs, len(losses)):
+            return {key_of(*pair): self._known[key_of(*pair)] for pair in outputs}
+        factors, layouts = scales(len(losses), losses), {}
+        for group in _groups(outputs):
+            edges = [output.edge for _, output in group]
+            plain = _gradients(losses, edges, torch.ones_like(losses), keep=True)
+            scaled = _gradients(losses, edges, factors, keep=True)
+            for (call, output), gradient, other in zip(group, plain, scaled, strict=True):
+                if gradient is not None and other is not None:
+                    arrival = Arrival(call, output, gradient.reshape(output.shape))
+                    layouts[arrival.key] = self._probe(arrival, other.reshape(output.shape), factors)
+        return layouts
+
+    def _probe(self, arrival: Arrival, scaled: Tensor, factors: Float[Tensor, " n"]) -> Layout | None:
+        """The gradient under losses scaled by c_i decides the layout."""
+        n = len(factors)
+        possible = arrival.layouts(n)
+        valid = [layout for layout in possible if proven(arrival.gradient, scaled, factors, layout)]
+        # A batch of nothing but poisoned samples is dropped by the clip whatever its layout, and teaches nothing.
+        if n > 1 and len(valid) == 1 and bool(arrival.gradient.isfinite().any()):
+            self._known[arrival.key] = valid[0]
+        if not valid and possible and not isinstance(arrival.call.unit.module, nn.Embedding):
+            raise ValueError(_mixed(arrival.call))
+        return valid[0] if valid else None
+
+
+def _groups(outputs: list[Place]) -> Iterator[list[Place]]:
+    """A few at a time: all gradients of a probe at once would be the peak of the whole training's memory."""
+    sizes = [4 * output.shape.numel() for _, output in outputs]
+    room = max(PROBED_AT_ONCE, sum(sizes) // MOST_PROBES)
+    group: list[Place] = []
+    filled = 0
+    for place, size in zip(outputs, sizes, strict=True):
+        if group and filled + size > room:
+            yield group
+            group, filled = [], 0
+        group.append(place)
+        filled += size
+    if group:
+        yield group
 
 
 def _gradients(

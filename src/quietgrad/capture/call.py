@@ -39,7 +39,8 @@ class Output:
 
 @dataclass(eq=False)
 class Call:
-    """One call of a unit. `index` counts the unit's calls in a pass, `serial` all calls."""
+    """One call of a unit. `index` counts the unit's calls in a pass, `serial` all calls; `extras` is what the adapter
+    asked to keep of the graph."""
 
     unit: Unit
     index: int
@@ -48,6 +49,7 @@ class Call:
     kwargs: dict[str, Any]
     outputs: list[Output]
     results: list[Tensor]
+    extras: list[Tensor]
     input_nodes: list[Node]
     autocast: tuple[bool, torch.dtype]
     rng: Tensor | None
@@ -63,24 +65,31 @@ class Call:
 
     def check_inputs(self) -> None:
         """Refuse inputs that were written to after the module had read them."""
-        if self.versions != versions((self.args, self.kwargs)):
+        if self.versions != versions(tensors_of(self.args, self.kwargs)):
             raise ValueError(
                 f"The input of module {self.place!r} was changed in place after the module used it, so its "
                 "per-sample gradients are lost. Replace the in-place operation (x += y) by x = x + y."
             )
 
 
-def versions(tree: Any) -> list[int]:
-    """How often each tensor was written to in place."""
-    return [leaf._version for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
+def tensors_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+    """All tensors that a call was given, or returned. Mostly that is a tuple of tensors, which needs no walk."""
+    if not kwargs and all(isinstance(arg, Tensor) for arg in args):
+        return list(args)
+    return [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+
+
+def versions(tensors: list[Tensor]) -> list[int]:
+    """How often each was written to in place."""
+    return [tensor._version for tensor in tensors]
 
 
 def record(
     unit: Unit, index: int, serial: int, args: Any, kwargs: Any, result: Any, rng: Tensor | None
 ) -> Call | None:
     """The call, or None where no gradient will come back."""
-    inputs = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-    tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
+    inputs = tensors_of(args, kwargs)
+    tensors = tensors_of((result,), {})
     outputs = [
         output_of(place, tensor, inputs) for place, tensor in enumerate(tensors) if tensor.requires_grad
     ]
@@ -91,13 +100,14 @@ def record(
         index=index,
         serial=serial,
         args=_detached(args),
-        kwargs=_detached(kwargs),
+        kwargs=_detached(kwargs) if kwargs else {},
         outputs=outputs,
         results=[tensor.detach() for tensor in tensors] if unit.adapter.replays else [],
+        extras=unit.adapter.extras(result),
         input_nodes=[tensor.grad_fn for tensor in inputs if tensor.grad_fn is not None],
         autocast=(torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")),
         rng=rng,
-        versions=versions((args, kwargs)),
+        versions=versions(inputs),
     )
 
 
@@ -127,4 +137,6 @@ def _owned(base: Tensor, inputs: list[Tensor]) -> bool:
 
 
 def _detached(tree: Any) -> Any:
+    if isinstance(tree, tuple) and all(isinstance(leaf, Tensor) for leaf in tree):
+        return tuple(leaf.detach() for leaf in tree)
     return pytree.tree_map_only(Tensor, Tensor.detach, tree)

@@ -60,9 +60,19 @@ def scales(n: int, like: Tensor) -> Float[Tensor, " n"]:
 def proven(plain: Tensor, scaled: Tensor, factors: Float[Tensor, " n"], layout: Layout) -> bool:
     """Whether `scaled` is `plain` with sample i multiplied by factors_i under this layout."""
     n = len(factors)
-    rows = layout.samples_first(plain, n).flatten(1)
-    other = layout.samples_first(scaled, n).flatten(1)
-    expected = factors.to(rows.dtype)[:, None] * rows
+    rows, other = layout.samples_first(plain, n), layout.samples_first(scaled, n)
+    some = max(1, COMPARED_AT_ONCE * n // max(1, plain.numel()))
+    return all(
+        _scaled_rows(*part)
+        for part in zip(rows.split(some), other.split(some), factors.to(rows.dtype).split(some), strict=True)
+    )
+
+
+def _scaled_rows(
+    rows: Float[Tensor, "k ..."], other: Float[Tensor, "k ..."], factors: Float[Tensor, " k"]
+) -> bool:
+    rows, other = rows.flatten(1), other.flatten(1)
+    expected = factors[:, None] * rows
     finite = expected.isfinite()
     if not torch.equal(finite, other.isfinite()):
         return False
@@ -71,3 +81,7 @@ def proven(plain: Tensor, scaled: Tensor, factors: Float[Tensor, " n"], layout: 
     scale = expected.abs().amax(1, keepdim=True) if rows.shape[1] else expected
     tolerance = 1e-2 if rows.dtype in (torch.bfloat16, torch.float16) else 1e-4
     return bool(((other - expected).abs() <= tolerance * (expected.abs() + scale)).all())
+
+
+COMPARED_AT_ONCE = 1 << 18
+"""Numbers of two gradients that are compared at a time: a probe takes little memory beyond the gradients."""

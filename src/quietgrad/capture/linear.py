@@ -13,6 +13,11 @@ from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.factored import FactoredGrad
 
 
+def summed(b: Float[Tensor, "n t o"]) -> Float[Tensor, "n o"]:
+    """Σ_t b_t; of one position without a copy."""
+    return b.squeeze(1) if b.shape[1] == 1 else b.sum(1)
+
+
 class LinearAdapter(Adapter):
     """G = Σ_t b_t x_tᵀ for the weight, Σ_t b_t for the bias."""
 
@@ -30,7 +35,7 @@ class LinearAdapter(Adapter):
             a = inputs_for(x, layouts[0], b).reshape(n, -1, x.shape[-1])
             pieces["weight"] = FactoredGrad(a.to(b.dtype), b)
         if "bias" in call.unit.names:
-            pieces["bias"] = DenseGrad(b.sum(1))
+            pieces["bias"] = DenseGrad(summed(b))
         return pieces
 
 
@@ -50,5 +55,5 @@ class TransposedLinearAdapter(Adapter):
             a = inputs_for(x, layouts[0], b).reshape(n, -1, x.shape[-1]).to(b.dtype)
             pieces["weight"] = FactoredGrad(a=b, b=a)
         if "bias" in call.unit.names:
-            pieces["bias"] = DenseGrad(b.sum(1))
+            pieces["bias"] = DenseGrad(summed(b))
         return pieces

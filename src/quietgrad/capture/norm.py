@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch._C._autograd import _top_saved_tensors_default_hooks
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from quietgrad.capture.adapter import Adapter, Pieces, inputs_for
@@ -58,6 +61,14 @@ class GroupNormAdapter(Adapter):
     the batch, has a batch of one.
     """
 
+    def extras(self, result: Any) -> list[Tensor]:
+        """Mean and inverse deviation of every group, which torch has computed already. Hooks on saved tensors
+        (checkpointing) would have to compute them again, and could not yet."""
+        node = result.grad_fn
+        if node.name() != "NativeGroupNormBackward0" or _top_saved_tensors_default_hooks(True) is not None:
+            return []
+        return [node._saved_result1, node._saved_result2]
+
     def sample_dims(self, module: nn.Module, shape: torch.Size) -> int:
         return 1 if isinstance(module, nn.GroupNorm) or len(shape) == batched_rank(module) else 0
 
@@ -73,7 +84,11 @@ class GroupNormAdapter(Adapter):
         x = inputs_for(_input(call), layouts[0], b).to(b.dtype).reshape(n * m, channels, -1)
         rows, space = n * m, x.shape[2]
         groups = module.num_groups if isinstance(module, nn.GroupNorm) else channels
-        _, mean, scale = torch.native_group_norm(x, None, None, rows, channels, space, groups, module.eps)
+        mean, scale = (
+            (inputs_for(extra, layouts[0], b) for extra in call.extras)
+            if call.extras
+            else (torch.native_group_norm(x, None, None, rows, channels, space, groups, module.eps)[1:])
+        )
         _, gamma, beta = torch.ops.aten.native_group_norm_backward(
             b.reshape(1, rows * channels, space),
             x.reshape(1, rows * channels, space),

@@ -20,6 +20,8 @@ from quietgrad.gradients.tuning import TunableGrads, rounded
 GHOSTS = ("ghost", "pixels")
 KEPT = ("grouped", "patches")
 WAYS = (*GHOSTS, *KEPT, "chunked")
+IN_CACHE = 1 << 21
+"""Bytes of patches that are unfolded at a time."""
 
 
 class ConvGrad(TunableGrads):
@@ -195,11 +197,21 @@ class ConvGrad(TunableGrads):
     def _keep(self) -> Tensor:
         """Formed and kept; by `patches` with the taps in the order of `unfold_rows`."""
         if self._formed is None:
-            if self.way == "patches":
-                self._formed = torch.bmm(self._outputs(), unfold_rows(self.inputs, self.window))
-            else:
-                self._formed = grouped(self.inputs, self.backprops, self.window)
+            by_patches = self.way == "patches"
+            self._formed = (
+                self._from_patches() if by_patches else grouped(self.inputs, self.backprops, self.window)
+            )
         return self._formed
+
+    def _from_patches(self) -> Float[Tensor, "n o taps"]:
+        """A few samples at a time, so that their patches are still in the cache when they are multiplied."""
+        outputs, one = self._outputs(), self.positions * self.window.taps * self.inputs.element_size()
+        formed = outputs.new_empty(self.samples, self.window.kernel[0], self.window.taps)
+        step = max(1, IN_CACHE // one)
+        for start in range(0, self.samples, step):
+            rows = slice(start, start + step)
+            torch.bmm(outputs[rows], unfold_rows(self.inputs[rows], self.window), out=formed[rows])
+        return formed
 
     def _shaped(self, gradient: Tensor) -> Tensor:
         """A kept gradient (or sum of them) in the kernel's own order."""

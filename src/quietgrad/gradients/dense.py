@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from quietgrad.gradients.base import BlockGrads, zero_rows
+from quietgrad.gradients.base import BlockGrads, Blocks, zero_rows
 from quietgrad.gradients.precision import row_squared_norms
+
+SMALL = 4096
+"""Numbers of a gradient that is not worth operations of its own."""
 
 
 class DenseGrad(BlockGrads):
@@ -33,6 +38,44 @@ class DenseGrad(BlockGrads):
 
     def dense(self) -> Float[Tensor, "n *shape"]:
         return self.rows
+
+
+class SmallBlocks:
+    """Many small dense blocks side by side, so that one operation serves all biases and scales of a model."""
+
+    def __init__(self, blocks: Mapping[str, DenseGrad]) -> None:
+        self._blocks = blocks
+        self._rows = torch.cat([block.rows.flatten(1) for block in blocks.values()], 1)
+
+    @classmethod
+    def among(cls, blocks: Mapping[str, BlockGrads]) -> SmallBlocks | None:
+        """Those that share the first one's precision and place; None where there are fewer than two."""
+        small = {
+            name: block
+            for name, block in blocks.items()
+            if isinstance(block, DenseGrad) and block.shape.numel() <= SMALL
+        }
+        first = next((block.rows for block in small.values()), None)
+        alike = {
+            name: block
+            for name, block in small.items()
+            if first is not None and (block.rows.dtype, block.rows.device) == (first.dtype, first.device)
+        }
+        return cls(alike) if len(alike) > 1 else None
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._blocks
+
+    def squared_norms(self) -> Float64[Tensor, " n"]:
+        return row_squared_norms(self._rows)
+
+    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Blocks:
+        rows = zero_rows(self._rows, weights == 0)
+        parts = (weights.to(rows.dtype) @ rows).split([b.shape.numel() for b in self._blocks.values()])
+        return {
+            name: part.view(block.shape)
+            for (name, block), part in zip(self._blocks.items(), parts, strict=True)
+        }
 
 
 class ZeroGrad(BlockGrads):

@@ -76,25 +76,37 @@ def pixel_gram(inputs: Float[Tensor, "n 1 i h w"], window: Window) -> Float[Tens
     ⟨patch_t, patch_s⟩ = Σ_taps ⟨x[t+tap], x[s+tap]⟩: the pixels' Gram matrix has k² times fewer multiplications,
     and its diagonals add up one axis at a time.
     """
-    wide = padded(inputs, window)[:, 0]
-    n, _, rows, columns = wide.shape
-    pixels = wide.flatten(2)
+    n, _, _, rows, columns = inputs.shape
+    pixels = inputs[:, 0].flatten(2)
     gram = torch.bmm(pixels.transpose(1, 2), pixels).view(n, rows, columns, rows, columns)
-    for axis, size in ((1, columns), (0, rows)):
-        gram = _diagonal_sums(gram, 1 + axis, size, window, axis)
+    for axis in (1, 0):
+        gram = _diagonal_sums(gram, window, axis)
     return gram.flatten(3, 4).flatten(1, 2)
 
 
-def _diagonal_sums(gram: Tensor, dim: int, size: int, window: Window, axis: int) -> Tensor:
-    """Sum over the taps of one axis, the same tap on both sides."""
-    step, spread, taps = window.stride[axis], window.dilation[axis], window.kernel[2 + axis]
-    count = (size - (taps - 1) * spread - 1) // step + 1
-    total: Tensor | None = None
+def _diagonal_sums(gram: Float[Tensor, "n h w h2 w2"], window: Window, axis: int) -> Tensor:
+    """Sum over the taps of one axis, the same tap on both sides; taps on the zero padding add nothing."""
+    dim, size = 1 + axis, gram.shape[1 + axis]
+    step, spread = window.stride[axis], window.dilation[axis]
+    pad, taps = window.padding[axis], window.kernel[2 + axis]
+    count = (size + 2 * pad - (taps - 1) * spread - 1) // step + 1
+    shape = list(gram.shape)
+    shape[dim] = shape[dim + 2] = count
+    total = gram.new_zeros(shape)
     for tap in range(taps):
-        places = slice(tap * spread, tap * spread + step * (count - 1) + 1, step)
-        index = [slice(None)] * 5
-        index[dim] = index[dim + 2] = places
-        part = gram[tuple(index)]
-        total = part.contiguous() if total is None else total.add_(part)
-    assert total is not None
+        offset = tap * spread - pad
+        first = max(0, -(offset // step))
+        last = min(count - 1, (size - 1 - offset) // step)
+        if first > last:
+            continue
+        start = first * step + offset
+        targets, sources = slice(first, last + 1), slice(start, start + (last - first) * step + 1, step)
+        _along(total, dim, targets).add_(_along(gram, dim, sources))
     return total
+
+
+def _along(gram: Tensor, dim: int, places: slice) -> Tensor:
+    """The same places of one axis on both sides."""
+    index = [slice(None)] * 5
+    index[dim] = index[dim + 2] = places
+    return gram[tuple(index)]
