@@ -66,6 +66,7 @@ def measure(
     affordable = [mode for mode in modes if mode == "ghost" or 2 * setting.batch * parameters * 4 < TOO_LARGE]
     steps |= {mode: contenders.opacus(setting, mode) for mode in affordable}
     best = alternate(steps, repeats, clock)
+    print(f"{setting.name}: {best}", file=sys.stderr)
     opacus = {mode: best.get(mode) for mode in modes}
     winner = min(affordable, key=lambda mode: best[mode], default=None)
     return Result(

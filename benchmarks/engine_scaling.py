@@ -16,7 +16,8 @@ from pathlib import Path
 
 from benchmarks import contenders
 from benchmarks.engine import Clock, alternate, chosen_clock
-from benchmarks.models import Setting, images, mlp
+from benchmarks.models import CLASSES, Setting, images, mlp
+from quietgrad.lab.models import build
 
 BATCHES = (32, 64, 128, 256, 512, 1024, 2048)
 WIDTHS = (128, 256, 512, 1024)
@@ -59,6 +60,10 @@ def by_batch(batch: int) -> Setting:
     return Setting("mlp", lambda: mlp(1024), batch, images(784))
 
 
+def by_images(batch: int) -> Setting:
+    return Setting("tanh_cnn", lambda: build("tanh_cnn", (1, 28, 28), CLASSES), batch, images(1, 28, 28))
+
+
 def by_width(width: int) -> Setting:
     return Setting("mlp", lambda: mlp(width), 512, images(784))
 
@@ -67,7 +72,7 @@ def plot(growths: list[Growth], path: Path) -> None:
     """One panel for each range."""
     from matplotlib import pyplot
 
-    figure, panels = pyplot.subplots(1, len(growths), figsize=(8, 3.4))
+    figure, panels = pyplot.subplots(1, len(growths), figsize=(11, 3.4))
     for growth, axes in zip(growths, panels, strict=True):
         axes.loglog(
             growth.sizes,
@@ -99,8 +104,9 @@ def main() -> None:
     options = parser.parse_args()
     clock = chosen_clock(options.processor_time)
     growths = [
-        measure("batch size", BATCHES, by_batch, options.repeats, clock),
-        measure("width", WIDTHS, by_width, options.repeats, clock),
+        measure("batch size, MLP", BATCHES, by_batch, options.repeats, clock),
+        measure("batch size, tanh CNN", BATCHES, by_images, options.repeats, clock),
+        measure("width, MLP", WIDTHS, by_width, options.repeats, clock),
     ]
     if options.plot:
         plot(growths, options.plot)

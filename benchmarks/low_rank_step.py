@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
+from benchmarks.memory import high_water, resident
 from quietgrad.capture.recorder import Recorder
 from quietgrad.clipping import clip_weights
 from quietgrad.lab.models import build
@@ -117,23 +117,14 @@ def contender(name: str, rank: int) -> Step:
     return private(model, ids, labels, mechanisms[name]())
 
 
-def resident_megabytes() -> float:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize() / 2**20
-
-
-def peak_megabytes() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
 def measure(name: str, rank: int, steps: int) -> Measured:
     """First the memory of two steps alone, then times in turns with plain steps."""
     step = contender(name, rank)
     ctypes.CDLL(None).malloc_trim(0)
-    before = resident_megabytes()
+    before = resident()
     step()
     step()
-    memory = peak_megabytes() - before
+    memory = (high_water() - before) / 2**20
     reference = plain(encoder(), *records())
     times: dict[Step, list[float]] = {step: [], reference: []}
     for _ in range(steps + 1):

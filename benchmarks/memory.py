@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import resource
 import sys
+from pathlib import Path
 
 from benchmarks import contenders
 from benchmarks.models import SETTINGS
@@ -13,8 +13,17 @@ STEPS = 4
 
 def resident() -> int:
     """Bytes in use now."""
-    with open("/proc/self/statm") as status:
-        return int(status.read().split()[1]) * resource.getpagesize()
+    return _status("VmRSS")
+
+
+def high_water() -> int:
+    """The most bytes ever in use. (getrusage would count the parent's, up to the moment this process was started.)"""
+    return _status("VmHWM")
+
+
+def _status(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(field))
 
 
 def peak(name: str, contender: str) -> int:
@@ -25,7 +34,7 @@ def peak(name: str, contender: str) -> int:
     step = made[contender](setting) if contender in made else contenders.opacus(setting, contender)
     for _ in range(STEPS):
         step()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+    return high_water() - before
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
+from benchmarks.memory import high_water
 from quietgrad.lab.models import build
 from quietgrad.mechanism import Mechanism
 from quietgrad.post_inside import Inside
@@ -121,7 +121,7 @@ def measure(name: str) -> dict[str, float]:
     y = torch.randint(CLASSES, (samples,), generator=rng)
     public = random_label_losses(torch.randn(PUBLIC, *SHAPE, generator=rng), CLASSES, chunk=PUBLIC_CHUNK)
     model = build("resnet20", SHAPE, CLASSES)
-    idle = _peak_megabytes()
+    idle = high_water()
     plain = name.startswith("plain")
     if plain:
         step, kept = plain_step(model, x, y), {"encoded": 0.0, "basis_megabytes": 0.0}
@@ -132,7 +132,7 @@ def measure(name: str) -> dict[str, float]:
     step()  # measures the engine's ways, allocates
     timed = [_seconds(step) for _ in range(STEPS)]
     wall, cpu = (statistics.median(times) for times in zip(*timed, strict=True))
-    return {"seconds": wall, "cpu_seconds": cpu, "megabytes": _peak_megabytes() - idle, **kept}
+    return {"seconds": wall, "cpu_seconds": cpu, "megabytes": (high_water() - idle) / 2**20, **kept}
 
 
 def _seconds(step: Callable[[], None]) -> tuple[float, float]:
@@ -140,10 +140,6 @@ def _seconds(step: Callable[[], None]) -> tuple[float, float]:
     started, cpu = time.perf_counter(), time.process_time()
     step()
     return time.perf_counter() - started, time.process_time() - cpu
-
-
-def _peak_megabytes() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def in_fresh_process(name: str) -> dict[str, float]:

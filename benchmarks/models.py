@@ -44,7 +44,8 @@ class Transformer(nn.Module):
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, CLASSES)
 
     def forward(self, ids: Int[Tensor, "n t"]) -> Float[Tensor, "n o"]:
-        places = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+        # Repeated, not expanded: Opacus' ghost mode needs contiguous ids.
+        places = torch.arange(ids.shape[1], device=ids.device).repeat(len(ids), 1)
         x = self.blocks(self.words(ids) + self.places(places))
         out: Tensor = self.head(self.norm(x).mean(1))
         return out

@@ -67,7 +67,9 @@ def test_every_place_is_filled(count: int) -> None:
     assert len(np.unique(out)) >= 0.999 * count  # float32 numbers coincide now and then
 
 
-def test_draws_are_never_given_twice() -> None:
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_draws_are_never_given_twice(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     source = EntropySource()
     counts = (1000, 1000, 500, 2 * PART, 1000, 2 * PART + 1)
     drawn = torch.cat([source.normals_in(count, torch.float32).clone() for count in counts])

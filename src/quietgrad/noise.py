@@ -52,19 +52,18 @@ class NoiseSource(ABC):
 class EntropySource(NoiseSource):
     """The default: fresh OS entropy for every object, so a resumed run never repeats a draw.
 
-    float32 normals are drawn in bulk into a reused buffer, by as many threads as torch computes with, each with a key
-    of its own. (One thread that draws ahead beside the backward costs more: what it takes from one of torch's threads
-    all others wait for.)
+    float32 normals are drawn in bulk, into a reused buffer, when they are needed. (A thread that draws ahead beside the
+    backward costs more: what it takes from one of torch's threads all others wait for.) All processors but one help:
+    torch's threads still spin from their last task.
     """
 
     private = True
 
     def __init__(self) -> None:
         self._generator = fresh_generator()
-        self._makers = [BoxMuller(fresh_generator()) for _ in range(torch.get_num_threads())]
-        self._threads = ThreadPoolExecutor(
-            max(1, len(self._makers) - 1), thread_name_prefix="quietgrad-noise"
-        )
+        self._maker = BoxMuller(fresh_generator())
+        self._helpers = [BoxMuller(fresh_generator()) for _ in range(torch.get_num_threads() - 2)]
+        self._threads = ThreadPoolExecutor(max(1, len(self._helpers)), thread_name_prefix="quietgrad-noise")
         self._buffer = np.empty(0, np.float32)
 
     def normals(self, count: int) -> Float64[Tensor, " count"]:
@@ -75,11 +74,11 @@ class EntropySource(NoiseSource):
             return self.normals(count).to(dtype)
         if len(self._buffer) < count:
             self._buffer = np.empty(count, np.float32)
+        # Whoever is free takes the next part.
         parts = iter([self._buffer[start : min(start + PART, count)] for start in range(0, count, PART)])
-        # Whoever is free takes the next part: torch's idle threads still spin for a while on the other processors.
-        helpers = self._makers[1 : -(-count // PART)]
+        helpers = self._helpers[: max(0, -(-count // PART) - 1)]
         helping = [self._threads.submit(maker.fill_all, parts) for maker in helpers]
-        self._makers[0].fill_all(parts)
+        self._maker.fill_all(parts)
         for done in helping:
             done.result()
         return torch.from_numpy(self._buffer[:count])

@@ -11,8 +11,8 @@ from torch import Tensor
 from quietgrad.gradients.base import BlockGrads, Blocks, zero_rows
 from quietgrad.gradients.precision import row_squared_norms
 
-SMALL = 4096
-"""Numbers of a gradient that is not worth operations of its own."""
+SMALL = 1 << 16
+"""Numbers (of all samples) that are not worth operations of their own; more are not worth a copy."""
 
 
 class DenseGrad(BlockGrads):
@@ -53,7 +53,7 @@ class SmallBlocks:
         small = {
             name: block
             for name, block in blocks.items()
-            if isinstance(block, DenseGrad) and block.shape.numel() <= SMALL
+            if isinstance(block, DenseGrad) and block.rows.numel() <= SMALL
         }
         first = next((block.rows for block in small.values()), None)
         alike = {
