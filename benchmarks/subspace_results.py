@@ -237,6 +237,9 @@ def pdp_sgd(**options: object) -> MethodOf:
 
 
 GEP_OPTIONS: dict[str, object] = {"rank": 50, "clip": 1.0, "residual_clip": 0.5, "refresh_every": 4}
+GEP_ON_MNIST: dict[str, object] = {
+    "rank": 200, "clip": 1.0, "residual_clip": 1.0, "split": "energy", "parameters": 26_010, "refresh_every": 4
+}  # fmt: skip
 EXPERIMENTS: dict[str, tuple[Setting, dict[str, Tuned], tuple[str, ...], int]] = {
     "pdp": (
         PDP,
@@ -249,21 +252,21 @@ EXPERIMENTS: dict[str, tuple[Setting, dict[str, Tuned], tuple[str, ...], int]] =
     ),
     "gep": (
         GEP,
-        {"dp_sgd": (dp_sgd(1.0), (1.0, 2.0)), "gep": (gep(**GEP_OPTIONS), (1.0, 2.0))},
+        {"dp_sgd": (dp_sgd(1.0), (1.0, 2.0, 4.0)), "gep": (gep(**GEP_ON_MNIST), (1.0, 2.0))},
         ("epsilon=2", "epsilon=8", "epsilon=5"),
         2,
     ),
     "splits": (
         SPLITS,
         {
-            "dp_sgd": (dp_sgd(1.0), (0.5, 1.0)),
-            "biased_gep": (biased_gep(rank=50, clip=1.0, refresh_every=4), (0.5, 1.0)),
-            "gep paper": (gep(**GEP_OPTIONS), (0.5, 1.0)),
-            "gep energy": (gep(**GEP_OPTIONS, split="energy", parameters=26_010), (0.5, 1.0)),
-            "gep joint": (gep(**GEP_OPTIONS, joint=True), (0.5, 1.0)),
+            "dp_sgd": (dp_sgd(1.0), (0.5, 1.0, 2.0)),
+            "biased_gep": (biased_gep(rank=50, clip=1.0, refresh_every=4), (0.5, 1.0, 2.0)),
+            "gep paper": (gep(**GEP_OPTIONS), (0.5, 1.0, 2.0)),
+            "gep energy": (gep(**GEP_OPTIONS, split="energy", parameters=26_010), (0.5, 1.0, 2.0)),
+            "gep joint": (gep(**GEP_OPTIONS, joint=True), (0.5, 1.0, 2.0)),
         },
         ("epsilon=2", "epsilon=0.3", "epsilon=8"),
-        1,
+        2,
     ),
 }
 

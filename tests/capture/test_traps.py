@@ -255,6 +255,14 @@ def test_checkpointing_without_reentry_works() -> None:
     assert_equals_loop(Apply(forward, a=nn.Linear(3, 3), b=nn.Linear(3, 2)).double(), images(3))
 
 
+def test_checkpointed_group_norms_work() -> None:
+    def forward(m: nn.Module, x: Tensor) -> Tensor:
+        return m.b(checkpoint(lambda y: m.norm(m.a(y)).relu(), x, use_reentrant=False))
+
+    layers = {"a": nn.Conv2d(2, 4, 3), "norm": nn.GroupNorm(2, 4), "b": nn.Conv2d(4, 2, 2)}
+    assert_equals_loop(Apply(forward, **layers).double(), images(2, 5, 5))
+
+
 def test_reentrant_checkpointing_is_refused() -> None:
     def forward(m: nn.Module, x: Tensor) -> Tensor:
         return m.b(checkpoint(lambda y: m.a(y).tanh(), x.requires_grad_(), use_reentrant=True))

@@ -62,8 +62,8 @@ class GroupNormAdapter(Adapter):
     """
 
     def extras(self, result: Any) -> list[Tensor]:
-        """Mean and inverse deviation of every group, which torch has computed already. Hooks on saved tensors
-        (checkpointing) would have to compute them again, and could not yet."""
+        """Mean and inverse deviation of every group, which torch has computed already. Asking for them under hooks on
+        saved tensors (checkpointing) would run the whole forward again."""
         node = result.grad_fn
         if node.name() != "NativeGroupNormBackward0" or _top_saved_tensors_default_hooks(True) is not None:
             return []

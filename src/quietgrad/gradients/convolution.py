@@ -22,6 +22,7 @@ KEPT = ("grouped", "patches")
 WAYS = (*GHOSTS, *KEPT, "chunked")
 IN_CACHE = 1 << 21
 """Bytes of patches that are unfolded at a time."""
+FEW_CHANNELS = 4
 
 
 class ConvGrad(TunableGrads):
@@ -144,7 +145,7 @@ class ConvGrad(TunableGrads):
     def dense(self) -> Float[Tensor, "n *shape"]:
         if self._formed is not None:
             return self._shaped(self._formed)
-        return grouped(self.inputs, self.backprops, self.window)
+        return form(self.inputs, self.backprops, self.window)
 
     def project(self, directions: Float[Tensor, "k *shape"]) -> Float[Tensor, "n k"]:
         flat = directions.flatten(1).T
@@ -159,8 +160,7 @@ class ConvGrad(TunableGrads):
         return total.reshape(-1, *self.shape)
 
     def _outputs(self) -> Float[Tensor, "n o t"]:
-        """A view where m = 1: a transposed copy would cost as much as the product."""
-        return self.backprops.transpose(1, 2).flatten(2)
+        return positions_last(self.backprops)
 
     def _ghost(self) -> GramNorms:
         if self._gram is None:
@@ -197,21 +197,9 @@ class ConvGrad(TunableGrads):
     def _keep(self) -> Tensor:
         """Formed and kept; by `patches` with the taps in the order of `unfold_rows`."""
         if self._formed is None:
-            by_patches = self.way == "patches"
-            self._formed = (
-                self._from_patches() if by_patches else grouped(self.inputs, self.backprops, self.window)
-            )
+            make = by_patches if self.way == "patches" else grouped
+            self._formed = make(self.inputs, self.backprops, self.window)
         return self._formed
-
-    def _from_patches(self) -> Float[Tensor, "n o taps"]:
-        """A few samples at a time, so that their patches are still in the cache when they are multiplied."""
-        outputs, one = self._outputs(), self.positions * self.window.taps * self.inputs.element_size()
-        formed = outputs.new_empty(self.samples, self.window.kernel[0], self.window.taps)
-        step = max(1, IN_CACHE // one)
-        for start in range(0, self.samples, step):
-            rows = slice(start, start + step)
-            torch.bmm(outputs[rows], unfold_rows(self.inputs[rows], self.window), out=formed[rows])
-        return formed
 
     def _shaped(self, gradient: Tensor) -> Tensor:
         """A kept gradient (or sum of them) in the kernel's own order."""
@@ -223,7 +211,35 @@ class ConvGrad(TunableGrads):
     def _chunks(self, inputs: Tensor, backprops: Tensor) -> Iterator[tuple[slice, Tensor]]:
         for start in range(0, len(inputs), self._chunk):
             rows = slice(start, start + self._chunk)
-            yield rows, grouped(inputs[rows], backprops[rows], self.window)
+            yield rows, form(inputs[rows], backprops[rows], self.window)
+
+
+def form(
+    inputs: Float[Tensor, "n m i *space"], backprops: Float[Tensor, "n m o *space2"], window: Window
+) -> Float[Tensor, "n *kernel"]:
+    """All kernel gradients. torch's grouped backward is slow on few input channels (images)."""
+    if window.dims == 2 and window.groups == 1 and window.kernel[1] <= FEW_CHANNELS and len(inputs):
+        return from_rows(by_patches(inputs, backprops, window), window).contiguous()
+    return grouped(inputs, backprops, window)
+
+
+def by_patches(
+    inputs: Float[Tensor, "n m i h w"], backprops: Float[Tensor, "n m o h2 w2"], window: Window
+) -> Float[Tensor, "n o taps"]:
+    """All kernel gradients, taps as in `unfold_rows`, a few samples at a time: their patches are still in the cache
+    when they are multiplied."""
+    outputs = positions_last(backprops)
+    formed = outputs.new_empty(len(inputs), window.kernel[0], window.taps)
+    step = max(1, IN_CACHE // max(1, outputs.shape[2] * window.taps * inputs.element_size()))
+    for start in range(0, len(inputs), step):
+        rows = slice(start, start + step)
+        torch.bmm(outputs[rows], unfold_rows(inputs[rows], window), out=formed[rows])
+    return formed
+
+
+def positions_last(backprops: Float[Tensor, "n m o *space"]) -> Float[Tensor, "n o t"]:
+    """A view where m = 1: a transposed copy would cost as much as a product."""
+    return backprops.transpose(1, 2).flatten(2)
 
 
 def grouped(
