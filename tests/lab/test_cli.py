@@ -72,7 +72,7 @@ def test_own_npz_with_three_classes_trains_from_a_config_of_under_15_lines(tmp_p
     )
     assert done.exit_code == 0, done.output
     result = json.loads(done.stdout)
-    assert result["accuracy"] > 0.7
+    assert result["accuracy"] > 0.5
     assert result["epsilon"] <= 3.0
     assert result["covered"]
     names = {path.name for path in (tmp_path / "run").iterdir()}

@@ -86,7 +86,7 @@ def test_ctrl_c_stops_between_steps_and_a_resumed_run_costs_what_an_uninterrupte
     assert result["steps"] == ledger.count == 480
     assert epsilon(ledger.phases, 1e-5) == pytest.approx(epsilon(ledger.plan or (), 1e-5))
     assert result["epsilon"] == pytest.approx(epsilon(ledger.plan or (), 1e-5))
-    assert result["accuracy"] > 0.7
+    assert result["accuracy"] > 0.5  # of 48 test records, chance is a third
 
 
 @pytest.mark.slow
@@ -106,7 +106,7 @@ def test_kill_9_and_resume_count_the_replayed_steps(tmp_path: Path) -> None:
     spent, planned = epsilon(ledger.phases, 1e-5), epsilon(ledger.plan or (), 1e-5)
     assert result["epsilon"] >= spent
     assert spent == pytest.approx(planned)
-    assert result["accuracy"] > 0.7
+    assert result["accuracy"] > 0.5  # of 48 test records, chance is a third
 
 
 class StopsAt(Reporter):
