@@ -252,7 +252,7 @@ EXPERIMENTS: dict[str, tuple[Setting, dict[str, Tuned], tuple[str, ...], int]] =
     ),
     "gep": (
         GEP,
-        {"dp_sgd": (dp_sgd(1.0), (1.0, 2.0, 4.0)), "gep": (gep(**GEP_ON_MNIST), (1.0, 2.0))},
+        {"dp_sgd": (dp_sgd(1.0), (1.0, 2.0, 4.0)), "gep": (gep(**GEP_ON_MNIST), (2.0, 4.0))},
         ("epsilon=2", "epsilon=8", "epsilon=5"),
         2,
     ),

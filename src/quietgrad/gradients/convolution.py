@@ -119,7 +119,7 @@ class ConvGrad(TunableGrads):
 
     def squared_norms(self) -> Float64[Tensor, " n"]:
         if self.way in GHOSTS:
-            return self._ghost_norms()
+            return self._ghost().with_formed(lambda careful: self._rows(careful).squared_norms())
         if self.way in KEPT:
             return row_squared_norms(self._keep())
         parts = [row_squared_norms(part) for _, part in self._chunks(self.inputs, self.backprops)]
@@ -174,14 +174,6 @@ class ConvGrad(TunableGrads):
             outputs = torch.bmm(b.transpose(1, 2), b)
             self._gram = gram_norms(inputs, outputs, longest=max(self.window.taps, self.window.kernel[0]))
         return self._gram
-
-    def _ghost_norms(self) -> Float64[Tensor, " n"]:
-        gram = self._ghost()
-        if not bool(gram.careful.any()):
-            return gram.squared
-        norms = gram.squared.clone()
-        norms[gram.careful] = self._rows(gram.careful).squared_norms()
-        return norms
 
     def _rows(self, chosen: Bool[Tensor, " n"]) -> ConvGrad:
         """Rows whose positions cancel: in a batched backward they would add mostly rounding, so they are formed."""

@@ -101,7 +101,7 @@ class FactoredGrad(TunableGrads):
         if self.way == "outer":
             return row_squared_norms(self.a) * row_squared_norms(self.b)
         if self.way == "ghost":
-            return self._ghost_norms()
+            return self._ghost().with_formed(lambda careful: self._rows(careful).squared_norms())
         if self.way == "formed":
             return row_squared_norms(self._keep())
         parts = [row_squared_norms(part) for _, part in self._chunks(self.a, self.b)]
@@ -153,14 +153,6 @@ class FactoredGrad(TunableGrads):
             outputs = torch.bmm(self.b, self.b.transpose(1, 2))
             self._gram = gram_norms(inputs, outputs, longest=max(self.matrix))
         return self._gram
-
-    def _ghost_norms(self) -> Float64[Tensor, " n"]:
-        gram = self._ghost()
-        if not bool(gram.careful.any()):
-            return gram.squared
-        norms = gram.squared.clone()
-        norms[gram.careful] = self._rows(gram.careful).squared_norms()
-        return norms
 
     def _rows(self, chosen: Bool[Tensor, " n"]) -> FactoredGrad:
         """Rows whose tokens cancel: in a batched matmul they would add mostly rounding, so they are formed."""

@@ -7,6 +7,7 @@ much is added; where it would over-clip by more than 1%, the caller must form th
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -23,6 +24,16 @@ class GramNorms:
 
     squared: Float64[Tensor, " n"]
     careful: Bool[Tensor, " n"]
+
+    def with_formed(
+        self, norms_of: Callable[[Bool[Tensor, " n"]], Float64[Tensor, " k"]]
+    ) -> Float64[Tensor, " n"]:
+        """The norms, those of the careful rows replaced by `norms_of(careful)`."""
+        if not bool(self.careful.any()):
+            return self.squared
+        norms = self.squared.clone()
+        norms[self.careful] = norms_of(self.careful)
+        return norms
 
 
 def gram_norms(inputs: Float[Tensor, "n t t"], outputs: Float[Tensor, "n t t"], *, longest: int) -> GramNorms:
