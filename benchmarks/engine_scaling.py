@@ -88,6 +88,9 @@ def plot(growths: list[Growth], path: Path) -> None:
             color="#3367a8",
             label=f"quietgrad, {growth.quietgrad_slope:.2f}",
         )
+        axes.set_xticks(growth.sizes, [str(size) for size in growth.sizes])
+        axes.minorticks_off()
+        axes.tick_params(labelsize=8)
         axes.set_xlabel(growth.over)
         axes.set_ylabel("ms a step")
         axes.legend(frameon=False)

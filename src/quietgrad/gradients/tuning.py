@@ -20,7 +20,7 @@ DEFAULT_BUDGET = 1 << 30
 ROUNDS = 3
 HOPELESS = 2.0
 """A way that is this much slower than the best one after a round is not run again."""
-PRICE_OF_MEMORY = 1.3
+PRICE_OF_MEMORY = 1.45
 """A way that keeps gradients must be this much faster than one that does not."""
 
 Self = TypeVar("Self", bound="TunableGrads")

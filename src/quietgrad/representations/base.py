@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from abc import ABC, abstractmethod
+from functools import cached_property
 from typing import Any
 
 from quietgrad.gradients.base import Blocks
@@ -25,6 +27,18 @@ class Codec(ABC):
     @abstractmethod
     def encode(self, grads: PerSampleGrads) -> PerSampleGrads:
         """Map every sample's gradient; row i depends on sample i alone. May be non-linear."""
+
+    def encode_once(self, grads: PerSampleGrads) -> PerSampleGrads:
+        """`encode`, remembered for the other releases of the same micro-batch."""
+        known = self._encoded.get(grads)
+        if known is None:
+            self._encoded.clear()  # one micro-batch at a time is kept
+            known = self._encoded[grads] = self.encode(grads)
+        return known
+
+    @cached_property
+    def _encoded(self) -> weakref.WeakKeyDictionary[PerSampleGrads, PerSampleGrads]:
+        return weakref.WeakKeyDictionary()
 
     @abstractmethod
     def decode(self, released: Released) -> Blocks | None:

@@ -178,10 +178,11 @@ def _combinations(
     """weights · G per group, over all chunks."""
     sizes = {name: [shape.numel() for shape in members.values()] for name, members in shapes.items()}
     totals = {name: like.new_zeros(len(weights[name]), sum(sizes[name])) for name in shapes}
-    for rows, chunk in matrix.chunks():
+    for chunks in matrix.together():
         for name, members in shapes.items():
             for block, columns in zip(members, totals[name].split(sizes[name], dim=1), strict=True):
-                _add_combinations(columns, weights[name][:, rows], chunk.blocks[block])
+                for rows, chunk in chunks:
+                    _add_combinations(columns, weights[name][:, rows], chunk.blocks[block])
     return totals
 
 

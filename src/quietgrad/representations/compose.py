@@ -15,7 +15,7 @@ class ComposedCodec(Codec):
         self.since = max(outer.since, inner.since)
 
     def encode(self, grads: PerSampleGrads) -> PerSampleGrads:
-        return self.outer.encode(self.inner.encode(grads))
+        return self.outer.encode(self.inner.encode_once(grads))
 
     def decode(self, released: Released) -> Blocks | None:
         between = self.outer.decode(released)

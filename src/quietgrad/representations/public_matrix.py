@@ -46,6 +46,15 @@ class PublicMatrix:
             yield slice(start, start + chunk.samples), chunk
             start += chunk.samples
 
+    def together(self) -> Iterator[list[tuple[slice, BlockwiseGrads]]]:
+        """All chunks at once if they are kept (a block's sum then stays in the cache from chunk to chunk), else one by
+        one."""
+        if self._kept is not None:
+            yield list(self.chunks())
+            return
+        for part in self.chunks():
+            yield [part]
+
     def forget(self) -> None:
         """Give up what was kept: no pass will follow."""
         self._kept = []
