@@ -34,16 +34,22 @@ CANDIDATES: list[dict[str, Any]] = [
         "method": {"name": "pdp_sgd", "rank": 50, "clip": 1.0, "refresh_every": 10, "strength": 0.5},
         "training": {"lr": 2.0},
     },
+    *(
+        {
+            "method": {"name": "gep", "rank": rank, "clip": 1.0, "refresh_every": 4, **options},
+            "training": {"lr": lr},
+        }
+        for rank, options, lr in (
+            (50, {"residual_clip": 1.0, "split": "energy"}, 1.0),
+            (50, {"residual_clip": 1.0, "split": "energy"}, 2.0),
+            (100, {"residual_clip": 1.0, "split": "energy"}, 1.0),
+            (50, {"residual_clip": 0.5, "joint": True}, 2.0),
+            (50, {"residual_clip": 1.0, "joint": True}, 1.0),
+        )
+    ),
     {
-        "method": {
-            "name": "gep",
-            "rank": 100,
-            "clip": 1.0,
-            "residual_clip": 0.2,
-            "split": "energy",
-            "refresh_every": 4,
-        },
-        "training": {"lr": 2.0},
+        "method": {"name": "pdp_sgd", "rank": 50, "clip": 1.0, "refresh_every": 10, "strength": 0.2},
+        "training": {"lr": 1.0},
     },
     {"method": {"name": "gip", "keep": 0.5, "clip": 1.0}, "training": {"lr": 2.0}},
 ]

@@ -23,8 +23,19 @@ def _input(call: Call) -> Tensor:
     return x
 
 
+def saved_statistics(result: Any, node: str) -> list[Tensor]:
+    """Mean and inverse deviation, which torch has computed already. Asking for them under hooks on saved tensors
+    (checkpointing) would run the whole forward again."""
+    if result.grad_fn.name() != node or _top_saved_tensors_default_hooks(True) is not None:
+        return []
+    return [result.grad_fn._saved_result1, result.grad_fn._saved_result2]
+
+
 class LayerNormAdapter(Adapter):
     """LayerNorm and RMSNorm: ∂γ = Σ_t b_t ∘ x̂_t and ∂β = Σ_t b_t over the leading dimensions."""
+
+    def extras(self, result: Any) -> list[Tensor]:
+        return saved_statistics(result, "NativeLayerNormBackward0")
 
     def sample_dims(self, module: nn.Module, shape: torch.Size) -> int:
         assert isinstance(module, nn.LayerNorm | nn.RMSNorm)
@@ -35,22 +46,25 @@ class LayerNormAdapter(Adapter):
     ) -> Pieces:
         module = call.unit.module
         assert isinstance(module, nn.LayerNorm | nn.RMSNorm)
-        shape = module.normalized_shape
-        b = backprops[0].reshape(len(backprops[0]), -1, *shape)
+        b = backprops[0].reshape(len(backprops[0]), -1, *module.normalized_shape)
         pieces: Pieces = {}
         if "weight" in call.unit.names:
-            x = inputs_for(_normal(module, _input(call)), layouts[0], b).reshape(b.shape)
+            x = inputs_for(_normal(module, _input(call), call.extras), layouts[0], b).reshape(b.shape)
             pieces["weight"] = DenseGrad((b * x).sum(1))
         if "bias" in call.unit.names:
             pieces["bias"] = DenseGrad(b.sum(1))
         return pieces
 
 
-def _normal(module: nn.LayerNorm | nn.RMSNorm, x: Tensor) -> Tensor:
+def _normal(module: nn.LayerNorm | nn.RMSNorm, x: Tensor, statistics: list[Tensor]) -> Tensor:
+    """x̂, as torch's own kernel computes it."""
     shape = list(module.normalized_shape)
     if isinstance(module, nn.RMSNorm):
         return F.rms_norm(x, shape, None, module.eps)
-    return F.layer_norm(x, shape, None, None, module.eps)
+    if not statistics or statistics[0].dtype != x.dtype:
+        return F.layer_norm(x, shape, None, None, module.eps)
+    mean, scale = statistics
+    return torch.addcmul(-mean * scale, x, scale)
 
 
 class GroupNormAdapter(Adapter):
@@ -62,12 +76,7 @@ class GroupNormAdapter(Adapter):
     """
 
     def extras(self, result: Any) -> list[Tensor]:
-        """Mean and inverse deviation of every group, which torch has computed already. Asking for them under hooks on
-        saved tensors (checkpointing) would run the whole forward again."""
-        node = result.grad_fn
-        if node.name() != "NativeGroupNormBackward0" or _top_saved_tensors_default_hooks(True) is not None:
-            return []
-        return [node._saved_result1, node._saved_result2]
+        return saved_statistics(result, "NativeGroupNormBackward0")
 
     def sample_dims(self, module: nn.Module, shape: torch.Size) -> int:
         return 1 if isinstance(module, nn.GroupNorm) or len(shape) == batched_rank(module) else 0
