@@ -16,6 +16,8 @@ from quietgrad.gradients.precision import row_squared_norms
 from quietgrad.gradients.tuning import TunableGrads, rounded
 
 WAYS = ("outer", "ghost", "formed", "chunked")
+CHEAP_GRAM = 0.4
+"""Gram matrices that cost less than this part of the sum's product are never beaten by keeping formed gradients."""
 
 
 class FactoredGrad(TunableGrads):
@@ -85,8 +87,11 @@ class FactoredGrad(TunableGrads):
             return {"outer": 0}
         size, (o, i) = self.a.element_size(), self.matrix
         ways = {"ghost": 0, "formed": self.samples * o * i * size, "chunked": 0}
-        if self.samples * self.a.shape[1] ** 2 * size > (1 << 28):
+        t = self.a.shape[1]
+        if self.samples * t**2 * size > (1 << 28):
             del ways["ghost"]  # Gram matrices of very long sequences would be larger than what they avoid
+        elif t * (i + o) < CHEAP_GRAM * i * o:
+            del ways["formed"]  # even to try it would take more memory than the rest of the step
         return ways
 
     def through(self, way: str, chunk: int | None = None) -> FactoredGrad:
