@@ -57,11 +57,13 @@ class Explanation:
         return "\n".join(parts)
 
 
-def explain(mechanism: Mechanism, recorder: Recorder, public: Public, inputs: Sequence[Any]) -> Explanation:
-    """Collect the reports of a mechanism on a model, at the step that `public` shows."""
+def explain(
+    mechanism: Mechanism, recorder: Recorder, public: Public, rows: float, inputs: Sequence[Any]
+) -> Explanation:
+    """Collect the reports of a mechanism on a model, at the step that `public` shows, for a batch of `rows`."""
     return Explanation(
         mechanism=mechanism.name,
-        layers=tuple(recorder.explain()),
+        layers=recorder.explain(rows),
         releases=release_reports(mechanism, public),
         independence=_independence(recorder, inputs),
     )

@@ -241,6 +241,7 @@ class Privatizer:
             self.mechanism,
             self._recorder,
             self._public or self._refresher.begin(self._view.at(self.step, self._seed)),
+            self._sampler.expected_batch,
             inputs,
         )
 

@@ -73,7 +73,7 @@ def test_a_small_budget_gives_the_same_gradients() -> None:
         grads = recorder.collect(F.cross_entropy(model(x), y, reduction="none"))
         grads.squared_norms()
         sums.append(grads.weighted_sum(torch.linspace(0, 1, 5, dtype=torch.float64)))
-        assert budget is None or all(layer.way != "grouped" for layer in recorder.explain())
+        assert budget is None or all(layer.way != "grouped" for layer in recorder.explain(rows=1))
         recorder.detach()
     for name in sums[0]:
         torch.testing.assert_close(sums[0][name], sums[1][name])
@@ -87,7 +87,7 @@ def test_explain_names_every_layer() -> None:
         F.cross_entropy(model(torch.randn(3, 1, 4, 4)), torch.zeros(3, dtype=torch.long), reduction="none")
     )
     recorder.detach()
-    layers = {layer.layer: layer for layer in recorder.explain()}
+    layers = {layer.layer: layer for layer in recorder.explain(rows=1)}
     assert set(layers) == set(recorder.parameters)
     assert layers["3.weight"].way == "outer"
     assert layers["0.weight"].milliseconds > 0

@@ -16,7 +16,7 @@ from quietgrad.capture.call import Call, Unit, record, set_apart
 from quietgrad.capture.coverage import Graph, check_coverage
 from quietgrad.capture.projections import LinearWatch
 from quietgrad.capture.registry import units
-from quietgrad.capture.report import LayerReport, report
+from quietgrad.capture.report import LayerReport, for_rows, report
 from quietgrad.capture.validation import check_norm, validate
 from quietgrad.gradients.base import BlockGrads
 from quietgrad.gradients.combined import combine
@@ -220,9 +220,9 @@ class Recorder:
         finally:
             self._silent = False
 
-    def explain(self) -> tuple[LayerReport, ...]:
-        """Per parameter the way its gradients took in the last batch, with time and memory."""
-        return self._reports
+    def explain(self, rows: float) -> tuple[LayerReport, ...]:
+        """Per parameter the way its gradients took in the last batch, its time, and its memory for so many rows."""
+        return for_rows(self._reports, rows)
 
     # ---- what must not change -------------------------------------------------------------------------------
 

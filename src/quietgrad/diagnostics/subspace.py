@@ -79,10 +79,7 @@ class ProjectionError(Figure):
         self._sum, self._basis = {}, None
 
     def curves(self) -> Curves:
-        return {
-            label: ([float(step) for step, _ in seen], [e for _, e in seen])
-            for label, seen in self._errors.items()
-        }
+        return _over_steps(self._errors)
 
 
 class StableRanks(Figure):
@@ -111,10 +108,7 @@ class StableRanks(Figure):
                 self._ranks.setdefault(label, []).append((public.step, stable_rank(matrix)))
 
     def curves(self) -> Curves:
-        return {
-            label: ([float(step) for step, _ in seen], [r for _, r in seen])
-            for label, seen in self._ranks.items()
-        }
+        return _over_steps(self._ranks)
 
 
 class EigenvalueSpectrum(Figure):
@@ -144,6 +138,14 @@ class EigenvalueSpectrum(Figure):
             f"step {step}": ([float(i + 1) for i in range(len(values))], [float(v) for v in values])
             for step, values in self._spectra.items()
         }
+
+
+def _over_steps(seen: dict[str, list[tuple[int, float]]]) -> Curves:
+    """(step, value) pairs as curves."""
+    return {
+        label: ([float(step) for step, _ in pairs], [value for _, value in pairs])
+        for label, pairs in seen.items()
+    }
 
 
 def stable_rank(matrix: Float[Tensor, "n p"]) -> float:
