@@ -1,0 +1,45 @@
+"""Releases of one micro-batch share what an inner representation made of it; micro-batches never do."""
+
+from __future__ import annotations
+
+import torch
+
+from quietgrad.gradients.base import Blocks
+from quietgrad.gradients.dense import DenseGrad
+from quietgrad.representations.base import Codec
+from quietgrad.representations.compose import ComposedCodec
+from quietgrad.stages import BlockwiseGrads, PerSampleGrads, Released
+
+
+class Doubling(Codec):
+    """Counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.space, self.calls = {"w": torch.Size((3,))}, 0
+
+    def encode(self, grads: PerSampleGrads) -> PerSampleGrads:
+        self.calls += 1
+        return micro_batch(2 * grads.dense()["w"])
+
+    def decode(self, released: Released) -> Blocks:
+        return released.blocks
+
+
+def micro_batch(rows: torch.Tensor) -> BlockwiseGrads:
+    return BlockwiseGrads({"w": DenseGrad(rows)}, len(rows))
+
+
+def test_two_releases_of_a_micro_batch_encode_it_once() -> None:
+    inner = Doubling()
+    first, second = ComposedCodec(Doubling(), inner), ComposedCodec(Doubling(), inner)
+    grads = micro_batch(torch.ones(2, 3))
+    for codec in (first, second):
+        assert torch.equal(codec.encode(grads).dense()["w"], torch.full((2, 3), 4.0))
+    assert inner.calls == 1
+
+
+def test_another_micro_batch_is_encoded_anew_while_the_first_still_lives() -> None:
+    codec, ones, fives = ComposedCodec(Doubling(), Doubling()), torch.ones(2, 3), torch.full((1, 3), 5.0)
+    grads, others = micro_batch(ones), micro_batch(fives)
+    for rows, batch in ((ones, grads), (fives, others), (ones, grads)):
+        assert torch.equal(codec.encode(batch).dense()["w"], 4 * rows)
