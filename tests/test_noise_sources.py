@@ -10,6 +10,7 @@ import torch
 from scipy import stats
 
 from quietgrad import discrete_gaussian as dg
+from quietgrad import noise
 from quietgrad.noise import (
     PART,
     EntropySource,
@@ -89,10 +90,25 @@ def test_noise_is_added_to_every_block_with_the_right_std() -> None:
     blocks = {"a": torch.full((300, 200), 5.0), "b": torch.zeros(40_000)}
     noisy = add_normals(blocks, 2.0, EntropySource())
     for name, block in blocks.items():
-        noise = (noisy[name] - block).flatten()
-        assert abs(float(noise.std()) - 2.0) < 0.05
-        assert abs(float(noise.mean())) < 0.05
+        drawn = (noisy[name] - block).flatten()
+        assert abs(float(drawn.std()) - 2.0) < 0.05
+        assert abs(float(drawn.mean())) < 0.05
     assert float(blocks["b"].abs().max()) == 0.0
+
+
+def test_blocks_larger_than_what_is_noised_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noise, "AT_ONCE", 1000)
+    blocks = {
+        "a": torch.zeros(70, 60).T,
+        "b": torch.zeros(1),
+        "c": torch.zeros(0),
+        "d": torch.full((2999,), 5.0),
+    }
+    noisy = add_normals(blocks, 2.0, EntropySource())
+    assert {name: block.shape for name, block in noisy.items()} == {n: b.shape for n, b in blocks.items()}
+    drawn = torch.cat([(noisy[name] - block).flatten() for name, block in blocks.items()])
+    assert len(drawn.unique()) > 0.99 * len(drawn), "every coordinate has noise of its own"
+    assert abs(float(drawn.std()) - 2.0) < 0.12  # five standard deviations of 7,200 draws
 
 
 # ---- the hardened source ------------------------------------------------------------------------------------

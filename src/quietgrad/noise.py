@@ -27,6 +27,11 @@ from quietgrad.reduction import Reducer
 from quietgrad.schedules import Schedule, value_at
 from quietgrad.stages import ClippedSum, Released
 
+PART = 2 * PAIRS
+"""Normals that a thread makes at a time."""
+AT_ONCE = 8 * PART
+"""Coordinates that are noised at a time: their draws stay in the cache."""
+
 
 def fresh_generator() -> np.random.Generator:
     """A generator keyed with 256 bits of OS entropy."""
@@ -82,10 +87,6 @@ class EntropySource(NoiseSource):
         for done in helping:
             done.result()
         return torch.from_numpy(self._buffer[:count])
-
-
-PART = 2 * PAIRS
-"""Normals that a thread makes at a time."""
 
 
 class SeededSource(NoiseSource):
@@ -254,7 +255,3 @@ def _drawn_together(values: list[Tensor], out: list[Tensor]) -> Iterator[list[tu
             filled += piece[0].numel()
     if group:
         yield group
-
-
-AT_ONCE = 8 * PART
-"""Coordinates that are noised at a time."""

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import quietgrad as qg
+from quietgrad.capture import backprops, layout
 from quietgrad.capture.recorder import Recorder
+from quietgrad.gradients import convolution
 from tests.cases.layers import LAYERS, Apply
 from tests.reference import looped
 
@@ -243,6 +245,23 @@ def test_dropout_between_recurrent_layers_is_refused() -> None:
     ).double()
     with recording(model) as recorder, pytest.raises(ValueError, match="drops out between its layers"):
         recorder.collect(squares(model, (images(2, 3),)))
+
+
+def test_layouts_are_found_one_output_and_one_row_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for gradients too large to be probed or compared together."""
+    monkeypatch.setattr(backprops, "PROBED_AT_ONCE", 1)
+    monkeypatch.setattr(backprops, "MOST_PROBES", 10**9)
+    monkeypatch.setattr(layout, "COMPARED_AT_ONCE", 1)
+    layers = [nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(36, 3), nn.LayerNorm(3)]
+    assert_equals_loop(nn.Sequential(*layers).double(), images(2, 5, 5))
+    mixing = Apply(lambda m, x: m.a(x) / m.a(x).sum(), a=nn.Linear(3, 2)).double()
+    with recording(mixing) as recorder, pytest.raises(ValueError, match="mixes the samples"):
+        recorder.collect(squares(mixing, (images(3),)))
+
+
+def test_patches_are_multiplied_a_few_samples_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolution, "IN_CACHE", 1)
+    assert_equals_loop(nn.Conv2d(2, 3, 3, padding=1).double(), images(2, 5, 5))
 
 
 # ---- surroundings: works, or refused by name ----------------------------------------------------------------
