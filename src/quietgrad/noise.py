@@ -23,6 +23,7 @@ from quietgrad.accounting import events
 from quietgrad.discrete_gaussian import SIGMA, discrete_gaussian
 from quietgrad.gradients.base import Blocks
 from quietgrad.normals import PAIRS, BoxMuller
+from quietgrad.packing import packed
 from quietgrad.reduction import Reducer
 from quietgrad.schedules import Schedule, value_at
 from quietgrad.stages import ClippedSum, Released
@@ -244,14 +245,9 @@ def add_normals(blocks: Blocks, std: float, source: NoiseSource) -> Blocks:
 
 def _drawn_together(values: list[Tensor], out: list[Tensor]) -> Iterator[list[tuple[Tensor, Tensor]]]:
     """Flat pieces of the blocks with their places in `out`, so many at a time that their draws stay in the cache."""
-    group: list[tuple[Tensor, Tensor]] = []
-    filled = 0
-    for value, target in zip(values, out, strict=True):
-        for piece in zip(value.reshape(-1).split(AT_ONCE), target.view(-1).split(AT_ONCE), strict=True):
-            if group and filled + piece[0].numel() > AT_ONCE:
-                yield group
-                group, filled = [], 0
-            group.append(piece)
-            filled += piece[0].numel()
-    if group:
-        yield group
+    pieces = (
+        piece
+        for value, target in zip(values, out, strict=True)
+        for piece in zip(value.reshape(-1).split(AT_ONCE), target.view(-1).split(AT_ONCE), strict=True)
+    )
+    return packed(pieces, lambda piece: piece[0].numel(), AT_ONCE)

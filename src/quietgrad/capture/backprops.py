@@ -14,10 +14,11 @@ from quietgrad.capture.call import Call, Output
 from quietgrad.capture.coverage import Graph
 from quietgrad.capture.layout import Layout, candidates, proven, scales
 from quietgrad.capture.spread import Consumers, Spread, reduced
+from quietgrad.packing import packed
 
 Key = tuple[str, int, int]
 """(unit, call, output): where a layout is remembered."""
-Place = tuple[Call, Output]
+CallOutput = tuple[Call, Output]
 
 PROBED_AT_ONCE = 1 << 24
 """Bytes of gradients that may always be probed together."""
@@ -85,7 +86,7 @@ class Backward:
                 yield narrowed, [None] * len(mine), _one_by_one(losses, mine)
 
     def _remembered(
-        self, outputs: list[Place], consumers: Consumers | None, n: int
+        self, outputs: list[CallOutput], consumers: Consumers | None, n: int
     ) -> dict[Key, list[tuple[GradientEdge, Layout]]]:
         """Where the gradients of shared outputs are taken this time, as far as that is known."""
         found: dict[Key, list[tuple[GradientEdge, Layout]]] = {}
@@ -124,7 +125,7 @@ class Backward:
     def _arrivals(
         self,
         losses: Float[Tensor, " n"],
-        outputs: list[Place],
+        outputs: list[CallOutput],
         places: dict[Key, list[tuple[GradientEdge, Layout]]],
         *,
         keep: bool,
@@ -145,7 +146,7 @@ class Backward:
             spread[key] = _together(gradients, [layout for _, layout in ends], shapes[key], len(losses))
         return arrivals, spread
 
-    def _familiar(self, outputs: list[Place], n: int) -> bool:
+    def _familiar(self, outputs: list[CallOutput], n: int) -> bool:
         """Whether every layout is known and fits: then one backward is all."""
         for call, output in outputs:
             layout = self._known.get(key_of(call, output))
@@ -153,12 +154,12 @@ class Backward:
                 return False
         return True
 
-    def _layouts(self, losses: Float[Tensor, " n"], outputs: list[Place]) -> dict[Key, Layout | None]:
+    def _layouts(self, losses: Float[Tensor, " n"], outputs: list[CallOutput]) -> dict[Key, Layout | None]:
         """How each output that gets a gradient holds the samples; None where they share it."""
         if self._familiar(outputs, len(losses)):
             return {key_of(*pair): self._known[key_of(*pair)] for pair in outputs}
         factors, layouts = scales(len(losses), losses), {}
-        for group in _groups(outputs):
+        for group in _probed_together(outputs):
             edges = [output.edge for _, output in group]
             plain = _gradients(losses, edges, torch.ones_like(losses), keep=True)
             scaled = _gradients(losses, edges, factors, keep=True)
@@ -181,20 +182,13 @@ class Backward:
         return valid[0] if valid else None
 
 
-def _groups(outputs: list[Place]) -> Iterator[list[Place]]:
+def _probed_together(outputs: list[CallOutput]) -> Iterator[list[CallOutput]]:
     """A few at a time: all gradients of a probe at once would be the peak of the whole training's memory."""
-    sizes = [4 * output.shape.numel() for _, output in outputs]
-    room = max(PROBED_AT_ONCE, sum(sizes) // MOST_PROBES)
-    group: list[Place] = []
-    filled = 0
-    for place, size in zip(outputs, sizes, strict=True):
-        if group and filled + size > room:
-            yield group
-            group, filled = [], 0
-        group.append(place)
-        filled += size
-    if group:
-        yield group
+
+    def size(pair: CallOutput) -> int:
+        return 4 * pair[1].shape.numel()
+
+    return packed(outputs, size, max(PROBED_AT_ONCE, sum(map(size, outputs)) // MOST_PROBES))
 
 
 def _gradients(
