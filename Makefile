@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 .PHONY: demo test lint
 
 demo: $(INSTALLED)
-	$(BIN)/python -m quietgrad.lab.demo
+	$(BIN)/python -m quietgrad.lab.cli.demo
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2

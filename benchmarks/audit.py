@@ -22,9 +22,9 @@ import quietgrad as qg
 from benchmarks import broken
 from quietgrad.audit import audit_mechanism, compare_neighbours
 from quietgrad.lab.models import build
-from quietgrad.mechanism import Mechanism
-from quietgrad.public_losses import random_label_losses
-from quietgrad.sampling import PoissonSampler
+from quietgrad.mechanism.mechanism import Mechanism
+from quietgrad.representations.public_losses import random_label_losses
+from quietgrad.sampling.poisson import PoissonSampler
 
 DELTA = 1e-5
 RECORDS, BATCH, STEPS = 10_000, 250, 1_200

@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quietgrad.clipping import FlatClip
-from quietgrad.mechanism import Mechanism, Release
-from quietgrad.noise import Gaussian, NoiseSource, SeededSource
-from quietgrad.privatizer import Privatizer
-from quietgrad.stages import ClippedSum, PerSampleGrads, Released
+from quietgrad.gradients.stages import ClippedSum, PerSampleGrads, Released
+from quietgrad.mechanism.clipping import FlatClip
+from quietgrad.mechanism.mechanism import Mechanism, Release
+from quietgrad.noise.gaussian import Gaussian
+from quietgrad.noise.sources import NoiseSource, SeededSource
+from quietgrad.privatizer.privatizer import Privatizer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,10 +26,10 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
-from quietgrad.lab.averaging import WeightAverage
 from quietgrad.lab.data import Parts, load
 from quietgrad.lab.models import build
-from quietgrad.mechanism import Mechanism
+from quietgrad.lab.run.averaging import WeightAverage
+from quietgrad.mechanism.mechanism import Mechanism
 
 RATE, STEPS, DELTA, CLIP, DECAY = 0.05, 300, 1e-5, 0.5, 0.97
 

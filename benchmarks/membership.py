@@ -27,7 +27,7 @@ from quietgrad.audit import rmia, threshold_attack
 from quietgrad.audit.shadows import confidences, losses
 from quietgrad.lab.data import embedded
 from quietgrad.lab.models import build
-from quietgrad.public_losses import random_label_losses
+from quietgrad.representations.public_losses import random_label_losses
 
 EPSILON, DELTA = 8.0, 1e-5
 MEMBERS, SHADOWS = 4_500, 4

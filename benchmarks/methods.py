@@ -27,15 +27,15 @@ from torch.utils.data import TensorDataset
 import quietgrad as qg
 from benchmarks.memory import high_water
 from quietgrad.lab.models import build
-from quietgrad.mechanism import Mechanism
-from quietgrad.post_inside import Inside
-from quietgrad.projections import ProjectOnto
-from quietgrad.public_losses import random_label_losses
+from quietgrad.mechanism.mechanism import Mechanism
+from quietgrad.mechanism.post_inside import Inside
+from quietgrad.mechanism.project_onto import ProjectOnto
 from quietgrad.representations.compose import ComposedCodec
-from quietgrad.representations.low_rank import LowRank
-from quietgrad.representations.mask import RandomMask
-from quietgrad.representations.subspace import SubspaceCodec
-from quietgrad.stages import Public, PublicLosses
+from quietgrad.representations.low_rank.low_rank import LowRank
+from quietgrad.representations.masks.mask import RandomMask
+from quietgrad.representations.public import Public, PublicLosses
+from quietgrad.representations.public_losses import random_label_losses
+from quietgrad.representations.subspace.subspace import SubspaceCodec
 
 PRIVATE, PUBLIC, CLASSES, SHAPE = 256, 256, 10, (3, 32, 32)
 MICRO_BATCH = 64

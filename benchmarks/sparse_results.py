@@ -29,17 +29,17 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
-from quietgrad.diagnostics.sparse import CapturedEnergy, CosineSimilarity, EnergyReport, Selector
 from quietgrad.lab.data import Parts, load
+from quietgrad.lab.diagnostics.sparse import CapturedEnergy, CosineSimilarity, EnergyReport, Selector
 from quietgrad.lab.models import build
-from quietgrad.mechanism import Mechanism
-from quietgrad.noise import EntropySource
-from quietgrad.noise_selection import SelectedGaussian
+from quietgrad.mechanism.mechanism import Mechanism
+from quietgrad.methods.gip.noise import SelectedGaussian
+from quietgrad.methods.gip.selection import Grouping
+from quietgrad.noise.sources import EntropySource
 from quietgrad.representations.base import Representation
-from quietgrad.representations.mask import RandomMask
-from quietgrad.representations.top_groups import TopGroups
+from quietgrad.representations.masks.mask import RandomMask
+from quietgrad.representations.masks.top_groups import TopGroups
 from quietgrad.schedules import Cooling, Exponential, Piecewise
-from quietgrad.selection import Grouping
 
 DELTA, RECORDS, BATCH, EPOCHS, AVERAGING = 1e-5, 10_000, 250, 12, 0.98
 STEPS, RATE = EPOCHS * RECORDS // BATCH, BATCH / RECORDS

@@ -28,8 +28,9 @@ from torch.utils.data import TensorDataset
 import quietgrad as qg
 from quietgrad.lab.data import Parts, load
 from quietgrad.lab.models import build
-from quietgrad.mechanism import Mechanism
-from quietgrad.public_losses import labelled_losses, random_label_losses
+from quietgrad.mechanism.mechanism import Mechanism
+from quietgrad.representations.public import PublicLosses
+from quietgrad.representations.public_losses import labelled_losses, random_label_losses
 
 DELTA = 1e-5
 MethodOf = Callable[[Parts], Mechanism]
@@ -90,7 +91,7 @@ def _parts(
     )
 
 
-def public_losses(parts: Parts) -> qg.stages.PublicLosses:
+def public_losses(parts: Parts) -> PublicLosses:
     """True labels where the public part has them, random ones otherwise."""
     if parts.public_labels is not None:
         return labelled_losses(parts.public_inputs, parts.public_labels, chunk=300)

@@ -1,4 +1,4 @@
-"""Learning rates and options of the methods, for src/quietgrad/lab/presets.toml.
+"""Learning rates and options of the methods, for src/quietgrad/lab/run/presets.toml.
 
     python -m benchmarks.tune_presets --data-dir DATA --json FILE [--only gep]
 
@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from quietgrad.lab.config import Config, parse_config
-from quietgrad.lab.train import train
+from quietgrad.lab.run.config import Config, parse_config
+from quietgrad.lab.run.train import train
 
 DATA = {"name": "fashion-mnist", "private": 12_000, "public": 200, "test": 5_000, "seed": 7}
 CANDIDATES: list[dict[str, Any]] = [

@@ -19,7 +19,7 @@ from quietgrad.lab.data.splitting import Pool, balanced_rows
 
 SEED = 20_260_101
 PER_CLASS = {"private": 1_200, "public": 20, "test": 200}
-TARGET = Path(__file__).parents[1] / "src" / "quietgrad" / "lab" / "embedded" / "fashion_mnist.npz"
+TARGET = Path(__file__).parents[1] / "src" / "quietgrad" / "lab" / "data" / "embedded" / "fashion_mnist.npz"
 
 
 def choose(train: Examples, test: Examples) -> tuple[Examples, Examples, Examples]:

@@ -5,13 +5,16 @@ The names in the order of a private step: draw batches, choose and calibrate a m
 
 from quietgrad import distributed, methods, rules, schedules
 from quietgrad.accounting.calibrate import calibrate
-from quietgrad.clipping import AutomaticClip, FlatClip, PerGroupClip
-from quietgrad.fix import fix
-from quietgrad.independence import check_independence
-from quietgrad.mechanism import Mechanism, Release, both, then, within
-from quietgrad.noise import Gaussian, SeededSource
-from quietgrad.privatizer import Privatizer
-from quietgrad.sampling import PoissonBatches, PoissonSampler, collate_possibly_empty
+from quietgrad.capture.fix import fix
+from quietgrad.capture.independence import check_independence
+from quietgrad.mechanism.clipping import AutomaticClip, FlatClip, PerGroupClip
+from quietgrad.mechanism.mechanism import Mechanism, Release, both, then, within
+from quietgrad.noise.gaussian import Gaussian
+from quietgrad.noise.sources import SeededSource
+from quietgrad.privatizer.privatizer import Privatizer
+from quietgrad.representations import public_losses
+from quietgrad.sampling.batches import PoissonBatches, collate_possibly_empty
+from quietgrad.sampling.poisson import PoissonSampler
 
 __version__ = "0.1.0"
 
@@ -34,6 +37,7 @@ __all__ = [
     "distributed",
     "fix",
     "methods",
+    "public_losses",
     "rules",
     "schedules",
     "then",

@@ -9,10 +9,10 @@ import pytest
 from benchmarks.broken import half_noise
 from typer.testing import CliRunner
 
-from quietgrad.lab import audit as lab_audit
-from quietgrad.lab.cli import app
-from quietgrad.lab.config import load_config
-from quietgrad.lab.train import train
+from quietgrad.lab.cli.app import app
+from quietgrad.lab.run import attack as lab_audit
+from quietgrad.lab.run.config import load_config
+from quietgrad.lab.run.train import train
 
 CONFIG = """
 [data]

@@ -13,8 +13,8 @@ from quietgrad.accounting import Gaussian, Phase, epsilon
 from quietgrad.audit.canaries import audit_mechanism
 from quietgrad.audit.composition import shown_epsilon
 from quietgrad.audit.report import AuditReport
-from quietgrad.mechanism import Mechanism
-from quietgrad.noise import SeededSource
+from quietgrad.mechanism.mechanism import Mechanism
+from quietgrad.noise.sources import SeededSource
 from tests.cases.methods import METHODS, MethodCase, method_ids
 from tests.cases.world import small_net
 

@@ -8,8 +8,8 @@ from torch import nn
 
 import quietgrad as qg
 from quietgrad.audit.neighbours import NeighbourReport, compare_neighbours
-from quietgrad.mechanism import Mechanism
-from quietgrad.privatizer import Privatizer
+from quietgrad.mechanism.mechanism import Mechanism
+from quietgrad.privatizer.privatizer import Privatizer
 from tests.cases.methods import METHODS, MethodCase, method_ids
 from tests.cases.world import losses_of, records, small_net
 

@@ -15,7 +15,7 @@ from quietgrad.audit.input_canaries import mislabelled
 from quietgrad.audit.one_run import gaussian_trade_off
 from quietgrad.audit.one_run_report import one_run_report, trade_off
 from quietgrad.audit.report import AuditReport
-from quietgrad.noise import SeededSource
+from quietgrad.noise.sources import SeededSource
 from tests.cases.methods import METHODS
 from tests.cases.world import small_net
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
-from quietgrad.mechanism import Mechanism
-from quietgrad.noise import NoiseSource, SeededSource
+from quietgrad.mechanism.mechanism import Mechanism
+from quietgrad.noise.sources import NoiseSource, SeededSource
 
 RECORDS, CLASSES, SIDE = 40, 3, 6
 

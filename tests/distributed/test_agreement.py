@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
+from quietgrad.collective import Facts, Fingerprint
 from quietgrad.distributed.agreement import check, row
-from quietgrad.distributed.flat import flatten, unflatten
-from quietgrad.reduction import Facts, Fingerprint
+from quietgrad.gradients.blocks import flatten, unflatten
 
 
 def meet(*ranks: Facts) -> None:

@@ -18,12 +18,13 @@ from torch.utils.data import DataLoader
 
 import quietgrad as qg
 import quietgrad.distributed.all_reduce
-import quietgrad.distributed.facts
+import quietgrad.privatizer.facts
 from quietgrad.distributed import AllReduce, copy_weights
 from quietgrad.gradients.dense import DenseGrad
-from quietgrad.noise import SeededSource
+from quietgrad.gradients.stages import BlockwiseGrads, PerSampleGrads, Released
+from quietgrad.noise.sources import SeededSource
 from quietgrad.representations.base import Codec, Representation, State
-from quietgrad.stages import BlockwiseGrads, PerSampleGrads, Public, Released
+from quietgrad.representations.public import Public
 from tests.cases.world import losses_of, records, small_net
 from tests.distributed.launch import launch, values
 
@@ -87,7 +88,7 @@ def steps(rank: int, _: str) -> None:
 
 
 def versions(rank: int, _: str) -> None:
-    with patched(quietgrad.distributed.facts, "version", lambda _: f"0.{rank}"):
+    with patched(quietgrad.privatizer.facts, "version", lambda _: f"0.{rank}"):
         first_step()
 
 

@@ -11,10 +11,10 @@ from scipy import stats
 from torch import Tensor
 
 import quietgrad as qg
-from quietgrad.noise import HardenedSource, NoiseSource, SeededSource
-from quietgrad.reduction import Reducer, SingleProcess
-from quietgrad.research import Observer
-from quietgrad.stages import Released
+from quietgrad.collective import Reducer, SingleProcess
+from quietgrad.gradients.stages import Released
+from quietgrad.noise.sources import HardenedSource, NoiseSource, SeededSource
+from quietgrad.privatizer.research import Observer
 from tests.cases.methods import METHODS, MethodCase, method_ids
 from tests.cases.world import privatizer, run
 from tests.distributed.launch import launch, values

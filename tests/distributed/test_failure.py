@@ -17,7 +17,7 @@ from torch import Tensor
 
 import quietgrad as qg
 from quietgrad.distributed import AllReduce
-from quietgrad.noise import EntropySource, NoiseSource
+from quietgrad.noise.sources import EntropySource, NoiseSource
 from tests.cases.world import losses_of, records, small_net
 from tests.distributed.launch import Outcome, launch, values
 

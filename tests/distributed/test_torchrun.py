@@ -45,7 +45,7 @@ def test_the_documented_loop_runs_under_torchrun(tmp_path: Path) -> None:
 def test_a_config_trains_on_two_ranks(tmp_path: Path) -> None:
     config = ROOT / "configs" / "dp_sgd_embedded_eps2.toml"
     small = ["--set", "training.epochs=0.5", "--set", "data.private=2000", "--set", "data.test=200"]
-    printed = torchrun("-m", "quietgrad.lab.train", str(config), "--out", "run", *small, folder=tmp_path)
+    printed = torchrun("-m", "quietgrad.lab.run.train", str(config), "--out", "run", *small, folder=tmp_path)
     assert printed.count("accuracy") == 1  # one rank speaks
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert results["covered"]

@@ -6,16 +6,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from quietgrad.clipping import FlatClip
 from quietgrad.gradients.base import BlockGrads
 from quietgrad.gradients.convolution import ConvGrad
 from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.factored import FactoredGrad
 from quietgrad.gradients.indexed import IndexedGrad
+from quietgrad.gradients.norms import row_squared_norms
 from quietgrad.gradients.patches import Window
-from quietgrad.gradients.precision import row_squared_norms
+from quietgrad.gradients.stages import BlockwiseGrads
 from quietgrad.gradients.tied import TiedGrad
-from quietgrad.stages import BlockwiseGrads
+from quietgrad.mechanism.clipping import FlatClip
 
 SEEDS = range(20)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.cases.world import privatizer
 from torch import Tensor, nn
 
 import quietgrad as qg
 from quietgrad.capture.recorder import Recorder
 from quietgrad.gradients.views import average_views
+from tests.cases.world import privatizer
 
 VIEWS, RECORDS = 3, 4
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from quietgrad.lab.cli import app
+from quietgrad.lab.cli.app import app
 from tests.accounting.settings import REFERENCE, RELATIVE, ROUNDING, Row
 
 FIRST = ["--examples", "60000", "--batch", "1000", "--epochs", "50", "--delta", "1e-5"]

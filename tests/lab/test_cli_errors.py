@@ -16,7 +16,7 @@ import torch
 from click.testing import Result
 from typer.testing import CliRunner
 
-from quietgrad.lab.cli import app
+from quietgrad.lab.cli.app import app
 from tests.lab.tiny import CONFIG, contents, write_config, write_data
 
 runner = CliRunner()

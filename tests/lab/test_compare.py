@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 
 from quietgrad.accounting.evaluate import epsilon
 from quietgrad.accounting.ledger import Ledger
-from quietgrad.lab.cli import app
-from quietgrad.lab.compare import jobs, run_job, total_epsilon
-from quietgrad.lab.comparison import Comparison
-from quietgrad.lab.config import load_config, parse_config
-from quietgrad.lab.presets import presets, with_method
+from quietgrad.lab.cli.app import app
+from quietgrad.lab.compare.compare import jobs, run_job, total_epsilon
+from quietgrad.lab.compare.comparison import Comparison
+from quietgrad.lab.run.config import load_config, parse_config
+from quietgrad.lab.run.presets import presets, with_method
 from tests.lab.tiny import contents, write_config
 
 runner = CliRunner()
@@ -44,8 +44,8 @@ def test_a_method_takes_its_preset_and_the_configs_own_method_keeps_its_settings
 
 
 def test_all_presets_build_on_the_demo_model() -> None:
-    from quietgrad.lab.explain import method_report
-    from quietgrad.lab.setup import set_up
+    from quietgrad.lab.run.preview import method_report
+    from quietgrad.lab.run.setup import set_up
 
     config = parse_config({"data": {"private": 400, "test": 10}, "training": {"batch": 40, "epochs": 8}})
     setup = set_up(config)
@@ -152,7 +152,7 @@ def test_a_finished_job_is_read_back_and_the_total_counts_whole_plans(tmp_path: 
 
 
 def test_a_comparison_survives_the_way_through_json(tmp_path: Path) -> None:
-    from quietgrad.lab.comparison import Row
+    from quietgrad.lab.compare.comparison import Row
     from quietgrad.lab.files import to_json
 
     rows = (

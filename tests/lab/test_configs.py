@@ -9,12 +9,12 @@ import torch
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
-from quietgrad.lab import toml
-from quietgrad.lab.config import Config, load_config, parse_config
 from quietgrad.lab.data import Parts
 from quietgrad.lab.data.catalogue import EMBEDDED, READERS
-from quietgrad.lab.methods import uncalibrated
 from quietgrad.lab.models import build
+from quietgrad.lab.run import toml
+from quietgrad.lab.run.config import Config, load_config, parse_config
+from quietgrad.lab.run.methods import uncalibrated
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.toml"))
 SHAPES = {

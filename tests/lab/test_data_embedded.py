@@ -44,7 +44,7 @@ def test_embedded_parts_share_no_image() -> None:
 
 
 def test_embedded_data_is_small_and_credited() -> None:
-    folder = files("quietgrad.lab") / "embedded"
+    folder = files("quietgrad.lab.data") / "embedded"
     assert len((folder / "fashion_mnist.npz").read_bytes()) < 10_000_000
     assert "MIT License" in (folder / "CREDITS.txt").read_text()
 

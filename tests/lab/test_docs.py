@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 
 import quietgrad as qg
 from quietgrad.capture.registry import ADAPTERS
-from quietgrad.lab.config import parse_config
+from quietgrad.lab.run.config import parse_config
 
 DOCS = Path(__file__).parents[2] / "docs"
 

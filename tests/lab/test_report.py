@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from quietgrad.lab.cli import app
-from quietgrad.lab.compare import jobs, rows, run_job, total_epsilon
-from quietgrad.lab.comparison import Comparison
-from quietgrad.lab.config import load_config
-from quietgrad.lab.ends import public_only
+from quietgrad.lab.cli.app import app
+from quietgrad.lab.compare.compare import jobs, rows, run_job, total_epsilon
+from quietgrad.lab.compare.comparison import Comparison
+from quietgrad.lab.compare.ends import public_only
 from quietgrad.lab.files import to_json
 from quietgrad.lab.report import write_report
-from quietgrad.lab.train import train
+from quietgrad.lab.run.config import load_config
+from quietgrad.lab.run.train import train
 from tests.lab.tiny import write_config
 
 LOADING = {"src", "srcset", "data", "poster", "action", "background"}

@@ -16,12 +16,12 @@ import torch
 
 from quietgrad.accounting.evaluate import epsilon
 from quietgrad.accounting.ledger import Ledger
-from quietgrad.explanation import ReleaseReport
-from quietgrad.lab.config import load_config, parse_config
 from quietgrad.lab.data import embedded
-from quietgrad.lab.interrupt import Stopped, StopRequest
-from quietgrad.lab.progress import Reporter
-from quietgrad.lab.train import noise_to_signal, train
+from quietgrad.lab.run.config import load_config, parse_config
+from quietgrad.lab.run.interrupt import Stopped, StopRequest
+from quietgrad.lab.run.progress import Reporter
+from quietgrad.lab.run.train import noise_to_signal, train
+from quietgrad.privatizer.explanation import ReleaseReport
 from tests.lab.tiny import write_config
 
 LONG = ["training.epochs=60", "training.checkpoint_every=20"]
@@ -33,7 +33,7 @@ def start(config: Path, out: Path, *more: str) -> subprocess.Popen[str]:
     command = [
         sys.executable,
         "-m",
-        "quietgrad.lab.cli",
+        "quietgrad.lab.cli.app",
         "train",
         str(config),
         "--out",

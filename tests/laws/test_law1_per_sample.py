@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from quietgrad.capture.recorder import Recorder
+from quietgrad.gradients.stages import BlockwiseGrads
 from quietgrad.gradients.tuning import TunableGrads
-from quietgrad.stages import BlockwiseGrads
 from tests.cases.layers import LAYERS, LayerCase
 from tests.reference import looped
 

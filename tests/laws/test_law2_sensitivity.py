@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from quietgrad.gradients.dense import DenseGrad
-from quietgrad.stages import BlockwiseGrads, ClippedSum
+from quietgrad.gradients.stages import BlockwiseGrads, ClippedSum
 from tests.cases.methods import METHODS, MethodCase, method_ids
 from tests.cases.world import losses_of, privatizer, records, run
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from quietgrad.gradients.base import Blocks
-from quietgrad.noise import SeededSource
-from quietgrad.research import Observer
-from quietgrad.stages import Released
+from quietgrad.gradients.blocks import Blocks
+from quietgrad.gradients.stages import Released
+from quietgrad.noise.sources import SeededSource
+from quietgrad.privatizer.research import Observer
 from tests.cases.methods import METHODS, MethodCase, method_ids
 from tests.cases.world import privatizer, run
 

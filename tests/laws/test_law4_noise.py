@@ -12,10 +12,10 @@ from scipy import stats
 from torch import Tensor
 
 import quietgrad as qg
-from quietgrad.gradients.base import Blocks
-from quietgrad.noise import EntropySource, SeededSource
-from quietgrad.research import Observer
-from quietgrad.stages import Released
+from quietgrad.gradients.blocks import Blocks
+from quietgrad.gradients.stages import Released
+from quietgrad.noise.sources import EntropySource, SeededSource
+from quietgrad.privatizer.research import Observer
 from tests.cases.methods import METHODS, MethodCase, method_ids
 from tests.cases.world import privatizer, run
 

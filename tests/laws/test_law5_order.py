@@ -11,8 +11,9 @@ import pytest
 from mypy import api
 
 from quietgrad.capture.recorder import Recorder
-from quietgrad.sampling import Batch, PoissonBatches, PoissonSampler
-from quietgrad.stages import ClippedSum, PerSampleGrads
+from quietgrad.gradients.stages import ClippedSum, PerSampleGrads
+from quietgrad.sampling.batches import Batch, PoissonBatches
+from quietgrad.sampling.poisson import PoissonSampler
 from tests.cases.methods import METHODS, MethodCase, method_ids
 from tests.cases.world import losses_of, privatizer
 
@@ -56,11 +57,11 @@ def test_a_refresh_has_no_way_to_the_batch(case: MethodCase) -> None:
 
 
 WRONG = """
-from quietgrad.clipping import FlatClip
-from quietgrad.noise import Gaussian, SeededSource
-from quietgrad.reduction import SingleProcess
+from quietgrad.mechanism.clipping import FlatClip
+from quietgrad.noise.gaussian import Gaussian, SeededSource
+from quietgrad.collective import SingleProcess
 from quietgrad.representations.base import Codec
-from quietgrad.stages import ClippedSum, PerSampleGrads, Released
+from quietgrad.gradients.stages import ClippedSum, PerSampleGrads, Released
 
 def noise_before_clip(grads: PerSampleGrads) -> Released:
     return Gaussian().release(grads, std=1.0, divisor=1.0, source=SeededSource(0), reducer=SingleProcess(), step=0)

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import quietgrad as qg
-from quietgrad.clipping import MARGIN
 from quietgrad.gradients.dense import DenseGrad
-from quietgrad.representations.top_k import TopKCodec
-from quietgrad.stages import BlockwiseGrads
+from quietgrad.gradients.stages import BlockwiseGrads
+from quietgrad.mechanism.clipping import MARGIN
+from quietgrad.representations.masks.top_k import TopKCodec
 from tests.methods.test_freeze import DIVISOR, released_once, sample_gradients
 
 

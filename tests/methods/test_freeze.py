@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 import quietgrad as qg
-from quietgrad.clipping import MARGIN
-from quietgrad.mechanism import Mechanism
-from quietgrad.representations.coordinates import flat
-from quietgrad.representations.low_rank import LowRank
-from quietgrad.representations.mask import RandomMask
+from quietgrad.mechanism.clipping import MARGIN
+from quietgrad.mechanism.mechanism import Mechanism
+from quietgrad.representations.low_rank.low_rank import LowRank
+from quietgrad.representations.masks.coordinates import flat
+from quietgrad.representations.masks.mask import RandomMask
 from quietgrad.schedules import Cooling, Schedule
 from tests.cases.world import losses_of, privatizer, public_losses, records, run, small_net
 

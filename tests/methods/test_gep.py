@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 import quietgrad as qg
 from quietgrad.accounting import events
-from quietgrad.gradients.base import Blocks
-from quietgrad.mechanism import Mechanism
+from quietgrad.gradients.blocks import Blocks
+from quietgrad.gradients.stages import Released
+from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.methods.gep import energy_split
-from quietgrad.public_losses import labelled_losses, random_label_losses
-from quietgrad.representations.mask import RandomMask
-from quietgrad.research import Observer
-from quietgrad.stages import Released
+from quietgrad.privatizer.research import Observer
+from quietgrad.representations.masks.mask import RandomMask
+from quietgrad.representations.public_losses import labelled_losses, random_label_losses
 from tests.cases.world import SIDE, privatizer, public_losses, records, run, small_net
 
 ROWS = [0, 4, 5, 11, 30]

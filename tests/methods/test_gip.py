@@ -12,13 +12,13 @@ import torch
 import quietgrad as qg
 from quietgrad.accounting.calibrate import cost_of, plan
 from quietgrad.accounting.events import MallowsSelection, Phase
-from quietgrad.gradients.base import Blocks
-from quietgrad.noise import HardenedSource, SeededSource
-from quietgrad.noise_selection import SelectedGaussian
-from quietgrad.reduction import SingleProcess
+from quietgrad.collective import SingleProcess
+from quietgrad.gradients.blocks import Blocks
+from quietgrad.gradients.stages import ClippedSum
+from quietgrad.methods.gip.noise import SelectedGaussian
+from quietgrad.methods.gip.selection import swap_probabilities
+from quietgrad.noise.sources import HardenedSource, SeededSource
 from quietgrad.schedules import Exponential, Linear, Piecewise
-from quietgrad.selection import swap_probabilities
-from quietgrad.stages import ClippedSum
 from tests.cases.world import privatizer, run
 
 PLAN = SimpleNamespace(rate=0.025, steps=480)

@@ -8,7 +8,7 @@ import torch
 
 import quietgrad as qg
 from quietgrad.accounting import events
-from quietgrad.mechanism import Mechanism
+from quietgrad.mechanism.mechanism import Mechanism
 from tests.cases.world import privatizer, public_losses, run, small_net
 from tests.methods.test_gep import HUGE, ROWS, labelled, numpy_gradients, private_rows, relative, released
 

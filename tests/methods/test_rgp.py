@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 
 import quietgrad as qg
-from quietgrad.gradients.base import Blocks
-from quietgrad.representations.carriers import power_method
-from quietgrad.representations.low_rank import SALT, LowRank, LowRankCodec, Parts
-from quietgrad.representations.mask import RandomMask
-from quietgrad.research import Observer
-from quietgrad.stages import PerSampleGrads, Public, Released
+from quietgrad.gradients.blocks import Blocks
+from quietgrad.gradients.stages import PerSampleGrads, Released
+from quietgrad.privatizer.research import Observer
+from quietgrad.representations.low_rank.carriers import power_method
+from quietgrad.representations.low_rank.low_rank import SALT, LowRank, LowRankCodec, Parts
+from quietgrad.representations.masks.mask import RandomMask
+from quietgrad.representations.public import Public
 from tests.cases.world import losses_of, mean_gradient, privatizer, records, run, small_net
 
 MATRICES = ("conv.weight", "hidden.weight")

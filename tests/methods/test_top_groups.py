@@ -9,13 +9,19 @@ import torch
 
 import quietgrad as qg
 from quietgrad.gradients.dense import DenseGrad
-from quietgrad.mechanism import Mechanism
-from quietgrad.representations.coordinate_groups import group
-from quietgrad.representations.coordinates import flat, is_kept
-from quietgrad.representations.group_norms import GROUP_NORMS, GroupNormsCodec
-from quietgrad.representations.top_groups import WHOLE_BLOCKS, TopGroups, choose_groups, energies, shrunk
+from quietgrad.gradients.stages import BlockwiseGrads
+from quietgrad.mechanism.mechanism import Mechanism
+from quietgrad.representations.masks.coordinate_groups import group
+from quietgrad.representations.masks.coordinates import flat, is_kept
+from quietgrad.representations.masks.group_norms import GROUP_NORMS, GroupNormsCodec
+from quietgrad.representations.masks.top_groups import (
+    WHOLE_BLOCKS,
+    TopGroups,
+    choose_groups,
+    energies,
+    shrunk,
+)
 from quietgrad.schedules import Cooling
-from quietgrad.stages import BlockwiseGrads
 from tests.cases.world import privatizer, run
 
 SPACE = {"conv": torch.Size((3, 2, 2)), "bias": torch.Size((3,)), "head": torch.Size((2, 5))}

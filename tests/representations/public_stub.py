@@ -9,9 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from quietgrad.gradients.blocks import Space
 from quietgrad.gradients.dense import DenseGrad
+from quietgrad.gradients.stages import BlockwiseGrads, PerSampleGrads
+from quietgrad.representations.public import Public
 from quietgrad.representations.refresh import Refresher
-from quietgrad.stages import BlockwiseGrads, PerSampleGrads, Public, Space
 
 SPACE: Space = {"a.weight": torch.Size((5, 4)), "a.bias": torch.Size((5,)), "b.weight": torch.Size((3, 5))}
 SIZE = 40

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from quietgrad.gradients.base import Blocks
+from quietgrad.gradients.blocks import Blocks
 from quietgrad.gradients.dense import DenseGrad
+from quietgrad.gradients.stages import BlockwiseGrads, PerSampleGrads, Released
 from quietgrad.representations.base import Codec
 from quietgrad.representations.compose import ComposedCodec
-from quietgrad.stages import BlockwiseGrads, PerSampleGrads, Released
 
 
 class Doubling(Codec):

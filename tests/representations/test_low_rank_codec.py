@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from quietgrad.capture.recorder import Recorder
 from quietgrad.gradients.dense import DenseGrad
-from quietgrad.public_view import PublicView
-from quietgrad.representations.low_rank import LowRank, LowRankCodec, Parts
+from quietgrad.gradients.stages import BlockwiseGrads, Released
+from quietgrad.representations.low_rank.low_rank import LowRank, LowRankCodec, Parts
+from quietgrad.representations.public import Public
+from quietgrad.representations.public_view import PublicView
 from quietgrad.representations.refresh import Refresher
-from quietgrad.stages import BlockwiseGrads, Public, Released
 from tests.cases.world import losses_of, records, small_net
 
 MATRICES = ("conv.weight", "hidden.weight")

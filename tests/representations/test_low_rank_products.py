@@ -11,7 +11,7 @@ from quietgrad.gradients.convolution import ConvGrad, Window
 from quietgrad.gradients.dense import DenseGrad, ZeroGrad
 from quietgrad.gradients.factored import FactoredGrad
 from quietgrad.gradients.indexed import IndexedGrad
-from quietgrad.representations.carried import off_rows, times_left, times_right
+from quietgrad.representations.low_rank.carried import off_rows, times_left, times_right
 
 N, RANK = 5, 2
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 import quietgrad as qg
-from quietgrad.mechanism import Mechanism
+from quietgrad.gradients.stages import Released
+from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.representations.base import Representation
-from quietgrad.representations.coordinates import by_block, coordinates, flat, is_kept
-from quietgrad.representations.mask import MaskCodec, RandomMask
-from quietgrad.representations.ranked_mask import RankedMask
+from quietgrad.representations.masks.coordinates import by_block, coordinates, flat, is_kept
+from quietgrad.representations.masks.mask import MaskCodec, RandomMask
+from quietgrad.representations.masks.ranked_mask import RankedMask
 from quietgrad.schedules import Cooling, Piecewise, Schedule
-from quietgrad.stages import Released
 from tests.cases.world import privatizer, run
 
 SPACE = {"a": torch.Size((4, 3)), "b": torch.Size((5,)), "c": torch.Size((2, 2, 2))}

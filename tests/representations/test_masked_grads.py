@@ -10,7 +10,12 @@ from quietgrad.gradients.convolution import ConvGrad, Window
 from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.factored import FactoredGrad
 from quietgrad.gradients.indexed import IndexedGrad
-from quietgrad.representations.masked_grads import MaskedOuterGrad, WholeNormGrad, mask_block, whole_rows
+from quietgrad.representations.masks.masked_grads import (
+    MaskedOuterGrad,
+    WholeNormGrad,
+    mask_block,
+    whole_rows,
+)
 
 N = 7
 

@@ -10,12 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from quietgrad.clipping import FlatClip
+from quietgrad.gradients.blocks import Space
 from quietgrad.gradients.factored import FactoredGrad
-from quietgrad.representations import subspace as subspace_module
-from quietgrad.representations.residual import LARGEST, Residual, ResidualCodec
-from quietgrad.representations.subspace import Subspace, SubspaceCodec
-from quietgrad.stages import BlockwiseGrads, PerSampleGrads, Public, Released, Space
+from quietgrad.gradients.stages import BlockwiseGrads, PerSampleGrads, Released
+from quietgrad.mechanism.clipping import FlatClip
+from quietgrad.representations.public import Public
+from quietgrad.representations.subspace import subspace as subspace_module
+from quietgrad.representations.subspace.residual import LARGEST, Residual, ResidualCodec
+from quietgrad.representations.subspace.subspace import Subspace, SubspaceCodec
 from tests.representations.public_stub import (
     SIZE,
     SPACE,

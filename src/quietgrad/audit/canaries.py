@@ -19,9 +19,9 @@ from quietgrad.audit.correlation import NoiseCorrelation, compare_noise
 from quietgrad.audit.report import AuditReport
 from quietgrad.audit.scores import Scores
 from quietgrad.audit.step_canaries import StepCanaries, StepScores
-from quietgrad.mechanism import Mechanism
-from quietgrad.privatizer import Privatizer
-from quietgrad.sampling import ReplayedSampler
+from quietgrad.mechanism.mechanism import Mechanism
+from quietgrad.privatizer.privatizer import Privatizer
+from quietgrad.sampling.poisson import ReplayedSampler
 
 CONFIDENCE = 0.999
 """High, so that a table of many audits gives no false alarm."""

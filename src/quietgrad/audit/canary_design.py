@@ -12,10 +12,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from quietgrad.gradients.base import Blocks
+from quietgrad.gradients.blocks import Blocks, Space
 from quietgrad.gradients.dense import DenseGrad
-from quietgrad.mechanism import Mechanism
-from quietgrad.stages import BlockwiseGrads, Public, Released, Space
+from quietgrad.gradients.stages import BlockwiseGrads, Released
+from quietgrad.mechanism.mechanism import Mechanism
+from quietgrad.representations.public import Public
 
 OVERSHOOT = 50.0
 """How far beyond its bounds a canary lies before the clip: far enough for a missing clip to show, and below the 100

@@ -10,9 +10,10 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from quietgrad.clipping import Clip
-from quietgrad.gradients.base import BlockGrads, Blocks
-from quietgrad.stages import BlockwiseGrads, PerSampleGrads, Space
+from quietgrad.gradients.base import BlockGrads
+from quietgrad.gradients.blocks import Blocks, Space
+from quietgrad.gradients.stages import BlockwiseGrads, PerSampleGrads
+from quietgrad.mechanism.clipping import Clip
 
 
 def clipped_rows(clip: Clip, encoded: PerSampleGrads, step: int) -> Blocks:

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from quietgrad.audit.traces import Loop, Trace, TracedRelease, trace_run
-from quietgrad.gradients.base import Blocks
-from quietgrad.mechanism import Mechanism
-from quietgrad.privatizer import Privatizer
-from quietgrad.sampling import PoissonBatches
+from quietgrad.gradients.blocks import Blocks
+from quietgrad.mechanism.mechanism import Mechanism
+from quietgrad.privatizer.privatizer import Privatizer
+from quietgrad.sampling.batches import PoissonBatches
 
 Losses = Callable[..., Tensor]
 

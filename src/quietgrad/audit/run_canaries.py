@@ -23,12 +23,12 @@ from quietgrad.audit.each_row import clipped_rows
 from quietgrad.audit.one_run_report import one_run_report
 from quietgrad.audit.report import AuditReport
 from quietgrad.audit.step_canaries import LastRelease
-from quietgrad.gradients.base import Blocks
+from quietgrad.gradients.blocks import Blocks, Space
 from quietgrad.gradients.dense import DenseGrad
-from quietgrad.mechanism import Mechanism
-from quietgrad.privatizer import Privatizer
-from quietgrad.sampling import ReplayedSampler
-from quietgrad.stages import BlockwiseGrads, ClippedSum, Space
+from quietgrad.gradients.stages import BlockwiseGrads, ClippedSum
+from quietgrad.mechanism.mechanism import Mechanism
+from quietgrad.privatizer.privatizer import Privatizer
+from quietgrad.sampling.poisson import ReplayedSampler
 
 FAR = 1_000.0
 """Canaries are this many times their largest bound long: what is left of them in any release is beyond its bound."""

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from quietgrad.audit.canary_design import Canary, Group, as_samples, capacity, design
 from quietgrad.audit.each_row import clipped_rows
-from quietgrad.gradients.base import Blocks
-from quietgrad.privatizer import Privatizer
-from quietgrad.research import Observer
-from quietgrad.stages import ClippedSum, PerSampleGrads, Released
+from quietgrad.gradients.blocks import Blocks
+from quietgrad.gradients.stages import ClippedSum, PerSampleGrads, Released
+from quietgrad.privatizer.privatizer import Privatizer
+from quietgrad.privatizer.research import Observer
 
 KEPT_NOISE = 2048
 """Coordinates at each end of a step's noise that are kept to compare steps."""

@@ -12,12 +12,13 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from quietgrad.accounting.events import Event, Phase
-from quietgrad.mechanism import Mechanism
-from quietgrad.noise import Noise, NoiseSource, SeededSource
-from quietgrad.privatizer import Privatizer
-from quietgrad.reduction import Reducer
-from quietgrad.sampling import PoissonBatches
-from quietgrad.stages import ClippedSum, Released
+from quietgrad.collective import Reducer
+from quietgrad.gradients.stages import ClippedSum, Released
+from quietgrad.mechanism.mechanism import Mechanism
+from quietgrad.noise.base import Noise
+from quietgrad.noise.sources import NoiseSource, SeededSource
+from quietgrad.privatizer.privatizer import Privatizer
+from quietgrad.sampling.batches import PoissonBatches
 
 Loop = Callable[[Privatizer, PoissonBatches, nn.Module], None]
 

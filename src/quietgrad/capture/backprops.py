@@ -14,7 +14,7 @@ from quietgrad.capture.call import Call, Output
 from quietgrad.capture.coverage import Graph
 from quietgrad.capture.layout import Layout, candidates, proven, scales
 from quietgrad.capture.spread import Consumers, Spread, reduced
-from quietgrad.packing import packed
+from quietgrad.gradients.packing import packed
 
 Key = tuple[str, int, int]
 """(unit, call, output): where a layout is remembered."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from torch.utils import _pytree as pytree
 
-from quietgrad.capture.adapter import Adapter
+from quietgrad.capture.adapters.base import Adapter
 
 
 @dataclass(frozen=True)

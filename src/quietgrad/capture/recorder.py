@@ -11,18 +11,18 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from quietgrad.capture.adapters.attention import LinearWatch
 from quietgrad.capture.backprops import Backward
 from quietgrad.capture.call import Call, Unit, record, set_apart
 from quietgrad.capture.coverage import Graph, check_coverage
-from quietgrad.capture.projections import LinearWatch
 from quietgrad.capture.registry import units
 from quietgrad.capture.report import LayerReport, for_rows, report
 from quietgrad.capture.validation import check_norm, validate
 from quietgrad.gradients.base import BlockGrads
 from quietgrad.gradients.combined import combine
 from quietgrad.gradients.dense import ZeroGrad
+from quietgrad.gradients.stages import BlockwiseGrads
 from quietgrad.gradients.tuning import Tuner
-from quietgrad.stages import BlockwiseGrads
 
 MOST_PENDING = 4096
 """Recorded calls that wait for their losses; older ones are given up, so that evaluating with grad on leaks nothing."""

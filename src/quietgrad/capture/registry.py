@@ -8,15 +8,15 @@ from torch import nn
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.utils import parametrize
 
-from quietgrad.capture.adapter import Adapter
+from quietgrad.capture.adapters.attention import AttentionAdapter
+from quietgrad.capture.adapters.base import Adapter
+from quietgrad.capture.adapters.conv import ConvAdapter
+from quietgrad.capture.adapters.embedding import EmbeddingAdapter, EmbeddingBagAdapter
+from quietgrad.capture.adapters.fallback import FallbackAdapter
+from quietgrad.capture.adapters.linear import LinearAdapter, TransposedLinearAdapter
+from quietgrad.capture.adapters.norm import GroupNormAdapter, LayerNormAdapter
+from quietgrad.capture.adapters.recurrent import RecurrentAdapter
 from quietgrad.capture.call import Unit
-from quietgrad.capture.conv import ConvAdapter
-from quietgrad.capture.embedding import EmbeddingAdapter, EmbeddingBagAdapter
-from quietgrad.capture.fallback import FallbackAdapter
-from quietgrad.capture.linear import LinearAdapter, TransposedLinearAdapter
-from quietgrad.capture.norm import GroupNormAdapter, LayerNormAdapter
-from quietgrad.capture.projections import AttentionAdapter
-from quietgrad.capture.recurrent import RecurrentAdapter
 
 ADAPTERS: dict[type[nn.Module], type[Adapter]] = {
     nn.Linear: LinearAdapter,

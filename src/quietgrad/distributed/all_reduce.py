@@ -18,11 +18,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from quietgrad.collective import Facts, Reducer
 from quietgrad.distributed.agreement import check, row
-from quietgrad.distributed.flat import flatten, unflatten
 from quietgrad.distributed.group import first_rank, message_device, process_group
-from quietgrad.gradients.base import Blocks
-from quietgrad.reduction import Facts, Reducer
+from quietgrad.gradients.blocks import Blocks, flatten, unflatten
 
 T = TypeVar("T")
 

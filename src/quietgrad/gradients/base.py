@@ -8,9 +8,6 @@ import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
-Blocks = dict[str, Tensor]
-"""Named tensors: a parameter, a carrier, an embedding each."""
-
 
 class BlockGrads(ABC):
     """Per-sample gradients of one named block; sample i's gradient has the block's `shape`.

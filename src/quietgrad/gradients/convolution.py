@@ -13,8 +13,8 @@ from torch import Tensor
 from quietgrad.gradients.base import zero_rows
 from quietgrad.gradients.factored import FactoredGrad
 from quietgrad.gradients.gram import GramNorms, gram_norms
+from quietgrad.gradients.norms import row_squared_norms
 from quietgrad.gradients.patches import Window, from_rows, pixel_gram, unfold, unfold_rows
-from quietgrad.gradients.precision import row_squared_norms
 from quietgrad.gradients.tuning import TunableGrads, rounded
 
 GHOSTS = ("ghost", "pixels")

@@ -8,8 +8,9 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from quietgrad.gradients.base import BlockGrads, Blocks, zero_rows
-from quietgrad.gradients.precision import row_squared_norms
+from quietgrad.gradients.base import BlockGrads, zero_rows
+from quietgrad.gradients.blocks import Blocks
+from quietgrad.gradients.norms import row_squared_norms
 
 SMALL = 1 << 16
 """Numbers (of all samples) that are not worth operations of their own; more are not worth a copy."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from quietgrad.gradients.base import zero_rows
 from quietgrad.gradients.gram import GramNorms, gram_norms
-from quietgrad.gradients.precision import row_squared_norms
+from quietgrad.gradients.norms import row_squared_norms
 from quietgrad.gradients.tuning import TunableGrads, rounded
 
 WAYS = ("outer", "ghost", "formed", "chunked")

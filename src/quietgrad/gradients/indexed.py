@@ -7,7 +7,7 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from quietgrad.gradients.base import BlockGrads, zero_rows
-from quietgrad.gradients.precision import row_squared_norms
+from quietgrad.gradients.norms import row_squared_norms
 
 
 class IndexedGrad(BlockGrads):

@@ -8,7 +8,7 @@ from quietgrad.gradients.base import BlockGrads
 from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.factored import FactoredGrad
 from quietgrad.gradients.indexed import IndexedGrad
-from quietgrad.stages import BlockwiseGrads
+from quietgrad.gradients.stages import BlockwiseGrads
 
 
 def average_views(grads: BlockwiseGrads, views: int) -> BlockwiseGrads:

@@ -3,7 +3,7 @@
 from quietgrad.methods.datalens import datalens
 from quietgrad.methods.dp_sgd import dp_sgd
 from quietgrad.methods.gep import biased_gep, gep
-from quietgrad.methods.gip import gip, random_k
+from quietgrad.methods.gip.gip import gip, random_k
 from quietgrad.methods.pdp_sgd import pdp_sgd, rpdp_sgd
 from quietgrad.methods.power_sgd import dp_power_sgd
 from quietgrad.methods.random_freeze import posterior_freeze, random_freeze, ranked_freeze

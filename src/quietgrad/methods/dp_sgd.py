@@ -8,8 +8,8 @@ of multiplier σ.
 
 from __future__ import annotations
 
-from quietgrad.clipping import Clip, FlatClip
-from quietgrad.mechanism import Mechanism, Release
+from quietgrad.mechanism.clipping import Clip, FlatClip
+from quietgrad.mechanism.mechanism import Mechanism, Release
 from quietgrad.representations.identity import Identity
 from quietgrad.schedules import Schedule
 

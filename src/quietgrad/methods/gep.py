@@ -20,14 +20,14 @@ from __future__ import annotations
 
 import math
 
-from quietgrad.clipping import FlatClip
-from quietgrad.mechanism import Mechanism, Release
-from quietgrad.representations.joint import JointSubspace
-from quietgrad.representations.partition import Groups
-from quietgrad.representations.residual import Residual
-from quietgrad.representations.subspace import Subspace
+from quietgrad.mechanism.clipping import FlatClip
+from quietgrad.mechanism.mechanism import Mechanism, Release
+from quietgrad.representations.public import PublicLosses
+from quietgrad.representations.subspace.joint import JointSubspace
+from quietgrad.representations.subspace.partition import Groups
+from quietgrad.representations.subspace.residual import Residual
+from quietgrad.representations.subspace.subspace import Subspace
 from quietgrad.schedules import Schedule
-from quietgrad.stages import PublicLosses
 
 
 def gep(
@@ -46,7 +46,7 @@ def gep(
     """Release a low-dimensional embedding and, separately, the small residual that it misses.
 
     Args:
-        public_losses: `model -> losses[m]` on public data (`quietgrad.public_losses` makes them), m >= rank a group.
+        public_losses: `model -> losses[m]` on public data (`qg.public_losses` makes them), m >= rank a group.
         rank: k, basis vectors over all groups.
         clip: S₁, of the embeddings.
         residual_clip: S₂, of the residuals.

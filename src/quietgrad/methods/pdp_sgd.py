@@ -12,14 +12,14 @@ have sensitivity 2C.
 
 from __future__ import annotations
 
-from quietgrad.clipping import Clip
-from quietgrad.mechanism import Mechanism, then
+from quietgrad.mechanism.clipping import Clip
+from quietgrad.mechanism.mechanism import Mechanism, then
+from quietgrad.mechanism.project_onto import ProjectOnto
 from quietgrad.methods.dp_sgd import dp_sgd
-from quietgrad.projections import ProjectOnto
-from quietgrad.representations.partition import Groups
-from quietgrad.representations.subspace import Subspace
+from quietgrad.representations.public import PublicLosses
+from quietgrad.representations.subspace.partition import Groups
+from quietgrad.representations.subspace.subspace import Subspace
 from quietgrad.schedules import Schedule
-from quietgrad.stages import PublicLosses
 
 
 def pdp_sgd(

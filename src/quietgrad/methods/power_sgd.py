@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from quietgrad.clipping import Clip
-from quietgrad.gradients.base import Blocks
-from quietgrad.mechanism import Mechanism, then
+from quietgrad.gradients.blocks import Blocks
+from quietgrad.mechanism.clipping import Clip
+from quietgrad.mechanism.mechanism import Mechanism, then
+from quietgrad.mechanism.post import Post
 from quietgrad.methods.dp_sgd import dp_sgd
-from quietgrad.postprocess import Post
 from quietgrad.representations.base import State
-from quietgrad.representations.carriers import gaussian, orthonormal_columns
-from quietgrad.representations.matrices import as_matrix, check_rank, choose_matrices
+from quietgrad.representations.low_rank.carriers import gaussian, orthonormal_columns
+from quietgrad.representations.low_rank.matrices import as_matrix, check_rank, choose_matrices
+from quietgrad.representations.public import Public
 from quietgrad.schedules import Schedule
-from quietgrad.stages import Public
 
 SALT = 0x5053
 """This post-processing's own stream of public randomness."""

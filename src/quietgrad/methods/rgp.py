@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quietgrad.clipping import Clip, FlatClip, PerGroupClip
-from quietgrad.mechanism import Mechanism, Release
-from quietgrad.representations.carriers import CarrierRule, HistoricalUpdate, RandomCarriers
-from quietgrad.representations.low_rank import LowRank, Parts
+from quietgrad.mechanism.clipping import Clip, FlatClip, PerGroupClip
+from quietgrad.mechanism.mechanism import Mechanism, Release
+from quietgrad.representations.low_rank.carriers import CarrierRule, HistoricalUpdate, RandomCarriers
+from quietgrad.representations.low_rank.low_rank import LowRank, Parts
 from quietgrad.schedules import Schedule
 
 

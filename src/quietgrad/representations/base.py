@@ -7,8 +7,9 @@ from abc import ABC, abstractmethod
 from functools import cached_property
 from typing import Any
 
-from quietgrad.gradients.base import Blocks
-from quietgrad.stages import PerSampleGrads, Public, Released, Space
+from quietgrad.gradients.blocks import Blocks, Space
+from quietgrad.gradients.stages import PerSampleGrads, Released
+from quietgrad.representations.public import Public
 
 State = dict[str, Any]
 """What a representation remembers between steps: tensors, numbers, strings, and dicts or lists of them

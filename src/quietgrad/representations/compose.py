@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from quietgrad.gradients.base import Blocks
+from quietgrad.gradients.blocks import Blocks
+from quietgrad.gradients.stages import PerSampleGrads, Released
 from quietgrad.representations.base import Codec, Representation, State
-from quietgrad.stages import PerSampleGrads, Public, Released
+from quietgrad.representations.public import Public
 
 
 class ComposedCodec(Codec):

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from quietgrad.gradients.stages import PerSampleGrads, Released
 from quietgrad.representations.base import Codec, Representation, State
-from quietgrad.stages import PerSampleGrads, Public, PublicLosses, Released
+from quietgrad.representations.public import Public, PublicLosses
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from quietgrad.lab.data.source import Source
 def embedded_source() -> Source:
     """The stored arrays; they share no image (scripts/make_embedded.py)."""
     with (
-        (files("quietgrad.lab") / "embedded" / "fashion_mnist.npz").open("rb") as file,
+        (files("quietgrad.lab.data") / "embedded" / "fashion_mnist.npz").open("rb") as file,
         np.load(file) as stored,
     ):
         arrays = {name: stored[name] for name in stored.files}

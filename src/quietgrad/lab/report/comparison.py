@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from quietgrad.lab import plots
-from quietgrad.lab.comparison import Comparison
-from quietgrad.lab.facts import RunFacts, read_run
-from quietgrad.lab.leaderboard import TITLES, budget, cells
+from quietgrad.lab.compare.comparison import Comparison
+from quietgrad.lab.compare.leaderboard import TITLES, budget, cells
+from quietgrad.lab.report import plots
+from quietgrad.lab.report.facts import RunFacts, read_run
 from quietgrad.lab.report.html import cards, figure, paragraph, section, table, text
 from quietgrad.lab.report.run import audits, guarantee, provenance, standing
 

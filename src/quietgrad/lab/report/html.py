@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from quietgrad.lab.plots import to_svg
+from quietgrad.lab.report.plots import to_svg
 
 
 def text(value: object) -> str:

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from quietgrad.lab.errors import LabError
-from quietgrad.lab.facts import read_run
 from quietgrad.lab.files import write_whole
 from quietgrad.lab.report.comparison import comparison_article
+from quietgrad.lab.report.facts import read_run
 from quietgrad.lab.report.html import document
 from quietgrad.lab.report.run import run_article
 from quietgrad.lab.report.style import STYLE
-from quietgrad.lab.run_folder import RunFolder
+from quietgrad.lab.run.folder import RunFolder
 
 
 def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from quietgrad.lab import plots, toml
-from quietgrad.lab.facts import RunFacts
-from quietgrad.lab.leaderboard import budget
-from quietgrad.lab.report import words
+from quietgrad.lab.compare.leaderboard import budget
+from quietgrad.lab.report import plots, words
+from quietgrad.lab.report.facts import RunFacts
 from quietgrad.lab.report.html import (
     badge,
     bullets,
@@ -22,6 +21,7 @@ from quietgrad.lab.report.html import (
     table,
     text,
 )
+from quietgrad.lab.run import toml
 
 
 def run_article(run: RunFacts) -> str:

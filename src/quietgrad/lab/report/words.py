@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 from quietgrad.accounting.events import Event, Gaussian, Joint
-from quietgrad.lab.facts import RunFacts
-from quietgrad.lab.leaderboard import budget
+from quietgrad.lab.compare.leaderboard import budget
+from quietgrad.lab.report.facts import RunFacts
 
 
 def protected(run: RunFacts) -> list[str]:

@@ -1,0 +1,127 @@
+"""The three states of a gradient.
+
+    PerSampleGrads ──clip──▶ ClippedSum ──noise──▶ Released
+       private              private, knows           public
+                            its sensitivity
+
+A gradient crosses each border through exactly one kind of object (a `Clip`, a `Noise`), so noise before clipping
+or scaling between the two does not type-check.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+
+from quietgrad.gradients.base import BlockGrads
+from quietgrad.gradients.blocks import Blocks, Space
+from quietgrad.gradients.dense import SmallBlocks
+
+
+class PerSampleGrads(ABC):
+    """Private: the gradients of n samples, in named blocks, formed or not."""
+
+    @property
+    @abstractmethod
+    def samples(self) -> int:
+        """n, the number of samples."""
+
+    @property
+    @abstractmethod
+    def space(self) -> Space:
+        """The blocks that `weighted_sum` returns."""
+
+    @abstractmethod
+    def squared_norms(self) -> Float64[Tensor, " n"]:
+        """‖g_i‖² over all blocks; never below the true norm of what `weighted_sum` sums."""
+
+    @abstractmethod
+    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Blocks:
+        """Σ_i weights_i · g_i; a row of weight 0 contributes exactly 0."""
+
+    @abstractmethod
+    def dense(self) -> Blocks:
+        """All gradients formed, each block `[n, *shape]`."""
+
+
+class BlockwiseGrads(PerSampleGrads):
+    """Per-sample gradients whose blocks are independent of each other: what capture gives."""
+
+    def __init__(self, blocks: Mapping[str, BlockGrads], samples: int) -> None:
+        self.blocks = dict(blocks)
+        self._samples = samples
+        for name, block in self.blocks.items():
+            assert block.samples == samples, f"{name} holds {block.samples} rows, expected {samples}"
+
+    @property
+    def samples(self) -> int:
+        return self._samples
+
+    @property
+    def space(self) -> Space:
+        return {name: block.shape for name, block in self.blocks.items()}
+
+    def squared_norms(self) -> Float64[Tensor, " n"]:
+        norms = [block.squared_norms() for block in self._single.values()]
+        norms += [] if self._small is None else [self._small.squared_norms()]
+        return torch.stack(norms).sum(0) if norms else torch.zeros(self.samples, dtype=torch.float64)
+
+    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Blocks:
+        sums = {} if self._small is None else self._small.weighted_sum(weights)
+        sums |= {name: block.weighted_sum(weights) for name, block in self._single.items()}
+        return {name: sums[name] for name in self.blocks}
+
+    @cached_property
+    def _small(self) -> SmallBlocks | None:
+        return SmallBlocks.among(self.blocks)
+
+    @cached_property
+    def _single(self) -> dict[str, BlockGrads]:
+        """The blocks that take operations of their own."""
+        return {k: block for k, block in self.blocks.items() if self._small is None or k not in self._small}
+
+    def dense(self) -> Blocks:
+        return {name: block.dense() for name, block in self.blocks.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClippedSum:
+    """Private: Σ_i clip(g_i). Removing one sample moves it by at most `sensitivity` in Euclidean norm."""
+
+    blocks: Blocks
+    sensitivity: float
+
+    def __add__(self, other: ClippedSum) -> ClippedSum:
+        """Sums of disjoint samples of the same step."""
+        assert self.sensitivity == other.sensitivity, "a step's micro-batches share one clip"
+        keys, mine, theirs = list(self.blocks), list(self.blocks.values()), list(other.blocks.values())
+        assert keys == list(other.blocks), "a step's micro-batches share one space"
+        return ClippedSum(
+            blocks=dict(zip(keys, torch._foreach_add(mine, theirs), strict=True)),
+            sensitivity=self.sensitivity,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Released:
+    """Public: (Σ_i clip(g_i) + noise) / qN, with the std of its noise and the sensitivity it was made for.
+
+    Both are in the units of `blocks` (divided by qN like them); their ratio is what the accountant is told.
+    """
+
+    blocks: Blocks
+    std: float
+    sensitivity: float
+
+    @property
+    def precision(self) -> float:
+        """(S/s)²: what this release adds to σ_eff⁻² of its step."""
+        if self.sensitivity == 0.0:
+            return 0.0
+        return (self.sensitivity / self.std) ** 2 if self.std > 0.0 else float("inf")

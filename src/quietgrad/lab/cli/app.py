@@ -1,0 +1,82 @@
+"""The command line: one line per command, one clear line per error."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from quietgrad.lab.cli.audit import audit
+from quietgrad.lab.cli.budget import budget
+from quietgrad.lab.cli.compare import compare
+from quietgrad.lab.cli.data import data
+from quietgrad.lab.cli.explain import explain
+from quietgrad.lab.cli.report import report
+from quietgrad.lab.cli.train import train
+from quietgrad.lab.errors import one_line
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+@app.callback()
+def quietgrad() -> None:
+    """Train PyTorch models with differential privacy and less noise."""
+
+
+def add(command: Callable[..., None]) -> None:
+    """Register a command under its name, with `--debug` and errors as one line."""
+    app.command()(_explained(command))
+
+
+def main() -> None:
+    """The console script `quietgrad`."""
+    app()
+
+
+def _explained(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with a `--debug` option; without it a user's error is one line and exit code 2."""
+
+    @functools.wraps(command)
+    def run(*, debug: bool, **options: Any) -> None:
+        try:
+            command(**options)
+        except (ValueError, OSError) as error:
+            if debug:
+                raise
+            typer.echo(f"Error: {one_line(error)}", err=True)
+            raise typer.Exit(2) from error
+        except KeyboardInterrupt as stopped:
+            typer.echo(str(stopped) or "Stopped. Start the command again to go on.", err=True)
+            raise typer.Exit(130) from stopped
+
+    hints = {**get_type_hints(command, include_extras=True), "debug": Debug}
+    signature = inspect.signature(command)
+    parameters = [
+        p.replace(annotation=hints[p.name], kind=inspect.Parameter.KEYWORD_ONLY)
+        for p in signature.parameters.values()
+    ]
+    parameters.append(
+        inspect.Parameter("debug", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Debug)
+    )
+    # typer reads the signature: it must show the command's own options and the one added here.
+    vars(run).pop("__wrapped__")
+    run.__annotations__ = hints
+    vars(run)["__signature__"] = signature.replace(parameters=parameters)
+    return run
+
+
+add(train)
+add(compare)
+add(budget)
+add(explain)
+add(report)
+add(data)
+add(audit)
+
+if __name__ == "__main__":
+    main()

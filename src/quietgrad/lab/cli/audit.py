@@ -1,0 +1,44 @@
+"""`quietgrad audit`: attacks on a finished run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from quietgrad.lab.cli.options import DataDir, Json
+from quietgrad.lab.files import to_json, write_whole
+from quietgrad.lab.run.attack import audit_run, open_run
+
+
+def audit(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run made by quietgrad train.")],
+    *,
+    confidence: Annotated[float, typer.Option(help="Of every bound.", min=0.5, max=0.999999)] = 0.999,
+    canaries: Annotated[int, typer.Option(help="Of the one-run audit; 0 leaves it out.", min=0)] = 300,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Attack a run: canaries, one-run, neighbouring runs, membership inference. Exits with 1 if ε does not hold."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        tasks: dict[str, TaskID] = {}
+
+        def show(attack: str, done: int, total: int) -> None:
+            if attack not in tasks:
+                tasks[attack] = progress.add_task(attack, total=total)
+            progress.update(tasks[attack], completed=done, total=total)
+
+        result = audit_run(
+            open_run(run, data_dir=data_dir),
+            confidence=confidence,
+            one_run_canaries=canaries,
+            progress=show,
+        )
+    write_whole(run / "audit.json", to_json(result.as_dict()).encode())
+    typer.echo(to_json(result.as_dict()) if as_json else str(result))
+    if result.verdict == "violated":
+        raise typer.Exit(1)

@@ -1,0 +1,88 @@
+"""`quietgrad compare`: a leaderboard at equal budgets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from quietgrad.lab.cli.options import Changes, ConfigFile, DataDir, Json
+from quietgrad.lab.compare.compare import compare as run_comparison
+from quietgrad.lab.compare.compare import jobs
+from quietgrad.lab.compare.comparison import Comparison
+from quietgrad.lab.compare.leaderboard import Bars, budget, table
+from quietgrad.lab.errors import LabError
+from quietgrad.lab.files import to_json
+from quietgrad.lab.report import write_report
+from quietgrad.lab.report.plots import accuracy_against_epsilon, save_png
+from quietgrad.lab.run.config import Config, load_config
+
+METHODS = "dp_sgd,gep,rgp,pdp_sgd,random_freeze,gip,top_groups"
+
+
+def compare(
+    config: ConfigFile,
+    *,
+    changes: Changes = None,
+    methods: Annotated[str, typer.Option(help="Names, separated by commas.")] = METHODS,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each method and budget.")] = 1,
+    epsilons: Annotated[
+        str, typer.Option(help="Budgets, separated by commas; the config's if left out.")
+    ] = "",
+    out: Annotated[Path | None, typer.Option(help="Folder; runs/compare-NAME if left out.")] = None,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """A leaderboard at equal (ε, δ); started again, it goes on where it was stopped."""
+    base = load_config(config, changes)
+    folder = out or Path("runs") / f"compare-{config.stem}"
+    made = show_progress(base, _names(methods), _budgets(epsilons, base), seeds, folder, data_dir)
+    save_png(accuracy_against_epsilon(made.rows), folder / "accuracy.png")
+    page = write_report([folder])
+    if as_json:
+        typer.echo(to_json({"out": str(folder), "report": str(page), **made.as_dict()}))
+        return
+    show(made, Console())
+    typer.echo(f"Everything is in {folder}; to read: {page}")
+
+
+def show_progress(
+    base: Config, methods: list[str], epsilons: list[float], seeds: int, out: Path, data_dir: Path | None
+) -> Comparison:
+    """Run the comparison with one bar per run."""
+    names = [job.out.name for job in jobs(base, methods, epsilons, seeds, out, data_dir)]
+    with Bars(names, Console(stderr=True)) as bars:
+        return run_comparison(base, methods, epsilons, seeds, out, bars.heard, data_dir=data_dir)
+
+
+def show(made: Comparison, console: Console) -> None:
+    """The table, and what all its runs would cost together."""
+    console.print(table(made.rows))
+    console.print(
+        f"δ = {made.delta:g}. Each line keeps its own ε. Were the data private, all these runs together would cost "
+        f"ε = {budget(made.total_epsilon)}: choosing the best of them is not free.",
+        highlight=False,
+    )
+
+
+def _names(methods: str) -> list[str]:
+    names = list(dict.fromkeys(name.strip().replace("-", "_") for name in methods.split(",") if name.strip()))
+    if not names:
+        raise LabError("Expected --methods with at least one name, got none.")
+    return names
+
+
+def _budgets(text: str, base: Config) -> list[float]:
+    if not text:
+        if base.privacy.epsilon is None:
+            raise LabError("The config has no privacy.epsilon. Give --epsilons 1,2,4.")
+        return [base.privacy.epsilon]
+    try:
+        values = sorted({float(value) for value in text.split(",")})
+    except ValueError:
+        values = []
+    if not values or values[0] <= 0:
+        raise LabError(f"Expected --epsilons with positive numbers and commas, got {text!r}.")
+    return values

@@ -1,0 +1,57 @@
+"""`quietgrad explain`: what each layer and each method would cost, before training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from quietgrad.lab.cli.options import Changes, ConfigFile, DataDir, Json
+from quietgrad.lab.files import to_json
+from quietgrad.lab.run.config import load_config
+from quietgrad.lab.run.preview import Explained, explain_config
+
+
+def explain(
+    config: ConfigFile, *, changes: Changes = None, data_dir: DataDir = None, as_json: Json = False
+) -> None:
+    """Per layer the engine's way, time and memory; per method what it releases and how loud its noise is."""
+    explained = explain_config(load_config(config, changes), data_dir=data_dir)
+    if as_json:
+        typer.echo(to_json(explained.as_dict()))
+    else:
+        show(explained, Console())
+
+
+def show(explained: Explained, console: Console) -> None:
+    """Two tables and what their columns mean."""
+    console.print(
+        f"{explained.model}: {explained.parameters:,} parameters; ε = {explained.epsilon:g} at "
+        f"δ = {explained.delta:g}, {explained.steps} steps of {explained.batch:g} records on average. "
+        f"Independence of samples: {explained.independence}.",
+        highlight=False,
+    )
+    console.print(_table(explained.layers, f"engine, for {explained.rows} records at a time"))
+    console.print(_table([method.cells() for method in explained.methods], "methods, per step"))
+    console.print(
+        "noise: expected length of the noise that reaches p.grad, times the batch; the signal there is at most "
+        "batch × sensitivity long.",
+        highlight=False,
+    )
+    for method in explained.methods:
+        if method.problem:
+            console.print(f"{method.method}: {method.problem}", highlight=False)
+
+
+def _table(rows: Sequence[dict[str, Any]], title: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    for name in rows[0] if rows else ():
+        table.add_column(name, justify="left" if name in ("layer", "way", "method") else "right")
+    for row in rows:
+        table.add_row(
+            *(f"{value:,.3g}" if isinstance(value, float) else f"{value}" for value in row.values())
+        )
+    return table

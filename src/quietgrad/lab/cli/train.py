@@ -1,0 +1,41 @@
+"""`quietgrad train`: one private run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from quietgrad.lab.cli.options import Changes, ConfigFile, DataDir, Json
+from quietgrad.lab.compare.leaderboard import budget
+from quietgrad.lab.files import to_json
+from quietgrad.lab.report import write_report
+from quietgrad.lab.run.config import load_config
+from quietgrad.lab.run.progress import Bar
+from quietgrad.lab.run.train import train as run
+
+
+def train(
+    config: ConfigFile,
+    *,
+    changes: Changes = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/NAME if left out.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a stopped run.")] = False,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """One private run: progress with ε spent, checkpoints, ledger, report. Ctrl-C stops it cleanly."""
+    folder = out or Path("runs") / config.stem
+    reporter = Bar(Console(stderr=True))
+    outcome = run(load_config(config, changes), folder, resume=resume, data_dir=data_dir, reporter=reporter)
+    page = write_report([folder])
+    if as_json:
+        typer.echo(to_json({"out": str(folder), "report": str(page), **outcome.__dict__}))
+        return
+    typer.echo(
+        f"{outcome.method}: {outcome.accuracy:.2%} of the test data right, "
+        f"ε = {budget(outcome.epsilon)} at δ = {outcome.delta:g}, {outcome.seconds:.0f} s"
+    )
+    typer.echo(f"Everything is in {folder}; to read: {page}")

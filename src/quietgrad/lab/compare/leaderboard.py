@@ -1,0 +1,77 @@
+"""Shows a comparison: bars while it runs, a table when it is done."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from quietgrad.lab.compare.comparison import Row
+
+
+class Bars:
+    """One bar per run, each with the ε spent and the accuracy so far."""
+
+    def __init__(self, names: Sequence[str], console: Console) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description:<28}"),
+            BarColumn(bar_width=24),
+            TextColumn("ε {task.fields[epsilon]:>5}"),
+            TextColumn("{task.fields[accuracy]:>6}"),
+            TimeElapsedColumn(),
+            console=console,
+        )
+        self._tasks: list[TaskID] = [
+            self._progress.add_task(name, total=None, start=False, epsilon="", accuracy="") for name in names
+        ]
+
+    def __enter__(self) -> Bars:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def heard(self, number: int, message: dict[str, Any]) -> None:
+        """Show what a run reported."""
+        task = self._tasks[number]
+        self._progress.start_task(task)
+        if "steps" in message:
+            self._progress.update(task, total=message["steps"], completed=message["step"])
+        if "accuracy" in message:
+            epsilon, accuracy = budget(message["epsilon"]), f"{message['accuracy']:.1%}"
+            self._progress.update(task, epsilon=epsilon, accuracy=accuracy)
+        if "done" in message:
+            self._progress.update(task, total=1, completed=1)
+            self._progress.stop_task(task)
+
+
+def budget(epsilon: float) -> str:
+    """ε for people; rounded up, so that no table claims less than was spent."""
+    return "∞" if math.isinf(epsilon) else f"{math.ceil(epsilon * 1000 - 1e-6) / 1000:.4g}"
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """A row of the leaderboard as text: method, ε, accuracy, seconds, peak MB, noise/signal."""
+    spread = f" ± {100 * row.std:.1f}" if len(row.runs) > 1 else ""
+    ratio = "–" if row.noise_to_signal is None else f"{row.noise_to_signal:.1f}"
+    seconds = f"{row.seconds:.0f}" if row.seconds else "–"
+    memory = f"{row.memory_mb:.0f}" if row.memory_mb else "–"
+    return row.method, budget(row.epsilon), f"{100 * row.accuracy:.1f}{spread}", ratio, seconds, memory
+
+
+TITLES = ("method", "ε", "accuracy %", "noise / signal", "seconds", "peak MB")
+
+
+def table(rows: Sequence[Row]) -> Table:
+    """The leaderboard: one line per method and budget."""
+    shown = Table(title=None)
+    for title in TITLES:
+        shown.add_column(title, justify="left" if title == "method" else "right")
+    for row in rows:
+        shown.add_row(*cells(row))
+    return shown

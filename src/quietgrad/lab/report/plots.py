@@ -1,0 +1,162 @@
+"""Figures of runs and comparisons, as PNG files or as SVG that takes the colours of the page around it."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from cycler import cycler
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from quietgrad.lab.compare.comparison import Row
+
+INK = "#010203"
+"""Stands for the page's text colour until the SVG is written."""
+PALETTE = ("#3b82c4", "#d97706", "#2a9d6f", "#c2497d", "#8b6fd1", "#b08900", "#5b9aa0", "#a0522d")
+"""Middle tones, readable on white and on black."""
+STYLE: Any = {
+    "text.color": INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.prop_cycle": cycler(color=PALETTE),
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.facecolor": "none",
+    "figure.facecolor": "none",
+    "legend.frameon": False,
+    "grid.color": "#888888",
+    "grid.alpha": 0.25,
+    "font.size": 10,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "quietgrad",
+}
+
+
+@contextmanager
+def _figure(width: float = 7.0, height: float = 3.6, columns: int = 1) -> Iterator[tuple[Figure, list[Axes]]]:
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        yield figure, list(figure.subplots(1, columns, squeeze=False)[0])
+
+
+def is_end(row: Row) -> bool:
+    """Whether a row is one of the two ends, which have no budget."""
+    return not 0 < row.target < math.inf
+
+
+def leaderboard_bars(rows: Sequence[Row]) -> Figure:
+    """Accuracy of each method, the ends in grey."""
+    shown = sorted(rows, key=lambda row: row.accuracy)
+    several = len({row.target for row in rows if not is_end(row)}) > 1
+    with _figure(height=0.9 + 0.34 * len(shown)) as (figure, (axes,)):
+        labels = [_label(row, several) for row in shown]
+        colours = ["#9a9a9a" if is_end(row) else PALETTE[0] for row in shown]
+        errors = [100 * row.std for row in shown] if any(row.std for row in shown) else None
+        values = [100 * row.accuracy for row in shown]
+        axes.barh(labels, values, xerr=errors, color=colours, ecolor=INK, height=0.66)
+        for place, value in enumerate(values):
+            axes.text(value - 0.4, place, f"{value:.1f}", va="center", ha="right", color="white", fontsize=9)
+        low = max(0.0, min(values) - 12)
+        axes.set(xlabel="test accuracy (%)", xlim=(low, min(100.0, max(values) + 3)))
+        axes.grid(axis="x")
+        axes.set_axisbelow(True)
+    return figure
+
+
+def accuracy_against_epsilon(rows: Sequence[Row]) -> Figure:
+    """One line per method, the ends as horizontal lines."""
+    by_method: dict[str, list[Row]] = {}
+    for row in rows:
+        by_method.setdefault(row.method, []).append(row)
+    with _figure(height=4.2) as (figure, (axes,)):
+        for method, points in by_method.items():
+            if is_end(points[0]):
+                _horizontal(axes, method, 100 * points[0].accuracy)
+                continue
+            points = sorted(points, key=lambda row: row.target)
+            values, errors = [100 * row.accuracy for row in points], [100 * row.std for row in points]
+            axes.errorbar(
+                [row.target for row in points],
+                values,
+                errors,
+                marker="o",
+                markersize=4,
+                capsize=3,
+                label=method,
+            )
+        targets = sorted({row.target for row in rows if not is_end(row)})
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(targets, [f"{value:g}" for value in targets])
+        axes.minorticks_off()
+        axes.set(xlabel="ε", ylabel="test accuracy (%)")
+        axes.grid()
+        axes.legend(fontsize=8, ncols=2, loc="best")
+    return figure
+
+
+def noise_bars(ratios: Mapping[str, float]) -> Figure:
+    """Noise over signal of each method, the quietest first."""
+    shown = sorted(ratios.items(), key=lambda item: -item[1])
+    with _figure(height=0.9 + 0.34 * len(shown)) as (figure, (axes,)):
+        axes.barh([name for name, _ in shown], [value for _, value in shown], color=PALETTE[1], height=0.66)
+        for place, (_, value) in enumerate(shown):
+            axes.text(value, place, f" {value:.1f}", va="center", fontsize=9)
+        axes.set(xlabel="noise / largest signal of a step (smaller is quieter)")
+        axes.margins(x=0.12)
+        axes.grid(axis="x")
+        axes.set_axisbelow(True)
+    return figure
+
+
+def curves(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
+    """Test accuracy and ε spent over the steps."""
+    with _figure(width=8.6, height=3.6, columns=2) as (figure, (left, right)):
+        for name, points in runs.items():
+            steps = [point["step"] for point in points]
+            left.plot(steps, [100 * point["accuracy"] for point in points], label=name, linewidth=1.6)
+            spent = [point["epsilon"] for point in points]
+            if all(value is not None and math.isfinite(value) for value in spent):
+                right.plot(steps, spent, label=name, linewidth=1.6)
+        left.set(xlabel="step", ylabel="test accuracy (%)")
+        right.set(xlabel="step", ylabel="ε spent so far")
+        for axes in (left, right):
+            axes.grid()
+        if len(runs) > 1:
+            left.legend(fontsize=8, loc="lower right")
+    return figure
+
+
+def to_svg(figure: Figure) -> str:
+    """An inline <svg>: text in the page's colour, no size of its own, nothing fetched from elsewhere."""
+    buffer = io.StringIO()
+    with mpl.rc_context(STYLE):
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
+    text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
+    return text.replace(INK, "currentColor")
+
+
+def save_png(figure: Figure, path: Path) -> None:
+    """For documents; the ink is almost black."""
+    figure.savefig(path, dpi=150, facecolor="white")
+
+
+def _horizontal(axes: Axes, name: str, value: float) -> None:
+    axes.axhline(value, color="#9a9a9a", linestyle=":", linewidth=1.4)
+    axes.annotate(name, (0.0, value), xycoords=("axes fraction", "data"), va="bottom", fontsize=8)
+
+
+def _label(row: Row, several: bool) -> str:
+    return row.method if is_end(row) or not several else f"{row.method}, ε = {row.target:g}"

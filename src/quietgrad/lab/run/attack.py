@@ -1,0 +1,188 @@
+"""All attacks on a finished run: what it claimed, what each attack measured, one verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from quietgrad.accounting.calibrate import plan
+from quietgrad.accounting.events import Phase
+from quietgrad.accounting.pld import is_private
+from quietgrad.audit import (
+    AuditReport,
+    MembershipReport,
+    NeighbourReport,
+    audit_mechanism,
+    audit_one_run,
+    compare_neighbours,
+    threshold_attack,
+)
+from quietgrad.audit.shadows import losses
+from quietgrad.lab.errors import LabError
+from quietgrad.lab.run.folder import RunFolder
+from quietgrad.lab.run.methods import build_mechanism
+from quietgrad.lab.run.setup import Setup, set_up
+from quietgrad.lab.run.train import losses_of
+from quietgrad.mechanism.mechanism import Mechanism
+
+MOST_STEPS = 300
+"""Steps of the canary audit; each gets as many canaries as the confidence needs."""
+
+Progress = Callable[[str, int, int], None]
+"""(attack, done, total)."""
+
+
+@dataclass(frozen=True)
+class AuditedRun:
+    """A run as its folder tells it."""
+
+    setup: Setup
+    mechanism: Mechanism
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        return plan(self.mechanism, self.setup.batches.rate, self.setup.batches.steps)
+
+    @property
+    def private(self) -> bool:
+        return is_private(self.phases)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What every attack on the mechanism has to know."""
+        return {
+            "records": len(self.setup.parts.private),
+            "rate": self.setup.batches.rate,
+            "steps": self.setup.batches.steps,
+            "delta": self.setup.config.privacy.delta,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunAudit:
+    """The reports of all attacks on a run."""
+
+    method: str
+    reports: tuple[AuditReport, ...]
+    neighbours: NeighbourReport
+    membership: MembershipReport
+
+    @property
+    def verdict(self) -> str:
+        """One violation is enough."""
+        verdicts = {report.verdict for report in self.reports} | {self.membership.verdict}
+        if "violated" in verdicts or not self.neighbours.passed:
+            return "violated"
+        return "not private" if "not private" in verdicts else "consistent"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "method": self.method,
+            "verdict": self.verdict,
+            "attacks": [report.as_dict() for report in self.reports],
+            "neighbouring_runs": self.neighbours.as_dict(),
+            "membership": self.membership.as_dict(),
+        }
+
+    def __str__(self) -> str:
+        parts: Sequence[object] = (*self.reports, self.neighbours, self.membership)
+        return "\n".join([*map(str, parts), f"verdict: {self.verdict}"])
+
+
+def open_run(path: Path, *, data_dir: Path | None = None) -> AuditedRun:
+    """The run in a folder, with the weights it ended with."""
+    folder = RunFolder(path)
+    if not folder.exists:
+        inside = sorted(str(config.parent) for config in path.rglob("config.toml"))[:5]
+        hint = f" Runs inside: {', '.join(inside)}." if inside else " Make one with quietgrad train --out."
+        raise LabError(f"{path} is not a run: it has no config.toml.{hint}")
+    setup = set_up(folder.config, data_dir=data_dir)
+    mechanism = build_mechanism(
+        setup.config.method, setup.config.privacy, setup.parts, setup.model, setup.batches
+    )
+    setup.model.load_state_dict(_weights(folder, setup.model))
+    return AuditedRun(setup, mechanism)
+
+
+def audit_run(run: AuditedRun, *, confidence: float, one_run_canaries: int, progress: Progress) -> RunAudit:
+    """Step canaries, one-run canaries, neighbouring runs and membership inference.
+
+    Neighbouring runs and membership inference read private records; what they report is about the attacks, and is not
+    covered by ε.
+    """
+    steps = audit_mechanism(
+        run.setup.model,
+        run.mechanism,
+        audited_steps=min(MOST_STEPS, run.setup.batches.steps),
+        confidence=confidence,
+        progress=lambda done, total: progress("step canaries", done, total),
+        **run.facts,
+    )
+    reports = [steps]
+    if one_run_canaries and run.private:
+        one_run = audit_one_run(
+            run.setup.model,
+            run.mechanism,
+            canaries=one_run_canaries,
+            confidence=confidence,
+            progress=lambda done, total: progress("one-run canaries", done, total),
+            **run.facts,
+        )
+        reports.append(one_run)
+    progress("neighbouring runs", 0, 1)
+    neighbours = _neighbours(run)
+    progress("neighbouring runs", 1, 1)
+    membership = _membership(run, confidence)
+    progress("membership inference", 1, 1)
+    return RunAudit(
+        method=run.mechanism.name, reports=tuple(reports), neighbours=neighbours, membership=membership
+    )
+
+
+def _neighbours(run: AuditedRun) -> NeighbourReport:
+    config = run.setup.config
+    return compare_neighbours(
+        run.setup.model,
+        run.mechanism,
+        run.setup.parts.private,
+        lambda model, x, y: losses_of(model, x, y, config),
+        rate=run.setup.batches.rate,
+        deterministic=True,
+    )
+
+
+def _membership(run: AuditedRun, confidence: float) -> MembershipReport:
+    """Losses of training records against those of test records."""
+    model, parts = run.setup.model, run.setup.parts
+    model.eval()
+    x, y = parts.private.tensors
+    chosen = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))[: len(parts.test)]
+    return threshold_attack(
+        -losses(model, x[chosen], y[chosen]),
+        -losses(model, *parts.test.tensors),
+        phases=run.phases if run.private else None,
+        confidence=confidence,
+    )
+
+
+def _weights(folder: RunFolder, model: nn.Module) -> dict[str, Any]:
+    file = folder.path / "model.pt"
+    if file.exists():
+        weights: dict[str, Any] = torch.load(file, weights_only=True)
+    else:
+        saved = folder.load_checkpoint()
+        if saved is None:
+            raise LabError(
+                f"{folder.path} has neither model.pt nor checkpoint.pt: there is no model to attack. Finish the run "
+                "with quietgrad train --resume."
+            )
+        weights = saved["model"]
+    if weights.keys() != model.state_dict().keys():
+        raise LabError(f"The weights in {folder.path} are of another model. Put back those of this run.")
+    return weights

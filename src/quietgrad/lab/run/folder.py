@@ -1,0 +1,124 @@
+"""The folder of one run: config, ledger, checkpoint, curve, results; a crash leaves each of them whole."""
+
+from __future__ import annotations
+
+import io
+import platform
+import secrets
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from quietgrad.lab.errors import LabError
+from quietgrad.lab.files import make_folder, read_json, to_json, write_whole
+from quietgrad.lab.run import toml
+from quietgrad.lab.run.config import Config, load_config
+
+PACKAGES = ("quietgrad", "torch", "numpy", "scipy", "dp-accounting")
+
+
+class RunFolder:
+    """Where a run keeps what it knows.
+
+    Args:
+        path: the folder; `start` makes it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def ledger(self) -> Path:
+        return self.path / "ledger.jsonl"
+
+    @property
+    def exists(self) -> bool:
+        return (self.path / "config.toml").exists()
+
+    @property
+    def finished(self) -> bool:
+        return (self.path / "results.json").exists()
+
+    @property
+    def config(self) -> Config:
+        if not self.exists:
+            raise LabError(
+                f"{self.path} is not a run: it has no config.toml. Make one with quietgrad train --out."
+            )
+        return load_config(self.path / "config.toml")
+
+    def start(self, config: Config, split: Mapping[str, Any]) -> None:
+        """Make the folder; one that holds anything of another run is left alone."""
+        if self.exists or self.ledger.exists() or self.finished:
+            raise LabError(
+                f"{self.path} holds a run already. Give another --out, or --resume to go on with it."
+            )
+        make_folder(self.path)
+        self.write("config.toml", toml.dumps(config.plain()))
+        self.write("run.json", to_json({"id": secrets.token_hex(16)}))
+        self.write("versions.json", to_json(versions()))
+        self.write("split.json", to_json(dict(split)))
+
+    def resume(self, config: Config) -> None:
+        """Check that the folder holds this very run."""
+        if self.config != config:
+            raise LabError(
+                f"{self.path} was made with another config. Resume with {self.path / 'config.toml'}, "
+                "or give another --out."
+            )
+
+    def finish(self, results: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
+        """Keep the model and, last, the results: a folder that has them is complete."""
+        self._save("model.pt", weights)
+        self.write("results.json", to_json(dict(results)))
+
+    @property
+    def identity(self) -> str:
+        """Tells this run from others of the same config, whose ledgers begin alike."""
+        return str(self.read("run.json")["id"])
+
+    def save_checkpoint(self, state: dict[str, Any]) -> None:
+        """Weights and plain data only."""
+        self._save("checkpoint.pt", {**state, "run": self.identity})
+
+    def load_checkpoint(self) -> dict[str, Any] | None:
+        """The last checkpoint, None if the run did not get that far. Never runs pickled code."""
+        file = self.path / "checkpoint.pt"
+        if not file.exists():
+            return None
+        try:
+            state: dict[str, Any] = torch.load(file, weights_only=True)
+        except Exception as error:
+            raise LabError(
+                f"{file} cannot be read ({type(error).__name__}). Start a new run with another --out."
+            ) from None
+        if state.get("run") != self.identity:
+            raise LabError(
+                f"{file} is the checkpoint of another run. Put back the one of this run, or start anew with "
+                "another --out."
+            )
+        return state
+
+    def read(self, name: str) -> Any:
+        """A JSON file of a finished run."""
+        if not (self.path / name).exists():
+            raise LabError(
+                f"{self.path} has no {name}: the run did not finish. Go on with quietgrad train --resume."
+            )
+        return read_json(self.path / name)
+
+    def write(self, name: str, content: str) -> None:
+        write_whole(self.path / name, content.encode())
+
+    def _save(self, name: str, state: Mapping[str, Any]) -> None:
+        buffer = io.BytesIO()  # torch's own writer reports a full disk in words of its own
+        torch.save(state, buffer)
+        write_whole(self.path / name, buffer.getvalue())
+
+
+def versions() -> dict[str, str]:
+    """What the run was made with."""
+    return {"python": platform.python_version(), **{name: metadata.version(name) for name in PACKAGES}}

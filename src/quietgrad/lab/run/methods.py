@@ -1,0 +1,94 @@
+"""Builds the mechanism that a config names, for a given task and model."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+import quietgrad as qg
+from quietgrad import schedules
+from quietgrad.lab.data import Parts
+from quietgrad.lab.errors import LabError, nearest
+from quietgrad.lab.run.config import MethodConfig, PrivacyConfig
+from quietgrad.mechanism.mechanism import Mechanism
+from quietgrad.representations.public import PublicLosses
+from quietgrad.representations.public_losses import labelled_losses, random_label_losses
+
+PROVIDED = {"public_losses", "model", "batches", "epsilon", "delta", "parameters"}
+"""Arguments of methods that come from the rest of the config."""
+
+
+def build_mechanism(
+    method: MethodConfig, privacy: PrivacyConfig, parts: Parts, model: nn.Module, batches: qg.PoissonBatches
+) -> Mechanism:
+    """The method with its options, calibrated to the budget or with the noise that the config fixes."""
+    mechanism = uncalibrated(method, privacy, parts, model, batches)
+    if privacy.noise_multiplier is not None:
+        return mechanism.with_noise(privacy.noise_multiplier)
+    assert privacy.epsilon is not None
+    return qg.calibrate(mechanism, batches, epsilon=privacy.epsilon, delta=privacy.delta)
+
+
+def uncalibrated(
+    method: MethodConfig, privacy: PrivacyConfig, parts: Parts, model: nn.Module, batches: qg.PoissonBatches
+) -> Mechanism:
+    """The method with its options and what it needs of the task."""
+    if method.name not in qg.methods.__all__:
+        known = ", ".join(qg.methods.__all__)
+        raise LabError(
+            f"Unknown method {method.name!r}{nearest(method.name, qg.methods.__all__)}. Known: {known}."
+        )
+    make = getattr(qg.methods, method.name)
+    wanted = inspect.signature(make).parameters
+    _check_options(method, set(wanted) - PROVIDED)
+    provided: dict[str, Any] = {}
+    if "public_losses" in wanted:
+        provided["public_losses"] = public_losses(method.name, parts)
+    if "batches" in wanted:
+        if privacy.epsilon is None:
+            raise LabError(f"{method.name} plans its index budget from ε. Give privacy.epsilon.")
+        provided |= {"model": model, "batches": batches, "epsilon": privacy.epsilon, "delta": privacy.delta}
+    if "parameters" in wanted:
+        provided["parameters"] = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    options = {name: _option(value) for name, value in method.options.items()}
+    try:
+        built: Mechanism = make(**provided, **options)
+    except TypeError as error:
+        raise LabError(f"method {method.name}: {error}.") from None
+    except ValueError as error:
+        raise LabError(f"method {method.name}: {error}") from None
+    return built
+
+
+def public_losses(name: str, parts: Parts) -> PublicLosses:
+    """Losses on the public part: with its labels if the task has them, else with labels drawn anew each step."""
+    if len(parts.public) == 0:
+        raise LabError(
+            f"{name} needs public data. Set data.public = N, or data.public_from to another data set."
+        )
+    if parts.public_labels is not None:
+        return labelled_losses(parts.public_inputs, parts.public_labels)
+    return random_label_losses(parts.public_inputs, parts.num_classes)
+
+
+def _check_options(method: MethodConfig, known: set[str]) -> None:
+    for option in method.options:
+        if option not in known:
+            raise LabError(f"Unknown key 'method.{option}' of {method.name}{nearest(option, known)}.")
+
+
+def _option(value: Any) -> Any:
+    """A schedule is written as a table: {schedule = "Cooling", rate = 0.9, epochs = 10}."""
+    if not isinstance(value, Mapping) or "schedule" not in value:
+        return value
+    kinds = {kind.__name__: kind for kind in schedules.Schedule.__subclasses__()}
+    name = str(value["schedule"])
+    if name not in kinds:
+        raise LabError(f"Unknown schedule {name!r}{nearest(name, kinds)}. Known: {', '.join(kinds)}.")
+    try:
+        return kinds[name](**{key: item for key, item in value.items() if key != "schedule"})
+    except TypeError as error:
+        raise LabError(f"schedule {name}: {error}.") from None

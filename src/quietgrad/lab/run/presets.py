@@ -1,0 +1,35 @@
+"""Good settings of each method, so that a comparison never gives one learning rate to all."""
+
+from __future__ import annotations
+
+import sys
+from importlib.resources import files
+from typing import Any
+
+from quietgrad.lab.errors import LabError, nearest
+from quietgrad.lab.run.config import Config, MethodConfig, parse_config
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+def presets() -> dict[str, dict[str, dict[str, Any]]]:
+    """method → {"method": options, "training": settings}."""
+    loaded: dict[str, dict[str, dict[str, Any]]] = tomllib.loads(
+        (files("quietgrad.lab.run") / "presets.toml").read_text()
+    )
+    return loaded
+
+
+def with_method(base: Config, name: str) -> Config:
+    """The config with another method at its preset; the config's own method keeps its own settings."""
+    if name == base.method.name and base.method.options:
+        return base
+    known = presets()
+    if name not in known:
+        raise LabError(f"Unknown method {name!r}{nearest(name, known)}. Known: {', '.join(known)}.")
+    method = MethodConfig(name=name, **known[name]["method"])
+    training = base.training.model_dump() | known[name]["training"]
+    return parse_config(base.plain() | {"method": method.model_dump(), "training": training})

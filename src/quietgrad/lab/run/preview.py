@@ -1,0 +1,156 @@
+"""What a config would do, before training: the engine's way through each layer, each method's releases and noise.
+
+Everything is measured on test data, weights are fresh and no private record is read: explaining costs no privacy.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import quietgrad as qg
+from quietgrad.accounting.calibrate import plan
+from quietgrad.accounting.evaluate import epsilon as epsilon_of
+from quietgrad.lab.data import Parts
+from quietgrad.lab.run.config import Config, MethodConfig, PrivacyConfig
+from quietgrad.lab.run.methods import build_mechanism
+from quietgrad.lab.run.presets import presets
+from quietgrad.lab.run.setup import Setup, set_up
+from quietgrad.lab.run.train import losses_of
+from quietgrad.mechanism.mechanism import Mechanism
+
+ENOUGH = 128
+"""Records that show an engine's way; more would only take longer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodReport:
+    """One method on the config's model.
+
+    Args:
+        dimension: coordinates that get noise, over all releases.
+        sensitivity: of each release.
+        noise_multiplier: effective, of the step.
+        noise: length of the noise in p.grad, decoded and post-processed, times the batch.
+        problem: why the method cannot be used here, empty if it can.
+    """
+
+    method: str
+    dimension: int = 0
+    sensitivity: tuple[float, ...] = ()
+    noise_multiplier: float = 0.0
+    noise: float = 0.0
+    problem: str = ""
+    releases: tuple[dict[str, Any], ...] = ()
+
+    def cells(self) -> dict[str, Any]:
+        """What a table shows."""
+        if self.problem:
+            return {"method": self.method, "dimension": "–", "sensitivity": "–", "σ": "–", "noise": "–"}
+        sensitivity = " + ".join(f"{value:g}" for value in self.sensitivity)
+        return {
+            "method": self.method,
+            "dimension": f"{self.dimension:,}",
+            "sensitivity": sensitivity,
+            "σ": self.noise_multiplier,
+            "noise": self.noise,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explained:
+    """Everything that `quietgrad explain` says."""
+
+    model: str
+    parameters: int
+    epsilon: float
+    delta: float
+    steps: int
+    batch: float
+    rows: int
+    layers: tuple[dict[str, Any], ...]
+    methods: tuple[MethodReport, ...]
+    independence: str
+
+    def as_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+def explain_config(config: Config, *, data_dir: Path | None = None) -> Explained:
+    """Measure the config's model, and every method that has a preset on it."""
+    setup = set_up(config, data_dir=data_dir)
+    rows = int(min(config.training.batch, config.training.micro_batch, len(setup.parts.test), ENOUGH))
+    mechanism = build_mechanism(config.method, config.privacy, setup.parts, setup.model, setup.batches)
+    layers, independence = engine_ways(setup, mechanism, rows)
+    options = {name: preset["method"] for name, preset in presets().items()}
+    options[config.method.name] = config.method.options or options.get(config.method.name, {})
+    methods = [MethodConfig(name=name, **values) for name, values in options.items()]
+    return Explained(
+        model=config.model.name,
+        parameters=sum(p.numel() for p in setup.model.parameters() if p.requires_grad),
+        epsilon=epsilon_of(plan(mechanism, setup.batches.rate, setup.batches.steps), config.privacy.delta),
+        delta=config.privacy.delta,
+        steps=setup.batches.steps,
+        batch=config.training.batch,
+        rows=rows,
+        layers=layers,
+        methods=tuple(method_report(method, config.privacy, setup) for method in methods),
+        independence=independence,
+    )
+
+
+def engine_ways(setup: Setup, mechanism: Mechanism, rows: int) -> tuple[tuple[dict[str, Any], ...], str]:
+    """One backward pass over test data: which way each layer took, and that samples do not mix."""
+    sample = TensorDataset(*(tensor[:rows] for tensor in setup.parts.test.tensors))
+    batches = qg.PoissonBatches(sample, rate=1.0, steps=setup.batches.steps)
+    with qg.Privatizer(setup.model, mechanism, batches) as private:
+        for x, y in next(iter(batches)).split(rows):
+            private.backward(losses_of(setup.model, x, y, setup.config))
+        found = private.explain(sample.tensors[0][:4])
+    return tuple(dataclasses.asdict(layer) for layer in found.layers), found.independence
+
+
+def method_report(method: MethodConfig, privacy: PrivacyConfig, setup: Setup) -> MethodReport:
+    """What the method releases of a step, and the noise that it leaves in the update."""
+    try:
+        parts = with_few_public(setup.parts, int(method.options.get("rank", 0)))
+        mechanism = build_mechanism(method, privacy, parts, setup.model, setup.batches)
+        releases, noise = released_noise(setup.model, mechanism, setup)
+    except ValueError as error:
+        return MethodReport(method=method.name, problem=str(error))
+    return MethodReport(
+        method=method.name,
+        dimension=sum(release["dimension"] for release in releases),
+        sensitivity=tuple(release["sensitivity"] for release in releases),
+        noise_multiplier=mechanism.multiplier(0),
+        noise=noise,
+        releases=tuple(releases),
+    )
+
+
+def with_few_public(parts: Parts, rank: int) -> Parts:
+    """As many public examples as a basis of that rank needs: dimension and noise do not depend on the others."""
+    most = max(rank, ENOUGH)
+    public = TensorDataset(*(tensor[:most] for tensor in parts.public.tensors))
+    return dataclasses.replace(parts, public=public)
+
+
+def released_noise(
+    model: nn.Module, mechanism: Mechanism, setup: Setup
+) -> tuple[list[dict[str, Any]], float]:
+    """The releases of a step, and the length of what an empty batch puts into p.grad: noise alone."""
+    empty: list[list[int]] = [[] for _ in range(setup.batches.steps)]
+    batches = qg.PoissonBatches.replay(setup.parts.test, empty, rate=setup.batches.rate)
+    with qg.Privatizer(model, mechanism, batches) as private:
+        next(iter(batches))
+        releases = [dataclasses.asdict(release) for release in private.explain().releases]
+        private.release()
+        squares = sum(float(p.grad.square().sum()) for p in model.parameters() if p.grad is not None)
+    model.zero_grad(set_to_none=True)
+    return releases, math.sqrt(squares) * batches.sampler.expected_batch

@@ -1,0 +1,66 @@
+"""What a run tells while it goes on: nothing, or a bar with ε spent, accuracy and the time left."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+if TYPE_CHECKING:
+    from quietgrad import Privatizer
+    from quietgrad.lab.run.config import Config
+    from quietgrad.lab.run.setup import Setup
+
+
+class Reporter:
+    """Hears of a run's progress; the run is a `with` block of it."""
+
+    def start(self, config: Config, private: Privatizer, setup: Setup) -> None: ...
+    def stepped(self, step: int) -> None: ...
+    def evaluated(self, point: dict[str, float]) -> None: ...
+    def stop(self) -> None: ...
+
+    def __enter__(self) -> Reporter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+class Silent(Reporter):
+    """Says nothing."""
+
+
+class Bar(Reporter):
+    """A progress bar; ε and accuracy are refreshed whenever the run evaluates itself."""
+
+    def __init__(self, console: Console) -> None:
+        columns: tuple[Any, ...] = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("ε {task.fields[epsilon]:.3f}"),
+            TextColumn("test accuracy {task.fields[accuracy]:.1%}"),
+            TimeRemainingColumn(),
+        )
+        self._progress = Progress(*columns, console=console)
+
+    def start(self, config: Config, private: Privatizer, setup: Setup) -> None:
+        self._progress.start()
+        self._task = self._progress.add_task(
+            config.method.name, total=setup.batches.steps, completed=private.step, epsilon=0.0, accuracy=0.0
+        )
+
+    def stepped(self, step: int) -> None:
+        self._progress.update(self._task, completed=step)
+
+    def evaluated(self, point: dict[str, float]) -> None:
+        self._progress.update(self._task, epsilon=point["epsilon"], accuracy=point["accuracy"])
+
+    def stop(self) -> None:
+        """Leave the terminal as it was, also after an interrupt."""
+        self._progress.stop()

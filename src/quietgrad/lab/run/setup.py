@@ -1,0 +1,117 @@
+"""From a config to the objects of a run, the user's own kinds: nothing here knows that training is private."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+
+import quietgrad as qg
+from quietgrad.lab.data import Parts
+from quietgrad.lab.errors import LabError
+from quietgrad.lab.models import build
+from quietgrad.lab.run.averaging import WeightAverage
+from quietgrad.lab.run.config import Config, TrainingConfig
+from quietgrad.lab.run.task import load_task
+from quietgrad.lab.run.warm_start import train_on_public
+
+
+@dataclass
+class Setup:
+    """Data, model, batches and optimizer of a run."""
+
+    config: Config
+    parts: Parts
+    model: nn.Module
+    batches: qg.PoissonBatches
+    optimizer: torch.optim.Optimizer
+    scheduler: LRScheduler
+    average: WeightAverage | None
+
+    @property
+    def evaluated(self) -> nn.Module:
+        """The model that is released: the averaged one if there is one."""
+        return self.model if self.average is None else self.average.model
+
+    def update(self) -> None:
+        """One step of the optimizer with the gradients that were released."""
+        self.optimizer.step()
+        self.scheduler.step()
+        if self.average is not None:
+            self.average.update(self.model)
+
+    def state(self) -> dict[str, Any]:
+        average = None if self.average is None else self.average.state_dict()
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scheduler": self.scheduler.state_dict(),
+            "average": average,
+        }
+
+    def load(self, saved: dict[str, Any]) -> None:
+        try:
+            self.model.load_state_dict(saved["model"])
+            self.optimizer.load_state_dict(saved["optimizer"])
+            self.scheduler.load_state_dict(saved["scheduler"])
+            if self.average is not None:
+                self.average.load_state_dict(saved["average"])
+        except (RuntimeError, KeyError, TypeError, ValueError):
+            raise LabError(
+                "The checkpoint is of another model. Put back the one of this run, or start anew with another --out."
+            ) from None
+
+
+def set_up(config: Config, *, data_dir: Path | None = None) -> Setup:
+    """All objects of a run. The seed fixes initial weights, never noise or batches."""
+    torch.manual_seed(config.training.seed)
+    parts = load_task(config, data_dir=data_dir)
+    model = build(config.model.name, parts.input_shape, parts.num_classes, **config.model.options)
+    batches = make_batches(parts, config.training)
+    if config.training.warm_start == "public":
+        train_on_public(model, parts)
+    optimizer = make_optimizer(model, config.training)
+    return Setup(
+        config=config,
+        parts=parts,
+        model=model,
+        batches=batches,
+        optimizer=optimizer,
+        scheduler=make_scheduler(optimizer, config.training, batches.steps),
+        average=WeightAverage(model, config.averaging.decay) if config.averaging.decay else None,
+    )
+
+
+def make_batches(parts: Parts, training: TrainingConfig) -> qg.PoissonBatches:
+    """Poisson draws with `batch` records on average, `epochs` passes in expectation."""
+    records = len(parts.private)
+    if training.batch > records:
+        raise LabError(
+            f"training.batch = {training.batch:g} exceeds the {records} private records. Lower it to {records} or less."
+        )
+    rate = training.batch / records
+    return qg.PoissonBatches(parts.private, rate=rate, steps=max(1, round(training.epochs / rate)))
+
+
+def make_optimizer(model: nn.Module, training: TrainingConfig) -> torch.optim.Optimizer:
+    if training.optimizer == "adam":
+        return torch.optim.Adam(model.parameters(), lr=training.lr, weight_decay=training.weight_decay)
+    return torch.optim.SGD(
+        model.parameters(), lr=training.lr, momentum=training.momentum, weight_decay=training.weight_decay
+    )
+
+
+def make_scheduler(optimizer: torch.optim.Optimizer, training: TrainingConfig, steps: int) -> LRScheduler:
+    """Learning rates over training; functions of the step alone."""
+    factors = {
+        "constant": lambda _: 1.0,
+        "linear": lambda step: max(1 - step / steps, 0.02),
+        "cosine": lambda step: max(0.5 + 0.5 * math.cos(math.pi * step / steps), 0.02),
+        "halfway": lambda step: 1.0 if step < steps / 2 else 0.1,
+    }
+    return LambdaLR(optimizer, factors[training.schedule])

@@ -1,0 +1,249 @@
+"""One private run, read top to bottom. `python -m quietgrad.lab.run.train CONFIG --out DIR`, also under torchrun."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+import os
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+import quietgrad as qg
+from quietgrad.collective import Reducer
+from quietgrad.lab.run.augment import make_views
+from quietgrad.lab.run.config import Config, load_config
+from quietgrad.lab.run.folder import RunFolder
+from quietgrad.lab.run.interrupt import Stopped, StopRequest
+from quietgrad.lab.run.memory import peak_megabytes
+from quietgrad.lab.run.methods import build_mechanism
+from quietgrad.lab.run.progress import Reporter, Silent
+from quietgrad.lab.run.setup import Setup, set_up
+from quietgrad.privatizer.explanation import ReleaseReport
+
+
+@dataclass
+class Outcome:
+    """What a run achieved and what it cost.
+
+    Args:
+        epsilon: of the whole plan, which is what a released model costs.
+        covered: whether ε describes the run (no research mode, no fixed noise or draws).
+        releases: dimension, sensitivity and noise of each release of a step.
+        noise_to_signal: length of a step's noise over the longest signal that the clips let through.
+        curve: step, ε spent and test accuracy, about twenty times.
+    """
+
+    method: str
+    accuracy: float
+    epsilon: float
+    delta: float
+    seconds: float
+    memory_mb: float
+    steps: int
+    records: int
+    batch: float
+    parameters: int
+    covered: bool
+    noise_multiplier: float
+    noise_to_signal: float
+    releases: list[dict[str, Any]]
+    curve: list[dict[str, float]] = field(default_factory=list)
+
+
+@dataclass
+class Run:
+    """A run in progress: what a checkpoint holds beside the ledger."""
+
+    setup: Setup
+    private: qg.Privatizer
+    curve: list[dict[str, float]] = field(default_factory=list)
+    started: float = field(default_factory=time.perf_counter)
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self.started
+
+    def state(self) -> dict[str, Any]:
+        own = {"curve": self.curve, "seconds": self.seconds}
+        return {**self.setup.state(), "private": self.private.state_dict(), **own}
+
+    def load(self, saved: dict[str, Any]) -> None:
+        self.setup.load(saved)
+        self.private.load_state_dict(saved["private"])
+        self.curve, self.started = saved["curve"], self.started - saved["seconds"]
+
+    def step(self, batch: Any) -> None:
+        """One private step: capture, release, update."""
+        config = self.setup.config
+        for x, y in batch.split(config.training.micro_batch):
+            self.private.backward(losses_of(self.setup.model, x, y, config))
+        self.private.release()
+        self.setup.update()
+
+    def evaluate(self) -> dict[str, float]:
+        """A point of the curve; test data are public and never enter training."""
+        point = {
+            "step": self.private.step,
+            "epsilon": self.private.epsilon(self.setup.config.privacy.delta, spent=True),
+            "accuracy": accuracy(self.setup.evaluated, self.setup.parts.test),
+        }
+        self.curve.append(point)
+        return point
+
+    def outcome(self) -> Outcome:
+        config, private = self.setup.config, self.private
+        releases = private.explain().releases
+        return Outcome(
+            method=config.method.name,
+            accuracy=accuracy(self.setup.evaluated, self.setup.parts.test),
+            epsilon=private.epsilon(config.privacy.delta),
+            delta=config.privacy.delta,
+            seconds=self.seconds,
+            memory_mb=peak_megabytes(),
+            steps=private.step,
+            records=len(self.setup.parts.private),
+            batch=config.training.batch,
+            parameters=sum(p.numel() for p in self.setup.model.parameters() if p.requires_grad),
+            covered=private.covered,
+            noise_multiplier=private.mechanism.multiplier(0),
+            noise_to_signal=noise_to_signal(releases, config.training.batch),
+            releases=[dataclasses.asdict(release) for release in releases],
+            curve=self.curve,
+        )
+
+
+def noise_to_signal(releases: Sequence[ReleaseReport], batch: float) -> float:
+    """√(Σ_j d_j s_j²) / (qN·√(Σ_j S_j²)): noise against a batch whose gradients all point the same way at their bound.
+
+    Known before training and free of data; the true signal is private, and shorter. Post-processing comes after it.
+    """
+    noise = math.hypot(*(release.noise_norm for release in releases))
+    return noise / (batch * math.hypot(*(release.sensitivity for release in releases)))
+
+
+def losses_of(model: nn.Module, x: Tensor, y: Tensor, config: Config) -> Tensor:
+    """One loss per record, or one per view of it."""
+    if not config.augment.active:
+        return F.cross_entropy(model(x), y, reduction="none")
+    views = config.augment.views
+    logits = model(make_views(x, config.augment))
+    return F.cross_entropy(logits, y.repeat_interleave(views), reduction="none").view(len(x), views)
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, test: TensorDataset) -> float:
+    """Share of the test part classified right."""
+    x, y = test.tensors
+    was_training = model.training
+    model.eval()
+    right = sum(
+        int((model(part).argmax(1) == label).sum())
+        for part, label in zip(x.split(512), y.split(512), strict=True)
+    )
+    model.train(was_training)
+    return right / max(len(y), 1)
+
+
+def train(
+    config: Config,
+    out: Path,
+    *,
+    resume: bool = False,
+    data_dir: Path | None = None,
+    reporter: Reporter | None = None,
+    reducer: Reducer | None = None,
+) -> Outcome:
+    """Train by the config and keep everything in `out`; an interrupt leaves a checkpoint and a true ledger."""
+    first = reducer is None or reducer.rank == 0
+    folder, reporter = RunFolder(out), reporter or Silent()
+    setup = set_up(config, data_dir=data_dir)
+    mechanism = build_mechanism(config.method, config.privacy, setup.parts, setup.model, setup.batches)
+    if resume:
+        folder.resume(config)
+    elif first:
+        folder.start(config, setup.parts.record)
+    # Several ranks would hear of an interrupt at different steps and wait for each other: they stop at once.
+    listening = StopRequest() if reducer is None else nullcontext(StopRequest())
+    with (
+        listening as stop,
+        qg.Privatizer(
+            setup.model, mechanism, setup.batches, ledger=folder.ledger, reducer=reducer
+        ) as private,
+        reporter,
+    ):
+        run = Run(setup, private)
+        saved = folder.load_checkpoint() if resume else None
+        if saved is not None:
+            run.load(saved)
+        reporter.start(config, private, setup)
+        every = evaluation_interval(setup.batches.steps)
+        try:
+            for batch in setup.batches if private.steps_left else ():
+                run.step(batch)
+                if private.step % every == 0:
+                    reporter.evaluated(run.evaluate())
+                reporter.stepped(private.step)
+                if first and private.step % config.training.checkpoint_every == 0:
+                    folder.save_checkpoint(run.state())
+                if (
+                    stop.asked or not private.steps_left
+                ):  # replayed steps use the plan up before the last batch
+                    break
+        finally:
+            if first:
+                folder.save_checkpoint(run.state())
+        if private.steps_left:
+            raise Stopped(_how_to_go_on(run, out))
+        outcome = run.outcome()
+    if first:
+        folder.finish(outcome.__dict__, setup.evaluated.state_dict())
+    return outcome
+
+
+def evaluation_interval(steps: int) -> int:
+    """About twenty points on the curve: each asks the accountant and goes through the test part."""
+    return max(1, steps // 20)
+
+
+def _how_to_go_on(run: Run, out: Path) -> str:
+    config, private = run.setup.config, run.private
+    spent = private.epsilon(config.privacy.delta, spent=True) if private.step else 0.0
+    return (
+        f"Stopped after {private.step} of {run.setup.batches.steps} steps, ε = {spent:.4f} spent. "
+        f"Go on with --resume --out {out}."
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("config", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--set", action="append", default=[], dest="changes", metavar="SECTION.KEY=VALUE")
+    args = parser.parse_args()
+    reducer: Reducer | None = None
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # torchrun says so
+        dist.init_process_group("gloo")  # the lab trains on CPUs
+        reducer = qg.distributed.AllReduce()
+    config = load_config(args.config, args.changes)
+    outcome = train(config, args.out, resume=args.resume, data_dir=args.data_dir, reducer=reducer)
+    if reducer is None or reducer.rank == 0:
+        print(f"{outcome.method}: accuracy {outcome.accuracy:.4f} at epsilon {outcome.epsilon:.4f}")
+    if reducer is not None:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""The first border: PerSampleGrads ──clip──▶ ClippedSum.
+
+Formal guarantee: every clip scales row i to at most (1 − MARGIN)·C before summing and declares sensitivity C. The
+margin pays for float32 rounding of norms, weights and sums, so that ‖S(batch) − S(batch without i)‖ ≤ C holds in the
+numbers that are really computed. A row whose norm is NaN or infinite contributes exactly zero.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from quietgrad.gradients.blocks import Space
+from quietgrad.gradients.stages import BlockwiseGrads, ClippedSum, PerSampleGrads
+from quietgrad.schedules import Schedule, value_at
+
+MARGIN = 1e-4
+
+
+class Clip(ABC):
+    """Bounds what one sample adds to the sum."""
+
+    @abstractmethod
+    def sensitivity(self, step: int) -> float:
+        """The largest change of the sum when one sample is removed."""
+
+    @abstractmethod
+    def __call__(self, grads: PerSampleGrads, step: int) -> ClippedSum:
+        """Clip each row and add them up."""
+
+    def validate(self, space: Space) -> None:
+        """Refuse a space that this clip cannot serve, before training."""
+
+
+@dataclass(frozen=True)
+class FlatClip(Clip):
+    """clip_C(g) = g · min(1, C/‖g‖), the norm taken over all blocks."""
+
+    bound: float | Schedule
+
+    def __post_init__(self) -> None:
+        _check_bound("bound", self.bound)
+
+    def sensitivity(self, step: int) -> float:
+        return _positive("bound", value_at(self.bound, step))
+
+    def __call__(self, grads: PerSampleGrads, step: int) -> ClippedSum:
+        bound = self.sensitivity(step)
+        weights = clip_weights(grads.squared_norms(), bound)
+        return ClippedSum(blocks=grads.weighted_sum(weights), sensitivity=bound)
+
+
+@dataclass(frozen=True)
+class AutomaticClip(Clip):
+    """g · C/(‖g‖ + γ): every sample is normalised, so that C only rescales the learning rate (Bu et al. 2023)."""
+
+    bound: float | Schedule = 1.0
+    gamma: float = 0.01
+
+    def __post_init__(self) -> None:
+        _check_bound("bound", self.bound)
+        _positive("gamma", self.gamma)
+
+    def sensitivity(self, step: int) -> float:
+        return _positive("bound", value_at(self.bound, step))
+
+    def __call__(self, grads: PerSampleGrads, step: int) -> ClippedSum:
+        bound = self.sensitivity(step)
+        norms = grads.squared_norms().sqrt()
+        weights = torch.where(norms.isfinite(), (1 - MARGIN) * bound / (norms + self.gamma), 0.0)
+        return ClippedSum(blocks=grads.weighted_sum(weights), sensitivity=bound)
+
+
+@dataclass(frozen=True)
+class PerGroupClip(Clip):
+    """Each group of blocks b clipped to its own C_b; sensitivity √Σ C_b².
+
+    Args:
+        bounds: prefix of block names → C_b. A block belongs to the longest prefix it starts with.
+    """
+
+    bounds: Mapping[str, float]
+
+    def __post_init__(self) -> None:
+        if not self.bounds:
+            raise ValueError("Expected at least one group in `bounds`, got none. Use FlatClip for one bound.")
+        for prefix, bound in self.bounds.items():
+            _positive(f"bounds[{prefix!r}]", bound)
+
+    def sensitivity(self, step: int) -> float:
+        return math.sqrt(sum(bound**2 for bound in self.bounds.values()))
+
+    def validate(self, space: Space) -> None:
+        for name in space:
+            self._group(name)
+
+    def __call__(self, grads: PerSampleGrads, step: int) -> ClippedSum:
+        if not isinstance(grads, BlockwiseGrads):
+            raise ValueError(
+                "PerGroupClip needs independent blocks; this representation mixes them. Use FlatClip."
+            )
+        squared: dict[str, Float64[Tensor, " n"]] = {}
+        for name, block in grads.blocks.items():
+            group = self._group(name)
+            squared[group] = squared.get(group, 0.0) + block.squared_norms()
+        # A sample with a non-finite gradient anywhere is dropped everywhere, as under a flat clip.
+        finite = torch.stack(list(squared.values())).isfinite().all(0)
+        weights = {
+            group: torch.where(finite, clip_weights(norms, self.bounds[group]), 0.0)
+            for group, norms in squared.items()
+        }
+        blocks = {
+            name: block.weighted_sum(weights[self._group(name)]) for name, block in grads.blocks.items()
+        }
+        return ClippedSum(blocks=blocks, sensitivity=self.sensitivity(step))
+
+    def _group(self, name: str) -> str:
+        matching = [prefix for prefix in self.bounds if name.startswith(prefix)]
+        if not matching:
+            raise ValueError(
+                f"No group of `bounds` holds the parameter {name!r}. Add a prefix for it, or '' for all the rest."
+            )
+        return max(matching, key=len)
+
+
+def clip_weights(squared_norms: Float64[Tensor, " n"], bound: float) -> Float64[Tensor, " n"]:
+    """min(1, (1−MARGIN)·C/‖g_i‖), and 0 for a non-finite norm."""
+    norms = squared_norms.sqrt()
+    weights = ((1 - MARGIN) * bound / norms.clamp_min(1e-300)).clamp_max(1.0)
+    return torch.where(norms.isfinite(), weights, 0.0)
+
+
+def _positive(name: str, value: float) -> float:
+    if not (value > 0 and math.isfinite(value)):
+        raise ValueError(
+            f"Expected {name} > 0 and finite, got {value}. It is the largest norm one sample may have."
+        )
+    return float(value)
+
+
+def _check_bound(name: str, bound: float | Schedule) -> None:
+    if not isinstance(bound, Schedule):
+        _positive(name, bound)

@@ -1,0 +1,110 @@
+"""What a private step does, for people: each layer's way through the engine, each release's size and noise."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from quietgrad.capture.independence import check_independence
+from quietgrad.capture.recorder import Recorder
+from quietgrad.mechanism.mechanism import Mechanism
+from quietgrad.representations.public import Public
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleaseReport:
+    """One release of a step.
+
+    Args:
+        dimension: coordinates that receive noise.
+        sensitivity: how far one sample can move the sum.
+        std: of the noise on each coordinate of the sum.
+        noise_norm: √dimension · std, the noise's expected length, to hold against the sensitivity.
+    """
+
+    representation: str
+    share: float
+    dimension: int
+    sensitivity: float
+    std: float
+    noise_norm: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """`print` it, or read the fields."""
+
+    mechanism: str
+    layers: tuple[Any, ...]
+    releases: tuple[ReleaseReport, ...]
+    independence: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return dataclasses.asdict(self)
+
+    def __str__(self) -> str:
+        parts = [
+            f"{self.mechanism}, per step",
+            _table([dataclasses.asdict(release) for release in self.releases]),
+            "layers",
+            _table([dataclasses.asdict(layer) for layer in self.layers]),
+            f"independence of samples: {self.independence}",
+        ]
+        return "\n".join(parts)
+
+
+def explain(
+    mechanism: Mechanism, recorder: Recorder, public: Public, rows: float, inputs: Sequence[Any]
+) -> Explanation:
+    """Collect the reports of a mechanism on a model, at the step that `public` shows, for a batch of `rows`."""
+    return Explanation(
+        mechanism=mechanism.name,
+        layers=recorder.explain(rows),
+        releases=release_reports(mechanism, public),
+        independence=_independence(recorder, inputs),
+    )
+
+
+def release_reports(mechanism: Mechanism, public: Public) -> tuple[ReleaseReport, ...]:
+    """Dimension, sensitivity and noise of each release at this step."""
+    reports = []
+    for release in mechanism.releases:
+        space = public.codec(release.representation).space
+        dimension = sum(shape.numel() for shape in space.values())
+        std = mechanism.std(release, public.step)
+        reports.append(
+            ReleaseReport(
+                representation=type(release.representation).__name__,
+                share=release.share,
+                dimension=dimension,
+                sensitivity=release.clip.sensitivity(public.step),
+                std=std,
+                noise_norm=std * math.sqrt(dimension),
+            )
+        )
+    return tuple(reports)
+
+
+def _independence(recorder: Recorder, inputs: Sequence[Any]) -> str:
+    if not inputs:
+        return "not checked; pass a batch of model inputs to explain()"
+    check_independence(recorder.model, *inputs)
+    return "proved on the given batch"
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    if not rows:
+        return "  (nothing measured yet: run a step first)"
+    cells = [list(rows[0]), *[[_cell(value) for value in row.values()] for row in rows]]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
+    return "\n".join(
+        "  " + "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) for line in cells
+    )
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,120 @@
+"""What the ranks of a run compare: everything once at the start, a few numbers at every step."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import platform
+from collections.abc import Mapping
+from importlib.metadata import version
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from quietgrad.accounting.ledger import Ledger
+from quietgrad.collective import Facts, Fingerprint
+from quietgrad.gradients.blocks import Blocks, flatten
+from quietgrad.gradients.dense import DenseGrad
+from quietgrad.gradients.stages import BlockwiseGrads
+from quietgrad.mechanism.mechanism import Mechanism
+from quietgrad.noise.sources import NoiseSource
+from quietgrad.representations.public import Public
+from quietgrad.sampling.poisson import PoissonSampler
+
+
+def run_facts(
+    model: nn.Module,
+    parameters: Mapping[str, Tensor],
+    mechanism: Mechanism,
+    sampler: PoissonSampler,
+    source: NoiseSource,
+    *,
+    research: bool,
+) -> Facts:
+    """Config, model, data and versions; and that each rank's noise is its own."""
+    return Facts(
+        equal={
+            "versions": _versions(),
+            "mechanism": mechanism.describe(),
+            "data": {"records": sampler.records, "rate": sampler.rate, "steps": sampler.steps},
+            "parameters": {name: f"{str(p.dtype)[6:]}{list(p.shape)}" for name, p in parameters.items()},
+            "weights": _hash(model),
+            "noise": {"source": type(source).__name__, "private": source.private},
+            "private draws": sampler.private,
+            "research": research,
+        },
+        distinct=_first_draws(source),
+    )
+
+
+def step_facts(
+    step: int, public: Public, mechanism: Mechanism, sampler: PoissonSampler, ledger: Ledger
+) -> Facts:
+    """That all ranks are at the same step of the same run, with the same draw, ledger, weights and codecs."""
+    close = {"weights": _fingerprint(public.parameters)}
+    for index, release in enumerate(mechanism.releases):
+        encoded = public.codec(release.representation).encode(_probe(public.parameters))
+        marks = encoded.weighted_sum(torch.ones(1, dtype=torch.float64, device=_device(public)))
+        close[f"representation of release {index}"] = _fingerprint(marks)
+    return Facts(
+        equal={
+            "step": step,
+            "public seed": public.seed,
+            "draw": sampler.draw_hash(step),
+            "ledger": {"count": ledger.count, "head": ledger.head},
+        },
+        close=close,
+    )
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "quietgrad": version("quietgrad"),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": ".".join(platform.python_version_tuple()[:2]),
+    }
+
+
+def _first_draws(source: NoiseSource) -> str:
+    """Draws of both kinds, thrown away: equal ones show a seed or a forked generator that ranks share."""
+    draws = torch.cat([source.normals(8), source.normals_in(8, torch.float32).double()])
+    return hashlib.sha256(draws.numpy().tobytes()).hexdigest()
+
+
+def _hash(model: nn.Module) -> str:
+    """Of every parameter and buffer, bit by bit."""
+    digest = hashlib.sha256()
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _fingerprint(blocks: Mapping[str, Tensor]) -> Fingerprint:
+    """Σ_j x_j·cos(0.7·j) and ‖x‖: another sign, order or choice of coordinates shows, rounding does not."""
+    flat = flatten(dict(blocks))
+    value = flat @ _pattern(len(flat), flat.dtype, flat.device)
+    return Fingerprint(value=float(value), scale=float(flat.norm()))
+
+
+def _probe(parameters: Mapping[str, Tensor]) -> BlockwiseGrads:
+    """A made-up gradient of one sample, the same on every rank: it shows what a codec does."""
+    sizes = [p.numel() for p in parameters.values()]
+    first = next(iter(parameters.values()))
+    parts = _pattern(sum(sizes), first.dtype, first.device).split(sizes)
+    blocks: Blocks = {
+        name: part.view(1, *p.shape).to(p) for (name, p), part in zip(parameters.items(), parts, strict=True)
+    }
+    return BlockwiseGrads({name: DenseGrad(block) for name, block in blocks.items()}, 1)
+
+
+@functools.lru_cache(maxsize=8)
+def _pattern(count: int, dtype: torch.dtype, device: torch.device) -> Float[Tensor, " count"]:
+    return torch.arange(count, dtype=torch.float64).mul(0.7).cos().to(device, dtype)
+
+
+def _device(public: Public) -> torch.device:
+    return next(iter(public.parameters.values())).device

@@ -1,0 +1,46 @@
+"""Research mode: observers that read private gradients. A run they watched is not covered by ε."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quietgrad.gradients.blocks import Blocks
+from quietgrad.gradients.stages import PerSampleGrads, Released
+from quietgrad.representations.public import Public
+
+if TYPE_CHECKING:
+    from quietgrad.mechanism.mechanism import Mechanism
+
+
+class Observer:
+    """Sees what nobody may see in a private run; for diagnostics and papers' figures."""
+
+    def micro_batch(self, grads: PerSampleGrads, public: Public, mechanism: Mechanism) -> None:
+        """Per-sample gradients of a micro-batch; codecs through `public.codec(release.representation)`."""
+
+    def step(self, step: int, released: list[Released], update: Blocks) -> None:
+        """The releases of a step and the gradient made of them."""
+
+
+class Watch:
+    """The observers of a run; refuses any outside research mode."""
+
+    def __init__(self, *, enabled: bool) -> None:
+        self.enabled = enabled
+        self._observers: list[Observer] = []
+
+    def add(self, observer: Observer) -> None:
+        if not self.enabled:
+            raise ValueError(
+                "Observers read private gradients, which ε does not cover. Pass research=True to the Privatizer; the "
+                "run is then reported as not covered."
+            )
+        self._observers.append(observer)
+
+    def micro_batch(self, grads: PerSampleGrads, public: Public, mechanism: Mechanism) -> None:
+        for observer in self._observers:
+            observer.micro_batch(grads, public, mechanism)
+
+    def step(self, step: int, released: list[Released], update: Blocks) -> None:
+        for observer in self._observers:
+            observer.step(step, released, update)

@@ -1,0 +1,80 @@
+"""An orthonormal, block-diagonal basis B of a subspace of the parameters, and the maps along it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+
+from quietgrad.gradients.blocks import Blocks, Space
+from quietgrad.gradients.stages import BlockwiseGrads
+
+Coordinates = dict[str, Tensor]
+"""Group → coordinates along its basis vectors, `[k_g]` or `[n, k_g]`."""
+
+
+class GroupBasis:
+    """B of one group: k orthonormal rows over the group's blocks, side by side.
+
+    Args:
+        rows: `[k, p]`.
+        error: ‖BBᵀ − I‖, measured.
+        shapes: the group's blocks in the order of the columns.
+    """
+
+    def __init__(self, rows: Float[Tensor, "k p"], error: float, shapes: Space) -> None:
+        self.rows, self.error, self.shapes = rows, error, shapes
+        sizes = [shape.numel() for shape in shapes.values()]
+        self._columns = dict(zip(shapes, rows.split(sizes, dim=1), strict=True))
+
+    def project(self, grads: BlockwiseGrads) -> Float[Tensor, "n k"]:
+        """G Bᵀ."""
+        total = self.rows.new_zeros(grads.samples, len(self.rows))
+        for name, shape in self.shapes.items() if total.numel() else ():
+            total += grads.blocks[name].project(self._columns[name].unflatten(1, shape or (1,)))
+        return total
+
+    def coordinates(self, blocks: Mapping[str, Tensor]) -> Float[Tensor, " k"]:
+        """B v for one vector v."""
+        total = self.rows.new_zeros(len(self.rows))
+        for name, columns in self._columns.items():
+            total += columns @ blocks[name].flatten()
+        return total
+
+    def expand(self, coordinates: Float[Tensor, "*n k"]) -> Blocks:
+        """coordinates · B, as blocks."""
+        flat = coordinates.to(self.rows.dtype) @ self.rows
+        parts = flat.split([shape.numel() for shape in self.shapes.values()], dim=-1)
+        return {
+            name: part.reshape(*flat.shape[:-1], *shape)
+            for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
+        }
+
+
+@dataclass(frozen=True)
+class Basis:
+    """Block-diagonal B: one orthonormal basis a group, of no rows where the public gradients vanish."""
+
+    groups: dict[str, GroupBasis]
+
+    @property
+    def error(self) -> float:
+        """‖BBᵀ − I‖, measured."""
+        return max((group.error for group in self.groups.values()), default=0.0)
+
+    def project(self, grads: BlockwiseGrads) -> Coordinates:
+        """The embedding of every sample, per group."""
+        return {name: group.project(grads) for name, group in self.groups.items()}
+
+    def coordinates(self, blocks: Mapping[str, Tensor]) -> Coordinates:
+        """The embedding of one vector, per group."""
+        return {name: group.coordinates(blocks) for name, group in self.groups.items()}
+
+    def expand(self, coordinates: Mapping[str, Tensor]) -> Blocks:
+        """Back to parameter space: Bᵀ·coordinates."""
+        blocks: Blocks = {}
+        for name, group in self.groups.items():
+            blocks.update(group.expand(coordinates[name]))
+        return blocks

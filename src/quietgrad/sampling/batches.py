@@ -1,0 +1,133 @@
+"""The records of Poisson draws, taken from a data set and handed out in micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
+
+from quietgrad.sampling.poisson import PoissonSampler, ReplayedSampler
+
+
+class Batch:
+    """The records of one Poisson draw; split into micro-batches as memory allows."""
+
+    def __init__(self, rows: int, take: Callable[[int, int], Any]) -> None:
+        self._rows, self._take = rows, take
+        self.outstanding = 0
+        """Rows of the micro-batch that was handed out and has not gone through `backward` yet."""
+        self.guarded = False
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def split(self, size: int) -> Iterator[Any]:
+        """Micro-batches of at most `size` rows, as the data set collates them; none for an empty batch."""
+        if size < 1:
+            raise ValueError(f"Expected a micro-batch size >= 1, got {size}.")
+        for start in range(0, self._rows, size):
+            if self.guarded and self.outstanding:
+                raise ValueError(
+                    "The last micro-batch has not gone through private.backward(losses) yet. Pass each one before "
+                    "taking the next: its rows count exactly once."
+                )
+            stop = min(start + size, self._rows)
+            self.outstanding = stop - start
+            yield self._take(start, stop)
+
+
+class PoissonBatches:
+    """Poisson draws from a map-style data set, to iterate over.
+
+        for batch in batches:
+            for x, y in batch.split(256): ...
+
+    Args:
+        dataset: any map-style data set; a TensorDataset takes a fast path.
+        rate: q, the probability of each record.
+        steps: how many batches in all; the privacy budget is planned for exactly these.
+        seed: reproducible draws, not private; leave it out for OS entropy.
+        workers: processes that load records ahead.
+    """
+
+    def __init__(
+        self, dataset: Dataset[Any], *, rate: float, steps: int, seed: int | None = None, workers: int = 0
+    ) -> None:
+        self.dataset, self.workers = dataset, workers
+        self.sampler = PoissonSampler(len(dataset), rate=rate, steps=steps, seed=seed)  # type: ignore[arg-type]
+        self.current: Batch | None = None
+        self._guard: Callable[[], None] | None = None
+
+    @classmethod
+    def replay(cls, dataset: Dataset[Any], draws: Sequence[Sequence[int]], *, rate: float) -> PoissonBatches:
+        """Batches with explicit draws, for audits; marked not private."""
+        batches = cls(dataset, rate=rate, steps=len(draws))
+        batches.sampler = ReplayedSampler(batches.sampler.records, draws, rate=rate)
+        return batches
+
+    @property
+    def rate(self) -> float:
+        return self.sampler.rate
+
+    @property
+    def steps(self) -> int:
+        return self.sampler.steps
+
+    def guard(self, check: Callable[[], None] | None) -> None:
+        """Have `check` called before each draw; the Privatizer refuses a draw before the last release."""
+        self._guard = check
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+    def __iter__(self) -> Iterator[Batch]:
+        loaded = self._tensor_batches() if _is_tensors(self.dataset) else self._collated_batches()
+        while True:
+            if self._guard is not None:
+                self._guard()
+            batch = next(loaded, None)
+            if batch is None:
+                return
+            batch.guarded = self._guard is not None
+            self.current = batch
+            yield batch
+
+    def _tensor_batches(self) -> Iterator[Batch]:
+        tensors: tuple[Tensor, ...] = self.dataset.tensors  # type: ignore[attr-defined]
+        for indices in self.sampler:
+            rows = torch.tensor(indices, dtype=torch.long)
+            yield Batch(len(indices), lambda a, b, rows=rows: [t[rows[a:b].to(t.device)] for t in tensors])  # type: ignore[misc]
+
+    def _collated_batches(self) -> Iterator[Batch]:
+        loader = DataLoader(
+            self.dataset, batch_sampler=self.sampler, collate_fn=_as_list, num_workers=self.workers
+        )
+        for records in loader:
+            yield Batch(len(records), lambda a, b, records=records: default_collate(records[a:b]))  # type: ignore[misc]
+
+
+def _is_tensors(dataset: Dataset[Any]) -> bool:
+    # A subclass may override __getitem__ (augmentation), so only the class itself is known to be plain indexing.
+    return type(dataset) is TensorDataset
+
+
+def _as_list(records: list[Any]) -> list[Any]:
+    return records
+
+
+def collate_possibly_empty(dataset: Dataset[Any]) -> Callable[[list[Any]], Any]:
+    """`collate_fn` for a DataLoader over a PoissonSampler: an empty draw becomes tensors of zero rows.
+
+    The shapes come from record 0; its values are thrown away.
+    """
+
+    def collate(records: list[Any]) -> Any:
+        if records:
+            return default_collate(records)
+        template = default_collate([dataset[0]])
+        return torch.utils._pytree.tree_map(lambda leaf: leaf[:0], template)
+
+    return collate
