@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -434,3 +435,23 @@ def test_modules_that_cannot_be_private_are_refused(module: nn.Module, reason: s
 def test_a_memory_budget_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="memory_budget"):
         Recorder(nn.Linear(2, 2), memory_budget=0)
+
+
+def test_a_thread_beside_a_private_forward_sees_the_stock_linear() -> None:
+    model, x = nn.MultiheadAttention(4, 2, batch_first=True).double(), images(3, 4)
+    expected = looped(Apply(lambda m, x: m.a(x, x, x)[0], a=model), (x,), squares, N)
+    seen: list[bool] = []
+    stock = F.linear
+
+    def look(*_: object) -> None:
+        thread = threading.Thread(target=lambda: seen.append(F.linear is stock))
+        thread.start()
+        thread.join()
+
+    with recording(Apply(lambda m, x: m.a(x, x, x)[0], a=model)) as recorder:
+        handle = model.register_forward_pre_hook(look)  # runs after the recorder's: the watch is on
+        grads = recorder.collect(squares(recorder.model, (x,)))
+        handle.remove()
+    assert seen == [True]
+    for name, rows in expected.items():
+        torch.testing.assert_close(grads.blocks[name].dense(), rows)

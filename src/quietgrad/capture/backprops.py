@@ -21,9 +21,10 @@ Key = tuple[str, int, int]
 CallOutput = tuple[Call, Output]
 
 PROBED_AT_ONCE = 1 << 24
-"""Bytes of gradients that may always be probed together."""
+"""Bytes of gradients that may always be probed together: 16 MB are small beside any model that needs splitting."""
 MOST_PROBES = 6
-"""Parts that a larger probe is split into."""
+"""Parts that a larger probe is split into. Each part costs two backwards; six of them hold a third of what one would
+(two gradients of each output of the part), which is below the peak of the step itself."""
 
 
 @dataclass(eq=False)

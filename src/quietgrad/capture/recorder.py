@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -35,6 +36,13 @@ class Pass:
         self.calls: list[Call] = []
         self.counts: dict[str, int] = {}
         self.rng: dict[str, Tensor] = {}
+
+
+class Watches(threading.local):
+    """The watches that are open in this thread: another one may run the same model without gradients."""
+
+    def __init__(self) -> None:
+        self.opened: list[LinearWatch] = []
 
 
 class Recorder:
@@ -101,16 +109,16 @@ class Recorder:
 
     def _watch_functions(self, unit: Unit) -> Iterator[RemovableHandle]:
         """A watch around the module's forward; taken off even if the forward fails."""
-        watches: list[LinearWatch] = []
+        watches = Watches()
 
         def enter(_: nn.Module, __: Any) -> None:
             if self._active():
-                watches.append(LinearWatch(unit, lambda use, x, out: self._record(use, (x,), {}, out)))
-                watches[-1].enter()
+                watches.opened.append(LinearWatch(unit, lambda use, x, out: self._record(use, (x,), {}, out)))
+                watches.opened[-1].__enter__()
 
         def leave(_: nn.Module, __: Any, ___: Any) -> None:
-            if watches:
-                watches.pop().leave()
+            if watches.opened:
+                watches.opened.pop().__exit__(None, None, None)
 
         yield unit.module.register_forward_pre_hook(enter)
         yield unit.module.register_forward_hook(leave, prepend=True, always_call=True)

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from quietgrad.capture.adapters.base import Adapter, Pieces, inputs_for
 from quietgrad.capture.call import Call, Unit
@@ -72,30 +75,31 @@ class AttentionAdapter(Adapter):
         raise AssertionError("the linear maps inside are recorded, not the module")
 
 
-class LinearWatch:
-    """While entered, reports every `F.linear` that uses the unit's parameters.
+class LinearWatch(TorchFunctionMode):
+    """While entered, reports every `F.linear` of an attention that uses the unit's parameters.
 
-    The function's name is rebound: a torch function mode cannot look inside `multi_head_attention_forward`, which
-    such a mode sees as one function.
+    A function mode, which belongs to one thread, catches `multi_head_attention_forward` but cannot look inside it: it
+    is answered with a copy of the function whose name `linear` means `_watched`. Nothing that others see is rebound.
 
     Args:
         report: called with a unit for this one use, its input and its output.
     """
 
     def __init__(self, unit: Unit, report: Callable[[Unit, Tensor, Tensor], None]) -> None:
+        super().__init__()
         self._unit, self._report, self._uses = unit, report, 0
-        self._linear = F.linear
         named = dict(unit.module.named_parameters(remove_duplicate=False))
         self._parameters = {name: named[name] for name in unit.names}
 
-    def enter(self) -> None:
-        F.linear = self._watched
-
-    def leave(self) -> None:
-        F.linear = self._linear
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is F.multi_head_attention_forward:
+            func = _seeing(self._watched)
+        return func(*args, **(kwargs or {}))
 
     def _watched(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002
-        result = self._linear(input, weight, bias)
+        result = F.linear(input, weight, bias)
         rows, shift = self._rows(weight), self._rows(bias)
         if rows is not None or shift is not None:
             self._report(self._one_use(rows, shift), input, result)
@@ -117,3 +121,14 @@ class LinearWatch:
         names = {rows.name: self._unit.names[rows.name] for rows in (weight, bias) if rows is not None}
         name = f"{self._unit.name}#{self._uses}"
         return Unit(name, self._unit.module, ProjectionAdapter(weight, bias), names)
+
+
+def _seeing(linear: Callable[..., Tensor]) -> Callable[..., Any]:
+    """`multi_head_attention_forward` with another `linear`; so do the functions that project for it."""
+    names: dict[str, Any] = {**vars(F), "linear": linear}
+    for name in ("_in_projection", "_in_projection_packed", "multi_head_attention_forward"):
+        original = getattr(F, name)
+        copy = FunctionType(original.__code__, names, name, original.__defaults__)
+        names[name] = copy
+    forward: Callable[..., Any] = names["multi_head_attention_forward"]
+    return forward
