@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from quietgrad.accounting import (
-    Gaussian,
-    Joint,
+    GaussianEvent,
+    JointEvent,
     Ledger,
     MallowsSelection,
     Phase,
@@ -42,8 +42,8 @@ class Flat:
 
     noise: float = 1.0
 
-    def event(self, step: int) -> Gaussian:
-        return Gaussian(noise_multiplier=self.noise)
+    def event(self, step: int) -> GaussianEvent:
+        return GaussianEvent(noise_multiplier=self.noise)
 
     def with_noise(self, noise_multiplier: float) -> Flat:
         return Flat(noise_multiplier)
@@ -56,7 +56,7 @@ class Batches:
 
 
 def flat(noise: float, rate: float, count: int) -> Phase:
-    return Phase(event=Gaussian(noise_multiplier=noise), rate=rate, count=count)
+    return Phase(event=GaussianEvent(noise_multiplier=noise), rate=rate, count=count)
 
 
 def measure(task: str, work: Callable[[], float], limit: float | None = None) -> Timing:
@@ -71,7 +71,7 @@ def measure(task: str, work: Callable[[], float], limit: float | None = None) ->
 
 def record_many(count: int, path: Path | None) -> float:
     """Seconds per recorded step, times 1e6."""
-    event = Gaussian(noise_multiplier=1.0)
+    event = GaussianEvent(noise_multiplier=1.0)
     ledger = Ledger(path, plan=[flat(1.0, 0.1, count)])
     start = time.perf_counter()
     for step in range(count):
@@ -83,7 +83,7 @@ def record_many(count: int, path: Path | None) -> float:
 
 def run() -> list[Timing]:
     selection = MallowsSelection(theta=3.08e-5, group_size=256, kept=26, groups=10_672)
-    joint = Joint(gaussian=Gaussian(noise_multiplier=1.01 * 10.120), selections=(selection,))
+    joint = JointEvent(gaussian=GaussianEvent(noise_multiplier=1.01 * 10.120), selections=(selection,))
     schedule = [flat(1.5 + i / 100, 1 / 60, 60) for i in range(50)]
     first = Batches(1 / 60, 3000)
     many = Batches(1e-3, 100_000)

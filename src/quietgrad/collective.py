@@ -45,19 +45,19 @@ class Reducer(ABC):
     """How many ranks add an equal, independent part of the noise variance."""
 
     @abstractmethod
-    def sum(self, blocks: Blocks) -> Blocks:
+    def all_reduce(self, blocks: Blocks) -> Blocks:
         """Σ over ranks, the same on every rank."""
 
     @abstractmethod
-    def at_one_place(self, blocks: Blocks, release: Callable[[Blocks], Blocks]) -> Blocks:
-        """`release(Σ over ranks)`, run by one rank and the same on every rank.
+    def reduce_to_rank0(self, blocks: Blocks, release: Callable[[Blocks], Blocks]) -> Blocks:
+        """`release(Σ over ranks)`, run on rank 0 and broadcast from there.
 
         For noise that must see the whole sum (a selection, a grid of integers); `release` then adds all of the noise,
         not a rank's part of it.
         """
 
     @abstractmethod
-    def from_first(self, make: Callable[[], T]) -> T:
+    def broadcast(self, make: Callable[[], T]) -> T:
         """What `make` gives on rank 0, on every rank; its error too."""
 
     @abstractmethod
@@ -68,20 +68,20 @@ class Reducer(ABC):
 class SingleProcess(Reducer):
     """Nothing to add up, nobody to agree with."""
 
-    def sum(self, blocks: Blocks) -> Blocks:
+    def all_reduce(self, blocks: Blocks) -> Blocks:
         return blocks
 
-    def at_one_place(self, blocks: Blocks, release: Callable[[Blocks], Blocks]) -> Blocks:
+    def reduce_to_rank0(self, blocks: Blocks, release: Callable[[Blocks], Blocks]) -> Blocks:
         return release(blocks)
 
-    def from_first(self, make: Callable[[], T]) -> T:
+    def broadcast(self, make: Callable[[], T]) -> T:
         return make()
 
     def agree(self, facts: Callable[[], Facts]) -> None:
         """One rank always agrees with itself."""
 
 
-def alone() -> SingleProcess:
+def default_reducer() -> SingleProcess:
     """The reducer of a run that was given none; refused inside a process group, where it would be a mistake."""
     if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
         raise ValueError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quietgrad.accounting import Gaussian, Phase
+from quietgrad.accounting import GaussianEvent, Phase
 
 DELTA = 1e-5
 
@@ -32,7 +32,7 @@ class Row:
 
 
 def flat(noise: float, rate: float, steps: int) -> list[Phase]:
-    return [Phase(event=Gaussian(noise_multiplier=noise), rate=rate, count=steps)]
+    return [Phase(event=GaussianEvent(noise_multiplier=noise), rate=rate, count=steps)]
 
 
 REFERENCE = [

@@ -8,8 +8,8 @@ import pytest
 
 from quietgrad.accounting import (
     Event,
-    Gaussian,
-    Joint,
+    GaussianEvent,
+    JointEvent,
     MallowsSelection,
     Phase,
     calibrate,
@@ -37,8 +37,10 @@ class Scheduled:
     selections: tuple[MallowsSelection, ...] = ()
 
     def event(self, step: int) -> Event:
-        gaussian = Gaussian(noise_multiplier=self.noise * (self.factor if step >= self.change_at else 1.0))
-        return Joint(gaussian=gaussian, selections=self.selections) if self.selections else gaussian
+        gaussian = GaussianEvent(
+            noise_multiplier=self.noise * (self.factor if step >= self.change_at else 1.0)
+        )
+        return JointEvent(gaussian=gaussian, selections=self.selections) if self.selections else gaussian
 
     def with_noise(self, noise_multiplier: float) -> Scheduled:
         return replace(self, noise=noise_multiplier)
@@ -77,8 +79,8 @@ def test_a_meaningless_target_is_refused(target: float) -> None:
 def test_the_plan_counts_equal_neighbours_together() -> None:
     mechanism = Scheduled(change_at=900, factor=0.5)
     assert plan(mechanism, 0.1, 1000) == (
-        Phase(event=Gaussian(noise_multiplier=1.0), rate=0.1, count=900),
-        Phase(event=Gaussian(noise_multiplier=0.5), rate=0.1, count=100),
+        Phase(event=GaussianEvent(noise_multiplier=1.0), rate=0.1, count=900),
+        Phase(event=GaussianEvent(noise_multiplier=0.5), rate=0.1, count=100),
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as native
 
-from quietgrad.accounting import Gaussian, Joint, MallowsSelection, Phase, delta, epsilon, pld
+from quietgrad.accounting import GaussianEvent, JointEvent, MallowsSelection, Phase, delta, epsilon, pld
 from tests.accounting.settings import DELTA, flat
 
 SETTINGS = [(0.7, 0.02, 200), (1.0, 0.1, 50), (2.0, 1 / 60, 3000), (5.0, 1.0, 10), (30.0, 0.25, 400)]
@@ -85,7 +85,7 @@ def test_a_selection_with_nothing_to_choose_is_free() -> None:
         MallowsSelection(theta=0.0, group_size=8, kept=3, groups=5),
         MallowsSelection(theta=1.0, group_size=8, kept=8, groups=5),
     )
-    event = Joint(gaussian=Gaussian(noise_multiplier=2.0), selections=free)
+    event = JointEvent(gaussian=GaussianEvent(noise_multiplier=2.0), selections=free)
     assert epsilon([Phase(event=event, rate=0.1, count=50)], DELTA) == epsilon(flat(2.0, 0.1, 50), DELTA)
     assert epsilon([Phase(event=free[0], rate=0.1, count=50)], DELTA) == 0
 
@@ -99,13 +99,13 @@ def test_meaningless_deltas_are_refused(bad: float) -> None:
 def test_meaningless_events_are_refused() -> None:
     for noise in (-1.0, math.nan, math.inf):
         with pytest.raises(ValueError, match="noise_multiplier"):
-            Gaussian(noise_multiplier=noise)
+            GaussianEvent(noise_multiplier=noise)
     for rate in (0.0, 1.01, -0.5, math.nan):
         with pytest.raises(ValueError, match="rate"):
-            Phase(event=Gaussian(noise_multiplier=1), rate=rate, count=1)
+            Phase(event=GaussianEvent(noise_multiplier=1), rate=rate, count=1)
     for count in (-1, 1.5):
         with pytest.raises(ValueError, match="count"):
-            Phase(event=Gaussian(noise_multiplier=1), rate=0.5, count=count)
+            Phase(event=GaussianEvent(noise_multiplier=1), rate=0.5, count=count)
     with pytest.raises(ValueError, match="kept"):
         MallowsSelection(theta=1.0, group_size=4, kept=5, groups=1)
     with pytest.raises(ValueError, match="epsilon"):

@@ -11,8 +11,8 @@ import pytest
 from benchmarks.kill_ledger import survive
 
 from quietgrad.accounting import (
-    Gaussian,
-    Joint,
+    GaussianEvent,
+    JointEvent,
     Ledger,
     MallowsSelection,
     Phase,
@@ -20,8 +20,8 @@ from quietgrad.accounting import (
     event_to_dict,
 )
 
-EVENT = Gaussian(noise_multiplier=1.1)
-OTHER = Gaussian(noise_multiplier=0.9)
+EVENT = GaussianEvent(noise_multiplier=1.1)
+OTHER = GaussianEvent(noise_multiplier=0.9)
 PLAN = (Phase(event=EVENT, rate=0.1, count=6), Phase(event=OTHER, rate=0.1, count=2))
 FACTS = {"clip": 1.0, "shares": [0.5, 0.5]}
 
@@ -69,7 +69,7 @@ def test_the_plan_is_never_exceeded(path: Path) -> None:
     ledger.record(EVENT, 0.1, step=5)
     with pytest.raises(ValueError, match=r"used up.*upcoming"):
         ledger.record(EVENT, 0.1, step=5)
-    for event, rate in ((Gaussian(noise_multiplier=1.2), 0.1), (EVENT, 0.2)):
+    for event, rate in ((GaussianEvent(noise_multiplier=1.2), 0.1), (EVENT, 0.2)):
         with pytest.raises(ValueError, match="planned"):
             ledger.record(event, rate, step=6)
     assert ledger.count == 6
@@ -80,7 +80,7 @@ def test_the_plan_is_never_exceeded(path: Path) -> None:
     "changed",
     [
         {"plan": (Phase(event=EVENT, rate=0.2, count=6), PLAN[1])},
-        {"plan": (Phase(event=Gaussian(noise_multiplier=1.0), rate=0.1, count=6), PLAN[1])},
+        {"plan": (Phase(event=GaussianEvent(noise_multiplier=1.0), rate=0.1, count=6), PLAN[1])},
         {"plan": PLAN[:1]},
         {"plan": None},
         {"description": {**FACTS, "clip": 2.0}},
@@ -225,7 +225,7 @@ def test_events_survive_json_exactly() -> None:
     for event in (
         EVENT,
         selection,
-        Joint(gaussian=Gaussian(noise_multiplier=1 / 3), selections=(selection,)),
+        JointEvent(gaussian=GaussianEvent(noise_multiplier=1 / 3), selections=(selection,)),
     ):
         assert event_from_dict(json.loads(json.dumps(event_to_dict(event)))) == event
     for broken in ({}, {"kind": "laplace"}, {"kind": "gaussian"}, {"kind": "joint", "gaussian": {}}):

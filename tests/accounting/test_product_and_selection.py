@@ -12,9 +12,9 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution as native
 from scipy import stats
 
-from quietgrad.accounting import Gaussian, Joint, MallowsSelection, Phase, delta, epsilon
-from quietgrad.accounting.losses import LossPmf, compose, delta_at, epsilon_at
+from quietgrad.accounting import GaussianEvent, JointEvent, MallowsSelection, Phase, delta, epsilon
 from quietgrad.accounting.pairs import gaussian_loss, group_loss, mallows_loss, subsample
+from quietgrad.accounting.privacy_loss import LossPmf, compose, delta_at, epsilon_at
 from tests.accounting.settings import DELTA
 
 RATE, STEPS, WIDTH = 0.02, 300, 2e-4
@@ -67,8 +67,8 @@ def test_what_only_one_world_shows_is_kept() -> None:
 @pytest.mark.parametrize("theta", [1e-13, 2e-11])
 def test_the_papers_own_theta_is_as_good_as_free(theta: float) -> None:
     selection = MallowsSelection(theta=theta, group_size=256, kept=26, groups=10_672)
-    plain = Gaussian(noise_multiplier=10.12)
-    joint = Joint(gaussian=plain, selections=(selection,))
+    plain = GaussianEvent(noise_multiplier=10.12)
+    joint = JointEvent(gaussian=plain, selections=(selection,))
     with_it, without = (epsilon([Phase(event=e, rate=0.09, count=875)], DELTA) for e in (joint, plain))
     assert with_it == pytest.approx(without, rel=2e-4)
     assert epsilon([Phase(event=selection, rate=0.09, count=875)], DELTA) == 0
@@ -112,7 +112,7 @@ def test_groups_compose() -> None:
 def test_one_subsampled_joint_step_by_quadrature(kept: int) -> None:
     noise, rate, theta, size = 0.8, 0.3, 0.4, 6
     selection = MallowsSelection(theta=theta, group_size=size, kept=kept, groups=1)
-    event = Joint(gaussian=Gaussian(noise_multiplier=noise), selections=(selection,))
+    event = JointEvent(gaussian=GaussianEvent(noise_multiplier=noise), selections=(selection,))
     other = (
         frozenset(range(size)) - frozenset(range(kept))
         if kept <= size / 2
@@ -137,9 +137,9 @@ def test_one_subsampled_joint_step_by_quadrature(kept: int) -> None:
 def test_a_selection_adds_to_the_price_and_half_is_as_dear_as_its_complement() -> None:
     def price(kept: int) -> float:
         selection = MallowsSelection(theta=0.02, group_size=16, kept=kept, groups=100)
-        event = Joint(gaussian=Gaussian(noise_multiplier=2.0), selections=(selection,))
+        event = JointEvent(gaussian=GaussianEvent(noise_multiplier=2.0), selections=(selection,))
         return epsilon([Phase(event=event, rate=0.05, count=100)], DELTA)
 
-    plain = epsilon([Phase(event=Gaussian(noise_multiplier=2.0), rate=0.05, count=100)], DELTA)
+    plain = epsilon([Phase(event=GaussianEvent(noise_multiplier=2.0), rate=0.05, count=100)], DELTA)
     assert plain < price(4) < price(8)
     assert price(4) == price(12)

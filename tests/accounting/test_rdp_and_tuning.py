@@ -10,21 +10,28 @@ import pytest
 from dp_accounting import dp_event
 from dp_accounting.rdp import RdpAccountant
 
-from quietgrad.accounting import Gaussian, Joint, MallowsSelection, Phase, epsilon, repeat_and_select
+from quietgrad.accounting import (
+    GaussianEvent,
+    JointEvent,
+    MallowsSelection,
+    Phase,
+    epsilon,
+    repeat_and_select,
+)
 from quietgrad.accounting.pairs import product_loss, subsample
 from quietgrad.accounting.rdp import rdp
 from tests.accounting.settings import DELTA, flat
 
-JOINT = Joint(
-    gaussian=Gaussian(noise_multiplier=2.0),
+JOINT = JointEvent(
+    gaussian=GaussianEvent(noise_multiplier=2.0),
     selections=(MallowsSelection(theta=0.02, group_size=16, kept=4, groups=50),),
 )
 
 
 @pytest.mark.parametrize("sigma", [2, np.float32(2), np.int64(2), np.float64(2)])
 def test_the_type_of_sigma_changes_nothing(sigma: Any) -> None:
-    assert type(Gaussian(noise_multiplier=sigma).noise_multiplier) is float
-    assert Gaussian(noise_multiplier=sigma) == Gaussian(noise_multiplier=2.0)
+    assert type(GaussianEvent(noise_multiplier=sigma).noise_multiplier) is float
+    assert GaussianEvent(noise_multiplier=sigma) == GaussianEvent(noise_multiplier=2.0)
     for accountant in ("rdp", "best"):
         found = epsilon(flat(sigma, 0.05, 100), DELTA, accountant=accountant)  # type: ignore[arg-type]
         assert found == epsilon(flat(2.0, 0.05, 100), DELTA, accountant=accountant)  # type: ignore[arg-type]

@@ -7,8 +7,8 @@ import math
 import pytest
 
 from quietgrad.accounting import (
-    Gaussian,
-    Joint,
+    GaussianEvent,
+    JointEvent,
     MallowsSelection,
     Phase,
     attack_advantage,
@@ -47,7 +47,7 @@ def test_two_phases() -> None:
 
 def test_joint_mallows_selection_of_the_paper_sized_model() -> None:
     selection = MallowsSelection(theta=3.08e-5, group_size=256, kept=26, groups=10_672)
-    event = Joint(gaussian=Gaussian(noise_multiplier=1.01 * 10.120), selections=(selection,))
+    event = JointEvent(gaussian=GaussianEvent(noise_multiplier=1.01 * 10.120), selections=(selection,))
     phases = [Phase(event=event, rate=4096 / 45_000, count=875)]
     assert epsilon(phases, DELTA) == pytest.approx(1.000, rel=5e-3)
     # The selection has a price: without it the same noise costs visibly less.

@@ -9,7 +9,7 @@ import pytest
 import torch
 from benchmarks.broken import OneReleaseAccounted, ReusedSeed, Unchecked, half_noise, no_clip, silent_block
 
-from quietgrad.accounting import Gaussian, Phase, epsilon
+from quietgrad.accounting import GaussianEvent, Phase, epsilon
 from quietgrad.audit.canaries import audit_mechanism
 from quietgrad.audit.composition import shown_epsilon
 from quietgrad.audit.report import AuditReport
@@ -77,7 +77,7 @@ def test_small_epsilon(name: str, target: float) -> None:
 
 def test_a_canary_in_one_release_alone_would_show_less() -> None:
     """Why canaries are joint: GEP's releases have half the precision each."""
-    phases = (Phase(event=Gaussian(noise_multiplier=1.0), rate=RATE, count=STEPS),)
+    phases = (Phase(event=GaussianEvent(noise_multiplier=1.0), rate=RATE, count=STEPS),)
     joint = shown_epsilon(phases, DELTA, 1.0)
     alone = shown_epsilon(phases, DELTA, math.sqrt(0.5))
     assert 0.5 < alone / joint < 0.7

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from quietgrad.accounting import Gaussian, Phase
+from quietgrad.accounting import GaussianEvent, Phase
 from quietgrad.audit.membership import success_bound, threshold_attack
 from quietgrad.audit.shadows import confidences, lira, losses, rmia
 
@@ -17,7 +17,7 @@ MNIST = {1.0: (3.5072, 0.553), 2.0: (1.9765, 0.597), 8.0: (0.8511, 0.772)}
 @pytest.mark.parametrize("epsilon", MNIST)
 def test_the_bound_of_the_mnist_setting(epsilon: float) -> None:
     sigma, expected = MNIST[epsilon]
-    phases = [Phase(event=Gaussian(noise_multiplier=sigma), rate=1 / 60, count=3_000)]
+    phases = [Phase(event=GaussianEvent(noise_multiplier=sigma), rate=1 / 60, count=3_000)]
     assert success_bound(phases) == pytest.approx(expected, abs=0.001)
     assert success_bound(phases) < (np.exp(epsilon) + 1e-5) / (1 + np.exp(epsilon))
 
@@ -25,7 +25,7 @@ def test_the_bound_of_the_mnist_setting(epsilon: float) -> None:
 def test_a_gaussian_attack_reaches_its_bound() -> None:
     """Scores of one full-batch Gaussian release: the best attack succeeds with Φ(μ/2) = (1 + δ(0))/2."""
     rng = np.random.default_rng(0)
-    phases = [Phase(event=Gaussian(noise_multiplier=1.0), rate=1.0, count=1)]
+    phases = [Phase(event=GaussianEvent(noise_multiplier=1.0), rate=1.0, count=1)]
     report = threshold_attack(1 + rng.standard_normal(40_000), rng.standard_normal(40_000), phases=phases)
     assert report.bound == pytest.approx(0.6915, abs=1e-3)
     assert report.interval[0] <= report.bound <= report.interval[1]

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from quietgrad.accounting import Gaussian, Phase
+from quietgrad.accounting import GaussianEvent, Phase
 from quietgrad.audit import audit_input_canaries, audit_one_run
 from quietgrad.audit.bounds import gaussian_epsilon
 from quietgrad.audit.input_canaries import mislabelled
@@ -52,7 +52,7 @@ def test_more_noise_shows_less() -> None:
 
 def test_scores_without_information_show_nothing() -> None:
     rng = np.random.default_rng(0)
-    phases = [Phase(event=Gaussian(noise_multiplier=1.0), rate=0.1, count=100)]
+    phases = [Phase(event=GaussianEvent(noise_multiplier=1.0), rate=0.1, count=100)]
     for _ in range(4):
         report = one_run_report(
             "noise",
@@ -67,7 +67,7 @@ def test_scores_without_information_show_nothing() -> None:
 
 
 def test_the_trade_off_of_a_gaussian_is_the_gaussian_one() -> None:
-    curve = trade_off([Phase(event=Gaussian(noise_multiplier=1.0), rate=1.0, count=1)])
+    curve = trade_off([Phase(event=GaussianEvent(noise_multiplier=1.0), rate=1.0, count=1)])
     chances = np.array([0.05, 0.3, 0.5, 0.9])
     exact = gaussian_trade_off(1.0)(chances)
     assert np.all(curve(chances) <= exact + 1e-9)  # never more private than the run
@@ -104,7 +104,7 @@ def memorise(dataset: TensorDataset) -> nn.Module:
 def test_input_canaries_refute_a_private_claim_of_a_model_that_memorises() -> None:
     rng = torch.Generator().manual_seed(0)
     data = TensorDataset(torch.randn(600, 20, generator=rng), torch.randint(4, (600,), generator=rng))
-    claim = [Phase(event=Gaussian(noise_multiplier=4.0), rate=1.0, count=1)]
+    claim = [Phase(event=GaussianEvent(noise_multiplier=4.0), rate=1.0, count=1)]
     report = audit_input_canaries(memorise, data, claim, canaries=400, classes=4, delta=DELTA)
     assert report.claimed == pytest.approx(gaussian_epsilon(0.25, DELTA), rel=0.01)
     assert report.verdict == "violated"

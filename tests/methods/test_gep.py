@@ -140,7 +140,7 @@ def test_a_step_is_one_gaussian_at_the_effective_multiplier() -> None:
         mechanism = qg.methods.gep(
             public_losses, rank=6, clip=5.0, residual_clip=2.0, split=split
         ).with_noise(1.7)
-        assert mechanism.event(0) == events.Gaussian(noise_multiplier=1.7)
+        assert mechanism.event(0) == events.GaussianEvent(noise_multiplier=1.7)
         precision = sum((r.clip.sensitivity(0) / mechanism.std(r, 0)) ** 2 for r in mechanism.releases)
         assert precision == pytest.approx(1.7**-2)
     paper = qg.methods.gep(public_losses, rank=6).with_noise(1.0)

@@ -113,7 +113,7 @@ def test_several_ranks_choose_and_draw_once_from_the_sum_over_all() -> None:
     class Summing(SingleProcess):
         world = 2
 
-        def at_one_place(self, blocks: Blocks, release: Callable[[Blocks], Blocks]) -> Blocks:
+        def reduce_to_rank0(self, blocks: Blocks, release: Callable[[Blocks], Blocks]) -> Blocks:
             return release({name: 2 * block for name, block in blocks.items()})
 
     mechanism = qg.methods.gip(371, PLAN, index_share=0.0, keep=0.2, group_size=371, **BUDGET)

@@ -11,7 +11,7 @@ import torch
 from scipy import stats
 
 import quietgrad as qg
-from quietgrad.accounting.events import Gaussian, Joint
+from quietgrad.accounting.events import GaussianEvent, JointEvent
 from quietgrad.collective import SingleProcess
 from quietgrad.gradients.stages import ClippedSum
 from quietgrad.methods.gip.noise import SelectedGaussian
@@ -173,8 +173,8 @@ def test_the_event_is_joint_and_calibration_meets_the_budget_with_it() -> None:
     mechanism = qg.methods.gip(1000, Batches(), epsilon=2.0, delta=1e-5, keep=0.1, index_share=0.5)
     calibrated = qg.calibrate(mechanism, Batches(), epsilon=2.0, delta=1e-5)
     event = calibrated.event(0)
-    assert isinstance(event, Joint)
-    assert event.gaussian == Gaussian(noise_multiplier=calibrated.noise_multiplier)
+    assert isinstance(event, JointEvent)
+    assert event.gaussian == GaussianEvent(noise_multiplier=calibrated.noise_multiplier)
     assert [(s.group_size, s.kept, s.groups) for s in event.selections] == [(256, 26, 3), (232, 23, 1)]
     plain = qg.calibrate(qg.methods.dp_sgd(), Batches(), epsilon=2.0, delta=1e-5)
     # Half of ε spent on indices must show in σ: a selection that came for free would leave it as it is.

@@ -69,7 +69,7 @@ def test_a_random_projection_of_its_rank_that_is_redrawn() -> None:
 def test_it_costs_what_dp_sgd_costs() -> None:
     for mechanism in (qg.methods.pdp_sgd(public_losses, rank=5), qg.methods.rpdp_sgd(rank=5)):
         calibrated = mechanism.with_noise(3.0)
-        assert calibrated.event(0) == events.Gaussian(noise_multiplier=3.0)
+        assert calibrated.event(0) == events.GaussianEvent(noise_multiplier=3.0)
         assert calibrated.std(calibrated.releases[0], 0) == 3.0
 
 

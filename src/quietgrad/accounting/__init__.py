@@ -4,8 +4,8 @@ from quietgrad.accounting.calibrate import calibrate, plan, rate_within, smalles
 from quietgrad.accounting.evaluate import attack_advantage, delta, epsilon
 from quietgrad.accounting.events import (
     Event,
-    Gaussian,
-    Joint,
+    GaussianEvent,
+    JointEvent,
     MallowsSelection,
     Phase,
     coalesce,
@@ -21,8 +21,8 @@ from quietgrad.accounting.rdp import repeat_and_select
 
 __all__ = [
     "Event",
-    "Gaussian",
-    "Joint",
+    "GaussianEvent",
+    "JointEvent",
     "Ledger",
     "MallowsSelection",
     "Phase",

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gaussian:
+class GaussianEvent:
     """A Gaussian release with its effective multiplier, sigma_eff^-2 = sum_j (S_j / s_j)^2.
 
     Args:
@@ -61,17 +61,17 @@ class MallowsSelection:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Joint:
+class JointEvent:
     """A Gaussian and selections released from ONE batch; subsampled as a product, never one by one."""
 
-    gaussian: Gaussian
+    gaussian: GaussianEvent
     selections: tuple[MallowsSelection, ...]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "selections", tuple(self.selections))
 
 
-Event: TypeAlias = Gaussian | MallowsSelection | Joint
+Event: TypeAlias = GaussianEvent | MallowsSelection | JointEvent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,7 @@ class Phase:
 
 def effective_multiplier(multipliers: Iterable[float]) -> float:
     """The one Gaussian that several releases of the same batch amount to: (sum_j m_j^-2)^-1/2."""
-    values = [Gaussian(noise_multiplier=m).noise_multiplier for m in multipliers]
+    values = [GaussianEvent(noise_multiplier=m).noise_multiplier for m in multipliers]
     if not values:
         raise ValueError(
             "Expected at least one multiplier, got none. A step that releases nothing has no event."
@@ -117,7 +117,7 @@ def coalesce(phases: Iterable[Phase]) -> tuple[Phase, ...]:
 
 def event_to_dict(event: Event) -> dict[str, Any]:
     """A JSON-able description; floats survive JSON exactly."""
-    if isinstance(event, Gaussian):
+    if isinstance(event, GaussianEvent):
         return {"kind": "gaussian", "noise_multiplier": event.noise_multiplier}
     if isinstance(event, MallowsSelection):
         fields = {name: getattr(event, name) for name in ("theta", "group_size", "kept", "groups")}
@@ -134,7 +134,7 @@ def event_from_dict(data: Mapping[str, Any]) -> Event:
     fields = {key: value for key, value in data.items() if key != "kind"}
     try:
         if data["kind"] == "gaussian":
-            return Gaussian(**fields)
+            return GaussianEvent(**fields)
         if data["kind"] == "mallows":
             return MallowsSelection(**fields)
         if data["kind"] == "joint":
@@ -157,15 +157,15 @@ def phase_from_dict(data: Mapping[str, Any]) -> Phase:
         raise ValueError(f"Expected the description of a phase, got {data}.") from error
 
 
-def _joint_from_dict(fields: Mapping[str, Any]) -> Joint:
+def _joint_from_dict(fields: Mapping[str, Any]) -> JointEvent:
     gaussian = event_from_dict(fields["gaussian"])
     selections = tuple(event_from_dict(item) for item in fields["selections"])
-    if not isinstance(gaussian, Gaussian):
+    if not isinstance(gaussian, GaussianEvent):
         raise ValueError(f"Expected a gaussian inside a joint event, got {gaussian}.")
     chosen = tuple(item for item in selections if isinstance(item, MallowsSelection))
     if len(chosen) != len(selections):
         raise ValueError(f"Expected only selections beside the gaussian of a joint event, got {selections}.")
-    return Joint(gaussian=gaussian, selections=chosen)
+    return JointEvent(gaussian=gaussian, selections=chosen)
 
 
 def _whole(name: str, value: float, least: int) -> int:

@@ -11,8 +11,8 @@ from jaxtyping import Float64, Int64
 from numpy import ndarray
 from scipy import special
 
-from quietgrad.accounting.events import Event, Gaussian, Joint, MallowsSelection
-from quietgrad.accounting.losses import LossPmf, compose, rising_share, split
+from quietgrad.accounting.events import Event, GaussianEvent, JointEvent, MallowsSelection
+from quietgrad.accounting.privacy_loss import LossPmf, compose, rising_share, split
 
 # The Gaussian is cut where less than 1e-23 of its mass is left; the cut part counts as loss +inf.
 REACH = 10.0
@@ -146,13 +146,13 @@ def reach(event: Event, rate: float) -> float:
     return float(top - bottom)
 
 
-def parts_of(event: Event) -> tuple[Gaussian | None, tuple[MallowsSelection, ...]]:
+def parts_of(event: Event) -> tuple[GaussianEvent | None, tuple[MallowsSelection, ...]]:
     """The Gaussian and the selections with a price inside an event."""
-    if isinstance(event, Gaussian):
+    if isinstance(event, GaussianEvent):
         return event, ()
-    selections = event.selections if isinstance(event, Joint) else (event,)
+    selections = event.selections if isinstance(event, JointEvent) else (event,)
     priced = tuple(s for s in selections if s.theta > 0 and 0 < s.kept < s.group_size)
-    return (event.gaussian if isinstance(event, Joint) else None), priced
+    return (event.gaussian if isinstance(event, JointEvent) else None), priced
 
 
 def _selection_zcdp(selection: MallowsSelection) -> float:

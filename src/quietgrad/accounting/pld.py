@@ -10,8 +10,8 @@ from dp_accounting.pld.pld_pmf import DensePLDPmf
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 from quietgrad.accounting.events import Phase, coalesce
-from quietgrad.accounting.losses import LossPmf, best_tilt, compose, delta_at, epsilon_at
 from quietgrad.accounting.pairs import deviation, parts_of, reach, step_loss
+from quietgrad.accounting.privacy_loss import LossPmf, best_tilt, compose, delta_at, epsilon_at
 
 # A grid is fine enough once halving it moves epsilon by less than this share, or by less than LARGE_TOLERANCE
 # where one step's loss takes many points. The error left is about a third of the last move.

@@ -13,7 +13,7 @@ from jaxtyping import Float64
 from numpy import ndarray
 from scipy import special
 
-from quietgrad.accounting.events import Event, Gaussian, Phase, coalesce
+from quietgrad.accounting.events import Event, GaussianEvent, Phase, coalesce
 from quietgrad.accounting.pairs import group_loss, parts_of
 from quietgrad.accounting.pld import is_private
 
@@ -106,7 +106,7 @@ def _step_rdp(event: Event, rate: float, orders: Orders) -> Orders:
     return np.array([_subsampled_moment(int(order), rate, moments) / (order - 1) for order in orders])
 
 
-def _gaussian_rdp(gaussian: Gaussian, rate: float) -> Orders:
+def _gaussian_rdp(gaussian: GaussianEvent, rate: float) -> Orders:
     accountant = dp_rdp.RdpAccountant()
     event = dp_event.GaussianDpEvent(gaussian.noise_multiplier)
     accountant.compose(dp_event.PoissonSampledDpEvent(rate, event))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quietgrad.accounting.events import Gaussian, Joint, Phase, coalesce
+from quietgrad.accounting.events import GaussianEvent, JointEvent, Phase, coalesce
 from quietgrad.accounting.pairs import parts_of
 from quietgrad.accounting.pld import pld, pld_epsilon
 
@@ -34,7 +34,7 @@ def shown_epsilon(phases: Sequence[Phase], delta: float, times: float) -> float:
 
 def louder(phase: Phase, times: float) -> Phase:
     """The phase at `times` its μ; selections are left out, as forgetting them is a post-processing."""
-    gaussian = phase.event.gaussian if isinstance(phase.event, Joint) else parts_of(phase.event)[0]
+    gaussian = phase.event.gaussian if isinstance(phase.event, JointEvent) else parts_of(phase.event)[0]
     assert gaussian is not None, "every step of a mechanism has a Gaussian part"
-    event = Gaussian(noise_multiplier=gaussian.noise_multiplier / times)
+    event = GaussianEvent(noise_multiplier=gaussian.noise_multiplier / times)
     return Phase(event=event, rate=phase.rate, count=phase.count)

@@ -42,27 +42,27 @@ class AllReduce(Reducer):
         self.bytes_reduced = 0
         """Bytes of all releases that this rank has put into the group so far."""
 
-    def sum(self, blocks: Blocks) -> Blocks:
+    def all_reduce(self, blocks: Blocks) -> Blocks:
         flat = self._counted(blocks)
-        with _answering():
+        with _explain_silence():
             dist.all_reduce(flat, group=self._group)
         return unflatten(self._all_contributed(flat), blocks)
 
-    def at_one_place(self, blocks: Blocks, release: Callable[[Blocks], Blocks]) -> Blocks:
+    def reduce_to_rank0(self, blocks: Blocks, release: Callable[[Blocks], Blocks]) -> Blocks:
         flat = self._counted(blocks)
-        with _answering():
+        with _explain_silence():
             dist.reduce(flat, self._first, group=self._group)
         if self.rank == 0:
             flat[:-1] = flatten(release(unflatten(self._all_contributed(flat), blocks))).to(flat.device)
-        with _answering():
+        with _explain_silence():
             dist.broadcast(flat, self._first, group=self._group)
         self.bytes_reduced += flat.nbytes
         return unflatten(self._all_contributed(flat), blocks)
 
-    def from_first(self, make: Callable[[], T]) -> T:
+    def broadcast(self, make: Callable[[], T]) -> T:
         made, error = _attempt(make) if self.rank == 0 else (None, None)
         message: list[Any] = [made, None if error is None else f"{type(error).__name__}: {error}"]
-        with _answering():
+        with _explain_silence():
             dist.broadcast_object_list(message, self._first, group=self._group)
         if error is not None:
             raise error
@@ -76,13 +76,13 @@ class AllReduce(Reducer):
         mine = facts()
         own = row(mine).to(self._device)
         rows = [torch.empty_like(own) for _ in range(self.world)]
-        with _answering():
+        with _explain_silence():
             dist.all_gather(rows, own, group=self._group)
         check(torch.stack(rows).cpu(), lambda: self._gather(mine))
 
     def _gather(self, mine: Facts) -> list[Facts]:
         everybody: list[Any] = [None] * self.world
-        with _answering():
+        with _explain_silence():
             dist.all_gather_object(everybody, mine, group=self._group)
         return everybody
 
@@ -110,7 +110,7 @@ def _attempt(make: Callable[[], T]) -> tuple[T | None, Exception | None]:
 
 
 @contextlib.contextmanager
-def _answering() -> Iterator[None]:
+def _explain_silence() -> Iterator[None]:
     """Says what a broken process group means for the run."""
     try:
         yield

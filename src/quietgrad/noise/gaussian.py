@@ -42,7 +42,7 @@ class Gaussian(Noise):
         return noise_multiplier * factor
 
     def event(self, noise_multiplier: float, step: int) -> events.Event:
-        return events.Gaussian(noise_multiplier=self.multiplier(noise_multiplier, step))
+        return events.GaussianEvent(noise_multiplier=self.multiplier(noise_multiplier, step))
 
     def release(
         self,
@@ -56,7 +56,7 @@ class Gaussian(Noise):
     ) -> Released:
         if isinstance(source, HardenedSource) and std > 0.0:
             return self._hardened(total, std, divisor, source, reducer)
-        noisy = reducer.sum(add_normals(total.blocks, std / math.sqrt(reducer.world), source))
+        noisy = reducer.all_reduce(add_normals(total.blocks, std / math.sqrt(reducer.world), source))
         torch._foreach_div_(list(noisy.values()), divisor)
         return Released(blocks=noisy, std=std / divisor, sensitivity=total.sensitivity / divisor)
 
@@ -65,7 +65,7 @@ class Gaussian(Noise):
     ) -> Released:
         count = sum(block.numel() for block in total.blocks.values())
         wide = source.widening(count, std / total.sensitivity)
-        noisy = reducer.at_one_place(total.blocks, lambda blocks: source.on_grid(blocks, wide * std))
+        noisy = reducer.reduce_to_rank0(total.blocks, lambda blocks: source.on_grid(blocks, wide * std))
         torch._foreach_div_(list(noisy.values()), divisor)
         return Released(
             blocks=noisy, std=wide * std / divisor, sensitivity=wide * total.sensitivity / divisor

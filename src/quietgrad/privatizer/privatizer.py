@@ -21,7 +21,7 @@ from quietgrad.accounting.evaluate import epsilon
 from quietgrad.accounting.ledger import Ledger
 from quietgrad.capture.losses import check_losses
 from quietgrad.capture.recorder import Recorder
-from quietgrad.collective import Facts, Reducer, alone
+from quietgrad.collective import Facts, Reducer, default_reducer
 from quietgrad.gradients.blocks import Blocks
 from quietgrad.gradients.stages import ClippedSum, PerSampleGrads, Released
 from quietgrad.gradients.views import average_views
@@ -73,7 +73,7 @@ class Privatizer:
         self._sampler = batches.sampler if isinstance(batches, PoissonBatches) else batches
         self._batches = batches if isinstance(batches, PoissonBatches) else None
         self.plan = plan(mechanism, self._sampler.rate, self._sampler.steps)
-        self._reducer = alone() if reducer is None else reducer
+        self._reducer = default_reducer() if reducer is None else reducer
         self._recorder = Recorder(
             model,
             memory_budget=memory_budget,
@@ -85,10 +85,10 @@ class Privatizer:
         self._watch = Watch(enabled=research)
         self._reducer.agree(lambda: self._run_facts(model))
         self._sampler.divide(self._reducer)
-        self._ledger = self._reducer.from_first(lambda: _ledger(ledger, self.plan, mechanism, self._sampler))
+        self._ledger = self._reducer.broadcast(lambda: _ledger(ledger, self.plan, mechanism, self._sampler))
         self._refresher = Refresher()
         self._post_states: list[State] = []
-        self._seed = self._reducer.from_first(lambda: secrets.randbits(48))
+        self._seed = self._reducer.broadcast(lambda: secrets.randbits(48))
         self.step = 0
         self._rows = RowCount(self._sampler, self._batches)
         self._public: Public | None = None

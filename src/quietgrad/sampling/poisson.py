@@ -74,7 +74,7 @@ class PoissonSampler(Sampler[list[int]]):
                 f"{self._next} batches were drawn in a world of {self._world} before {reducer.world} ranks began to "
                 "share the draws: a record could be in two parts. Make the Privatizer before iterating over batches."
             )
-        self._rng = reducer.from_first(lambda: self._rng)
+        self._rng = reducer.broadcast(lambda: self._rng)
         self._rank, self._world = reducer.rank, reducer.world
 
     def skip_to(self, step: int) -> None:

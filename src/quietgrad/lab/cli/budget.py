@@ -14,7 +14,7 @@ from rich.console import Console
 from quietgrad.accounting.calibrate import cost_of, rate_within, smallest_noise, steps_within
 from quietgrad.accounting.evaluate import Accountant, attack_advantage
 from quietgrad.accounting.evaluate import epsilon as epsilon_of
-from quietgrad.accounting.events import Gaussian, Phase
+from quietgrad.accounting.events import GaussianEvent, Phase
 from quietgrad.lab.cli.budget_view import Budget, draw, jsonable, show
 
 # The releases a method makes of one batch; everything else about it is free of privacy cost.
@@ -44,8 +44,8 @@ class Flat:
 
     noise_multiplier: float
 
-    def event(self, step: int) -> Gaussian:
-        return Gaussian(noise_multiplier=self.noise_multiplier)
+    def event(self, step: int) -> GaussianEvent:
+        return GaussianEvent(noise_multiplier=self.noise_multiplier)
 
 
 class Goal(TypedDict):
@@ -253,7 +253,7 @@ def _notes(question: Question, noise: float) -> list[str]:
 
 
 def _phases(noise: float, rate: float, steps: int) -> tuple[Phase, ...]:
-    return (Phase(event=Gaussian(noise_multiplier=noise), rate=rate, count=steps),)
+    return (Phase(event=GaussianEvent(noise_multiplier=noise), rate=rate, count=steps),)
 
 
 def _share(split: str) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from quietgrad.accounting.events import Event, Gaussian, Joint
+from quietgrad.accounting.events import Event, GaussianEvent, JointEvent
 from quietgrad.lab.compare.leaderboard import budget
 from quietgrad.lab.report.facts import RunFacts
 
@@ -60,9 +60,9 @@ def setting(run: RunFacts) -> dict[str, str]:
 
 
 def _event(event: Event) -> str:
-    if isinstance(event, Gaussian):
+    if isinstance(event, GaussianEvent):
         return f"Gaussian noise with multiplier {event.noise_multiplier:.4g}"
-    if isinstance(event, Joint):
+    if isinstance(event, JointEvent):
         chosen = sum(selection.groups for selection in event.selections)
         return f"{_event(event.gaussian)} and {chosen} noisy selections"
     return "noisy selections"

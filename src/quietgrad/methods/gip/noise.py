@@ -39,9 +39,9 @@ class SelectedGaussian(Noise):
         return noise_multiplier
 
     def event(self, noise_multiplier: float, step: int) -> events.Event:
-        gaussian = events.Gaussian(noise_multiplier=noise_multiplier)
+        gaussian = events.GaussianEvent(noise_multiplier=noise_multiplier)
         selections = self.grouping.selections(self.theta, value_at(self.keep, step))
-        return events.Joint(gaussian=gaussian, selections=selections)
+        return events.JointEvent(gaussian=gaussian, selections=selections)
 
     def release(
         self,
@@ -59,7 +59,7 @@ class SelectedGaussian(Noise):
                 "source with gip, or a method without selection (random_k, top_groups)."
             )
         # The choice looks at the whole sum, so one rank makes it, together with all of the noise.
-        selected = reducer.at_one_place(
+        selected = reducer.reduce_to_rank0(
             total.blocks, lambda blocks: self._selected(blocks, std, source, step)
         )
         return Released(
