@@ -1,42 +1,179 @@
-"""The core stands on its own: it never imports the lab, nor anything outside its stated dependencies."""
+"""Every module has a room, every room a place in one order, and imports only ever point to earlier rooms."""
 
 from __future__ import annotations
 
-import ast
 import sys
-from pathlib import Path
+from collections import defaultdict
 
-import quietgrad
+import pytest
+from scripts.imports import PACKAGE, Graph, import_graph, modules, room, room_imports
 
-ROOT = Path(quietgrad.__file__).parent
-ALLOWED = {"torch", "numpy", "scipy", "dp_accounting", "jaxtyping", "quietgrad"} | set(
-    sys.stdlib_module_names
+ORDER = (
+    "rules",  # loose: the arithmetic of privacy that users ask for
+    "schedules",  # loose: a number for each step
+    "accounting",
+    "kernels",
+    "gradients",
+    "collective",  # loose: what several processes say to each other
+    "noise",
+    "sampling",
+    "capture",
+    "representations",
+    "mechanism",
+    "methods",
+    "privatizer",
+    "distributed",
+    "audit",
+    "features",
+    PACKAGE,  # the public names
+    "sklearn",
+    "integrations",
+    "__main__",
+    "lab",
 )
+LAB_ORDER = (
+    "errors",
+    "files",
+    "data",
+    "models",
+    "run",
+    "compare",
+    "diagnostics",
+    "report",
+    "cli",
+)
+OUTSIDE_THE_CORE = {"distributed", "audit", "features", "sklearn", "integrations", "__main__", "lab"}
+"""The core imports none of these, whatever their place in the order; only the public names may."""
+
+CORE_DEPENDENCIES = {"torch", "numpy", "scipy", "dp_accounting", "jaxtyping", "cryptography"}
+
+SAME_NAME_SAME_MEANING = {
+    "base": "what every part of the room is",
+    "registry": "which implementation goes with which key",
+    "errors": "what the user is told; the lab's and those of reading data",
+    "files": "reading and writing; a run's and a data set's",
+    "train": "the run, and its command",
+    "compare": "the comparison, and its command",
+    "report": "what is shown to people: of an audit, of a capture, and the command",
+    "top_groups": "the mask, and the method made of it",
+    "low_rank": "the representation, and its figures",
+    "subspace": "the representation, and its figures",
+    "comparison": "the comparison, and its page",
+}
+"""Modules may share a name only for one meaning."""
+
+TO_BE_RENAMED = {"budget", "facts", "losses", "residual"}
+"""Names that still have two meanings."""
 
 
-def imports(file: Path) -> set[str]:
-    found = set()
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{file} uses a relative import"
-            found |= {node.module or ""} | {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
+def against(order: tuple[str, ...], graph: Graph, *, of: str = PACKAGE) -> list[str]:
+    """Imports from a room into a later one, and rooms without a place."""
+    place = {name: index for index, name in enumerate(order)}
+    wrong = []
+    for (here, there), pairs in sorted(room_imports(graph, of=of).items()):
+        nameless = {here, there} - place.keys() - {of}
+        wrong += [f"the room {name} has no place in the order" for name in sorted(nameless)]
+        if place.get(here, len(order)) <= place.get(there, -1):
+            wrong += [f"{importer} imports {target}" for importer, target in sorted(pairs)]
+    return wrong
 
 
-def core_files() -> list[Path]:
-    return [file for file in ROOT.rglob("*.py") if "lab" not in file.relative_to(ROOT).parts]
+def circles(graph: Graph) -> list[set[str]]:
+    """Groups of modules each of which reaches all others of the group by imports."""
+    reach = {name: _reachable(graph, name) for name in graph}
+    groups = {frozenset(b for b in reach[a] if a in reach.get(b, ())) for a in graph if a in reach[a]}
+    return [set(group) for group in groups]
 
 
-def test_the_core_never_imports_the_lab() -> None:
-    files = core_files()
-    assert len(files) > 20
-    for file in files:
-        assert not any(name.startswith("quietgrad.lab") for name in imports(file)), file
+def _reachable(graph: Graph, start: str) -> set[str]:
+    seen: set[str] = set()
+    ahead = [start]
+    while ahead:
+        for name in graph.get(ahead.pop(), set()) - seen:
+            seen.add(name)
+            ahead.append(name)
+    return seen
 
 
-def test_the_core_imports_only_its_dependencies() -> None:
-    for file in core_files():
-        foreign = {name.split(".")[0] for name in imports(file)} - ALLOWED
-        assert not foreign, f"{file} imports {foreign}"
+def rooms_of(graph: Graph) -> Graph:
+    joined: Graph = defaultdict(set)
+    for here, there in room_imports(graph):
+        joined[here].add(there)
+    return joined
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    return import_graph()
+
+
+def test_imports_point_to_earlier_rooms(graph: Graph) -> None:
+    assert len(room_imports(graph)) > 30
+    assert against(ORDER, graph) == []
+
+
+def test_imports_inside_the_lab_point_to_earlier_rooms(graph: Graph) -> None:
+    assert len(room_imports(graph, of="quietgrad.lab")) > 10
+    assert against(LAB_ORDER, graph, of="quietgrad.lab") == []
+
+
+def test_no_rooms_import_each_other_in_circles(graph: Graph) -> None:
+    assert circles(rooms_of(graph)) == []
+
+
+def test_at_most_three_modules_are_loose_at_the_top() -> None:
+    loose = [file.stem for file in modules()[PACKAGE].parent.glob("*.py") if not file.stem.startswith("__")]
+    assert len(loose) <= 3, loose
+
+
+def test_the_core_imports_nothing_built_upon_it(graph: Graph) -> None:
+    wrong = [
+        pair
+        for (here, there), pairs in room_imports(graph).items()
+        if there in OUTSIDE_THE_CORE and here not in OUTSIDE_THE_CORE | {PACKAGE}
+        for pair in pairs
+    ]
+    assert wrong == []
+    assert "lab" not in rooms_of(graph)[PACKAGE]
+
+
+def test_the_core_imports_only_its_dependencies(graph: Graph) -> None:
+    allowed = CORE_DEPENDENCIES | set(sys.stdlib_module_names) | {PACKAGE}
+    extras = {"lab", "integrations", "sklearn", "features"}
+    core = {name: targets for name, targets in graph.items() if room(name) not in extras}
+    assert len(core) > 100
+    foreign = {name: {target.split(".")[0] for target in targets} - allowed for name, targets in core.items()}
+    assert {name: found for name, found in foreign.items() if found} == {}
+
+
+def test_a_module_name_has_one_meaning() -> None:
+    homes = defaultdict(list)
+    for name, file in modules().items():
+        if file.stem != "__init__":
+            homes[file.stem].append(name)
+    shared = {stem for stem, names in homes.items() if len(names) > 1}
+    assert shared - set(SAME_NAME_SAME_MEANING) - TO_BE_RENAMED == set()
+
+
+@pytest.mark.parametrize(
+    ("importer", "target"),
+    [
+        ("quietgrad.gradients.dense", "quietgrad.capture.call"),
+        ("quietgrad.accounting.pld", "quietgrad.mechanism.mechanism"),
+        ("quietgrad.representations.mask", "quietgrad.methods"),
+        ("quietgrad.privatizer.privatizer", "quietgrad.distributed.all_reduce"),
+        ("quietgrad.methods.gep", "quietgrad"),
+        ("quietgrad.audit.bounds", "quietgrad.lab.files"),
+        ("quietgrad.methods.gep", "quietgrad.nowhere.new"),
+    ],
+)
+def test_a_wrong_import_is_seen(graph: Graph, importer: str, target: str) -> None:
+    worse = {**graph, importer: graph.get(importer, set()) | {target}}
+    assert any(importer in line or "no place" in line for line in against(ORDER, worse))
+
+
+def test_a_wrong_import_inside_the_lab_is_seen(graph: Graph) -> None:
+    worse = {**graph, "quietgrad.lab.run.train": {"quietgrad.lab.cli.app"}}
+    assert against(LAB_ORDER, worse, of="quietgrad.lab") == [
+        "quietgrad.lab.run.train imports quietgrad.lab.cli.app"
+    ]
