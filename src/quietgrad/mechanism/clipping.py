@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from quietgrad.gradients.base import BlockGrads
 from quietgrad.gradients.blocks import Space
 from quietgrad.gradients.stages import BlockwiseGrads, ClippedSum, PerSampleGrads
 from quietgrad.schedules import Schedule, value_at
@@ -31,8 +32,12 @@ class Clip(ABC):
         """The largest change of the sum when one sample is removed."""
 
     @abstractmethod
+    def weights(self, grads: PerSampleGrads, step: int) -> dict[str, Float64[Tensor, " n"]]:
+        """Of each block, the factor that clips each row; a row of factor 0 is dropped."""
+
+    @abstractmethod
     def __call__(self, grads: PerSampleGrads, step: int) -> ClippedSum:
-        """Clip each row and add them up."""
+        """Clip each row and add them up: Σ_i weights_i · g_i."""
 
     def validate(self, space: Space) -> None:
         """Refuse a space that this clip cannot serve, before training."""
@@ -50,10 +55,15 @@ class FlatClip(Clip):
     def sensitivity(self, step: int) -> float:
         return _positive("bound", value_at(self.bound, step))
 
+    def weights(self, grads: PerSampleGrads, step: int) -> dict[str, Float64[Tensor, " n"]]:
+        return dict.fromkeys(grads.space, self._row_weights(grads, step))
+
     def __call__(self, grads: PerSampleGrads, step: int) -> ClippedSum:
-        bound = self.sensitivity(step)
-        weights = clip_weights(grads.squared_norms(), bound)
-        return ClippedSum(blocks=grads.weighted_sum(weights), sensitivity=bound)
+        blocks = grads.weighted_sum(self._row_weights(grads, step))
+        return ClippedSum(blocks=blocks, sensitivity=self.sensitivity(step))
+
+    def _row_weights(self, grads: PerSampleGrads, step: int) -> Float64[Tensor, " n"]:
+        return clip_weights(grads.squared_norms(), self.sensitivity(step))
 
 
 @dataclass(frozen=True)
@@ -70,11 +80,17 @@ class AutomaticClip(Clip):
     def sensitivity(self, step: int) -> float:
         return _positive("bound", value_at(self.bound, step))
 
+    def weights(self, grads: PerSampleGrads, step: int) -> dict[str, Float64[Tensor, " n"]]:
+        return dict.fromkeys(grads.space, self._row_weights(grads, step))
+
     def __call__(self, grads: PerSampleGrads, step: int) -> ClippedSum:
-        bound = self.sensitivity(step)
+        blocks = grads.weighted_sum(self._row_weights(grads, step))
+        return ClippedSum(blocks=blocks, sensitivity=self.sensitivity(step))
+
+    def _row_weights(self, grads: PerSampleGrads, step: int) -> Float64[Tensor, " n"]:
         norms = grads.squared_norms().sqrt()
-        weights = torch.where(norms.isfinite(), (1 - MARGIN) * bound / (norms + self.gamma), 0.0)
-        return ClippedSum(blocks=grads.weighted_sum(weights), sensitivity=bound)
+        bound = (1 - MARGIN) * self.sensitivity(step)
+        return torch.where(norms.isfinite(), bound / (norms + self.gamma), 0.0)
 
 
 @dataclass(frozen=True)
@@ -100,13 +116,9 @@ class PerGroupClip(Clip):
         for name in space:
             self._group(name)
 
-    def __call__(self, grads: PerSampleGrads, step: int) -> ClippedSum:
-        if not isinstance(grads, BlockwiseGrads):
-            raise ValueError(
-                "PerGroupClip needs independent blocks; this representation mixes them. Use FlatClip."
-            )
+    def weights(self, grads: PerSampleGrads, step: int) -> dict[str, Float64[Tensor, " n"]]:
         squared: dict[str, Float64[Tensor, " n"]] = {}
-        for name, block in grads.blocks.items():
+        for name, block in _independent_blocks(grads).items():
             group = self._group(name)
             squared[group] = squared.get(group, 0.0) + block.squared_norms()
         # A sample with a non-finite gradient anywhere is dropped everywhere, as under a flat clip.
@@ -115,8 +127,12 @@ class PerGroupClip(Clip):
             group: torch.where(finite, clip_weights(norms, self.bounds[group]), 0.0)
             for group, norms in squared.items()
         }
+        return {name: weights[self._group(name)] for name in grads.space}
+
+    def __call__(self, grads: PerSampleGrads, step: int) -> ClippedSum:
+        weights = self.weights(grads, step)
         blocks = {
-            name: block.weighted_sum(weights[self._group(name)]) for name, block in grads.blocks.items()
+            name: block.weighted_sum(weights[name]) for name, block in _independent_blocks(grads).items()
         }
         return ClippedSum(blocks=blocks, sensitivity=self.sensitivity(step))
 
@@ -127,6 +143,14 @@ class PerGroupClip(Clip):
                 f"No group of `bounds` holds the parameter {name!r}. Add a prefix for it, or '' for all the rest."
             )
         return max(matching, key=len)
+
+
+def _independent_blocks(grads: PerSampleGrads) -> dict[str, BlockGrads]:
+    if not isinstance(grads, BlockwiseGrads):
+        raise ValueError(
+            "PerGroupClip needs independent blocks; this representation mixes them. Use FlatClip."
+        )
+    return grads.blocks
 
 
 def clip_weights(squared_norms: Float64[Tensor, " n"], bound: float) -> Float64[Tensor, " n"]:
