@@ -6,7 +6,6 @@ Those that the run-time check of law 0 would stop switch it off, so that the aud
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,6 +13,7 @@ from torch import Tensor
 from quietgrad.gradients.stages import ClippedSum, PerSampleGrads, Released
 from quietgrad.mechanism.clipping import FlatClip
 from quietgrad.mechanism.mechanism import Mechanism, Release
+from quietgrad.noise.base import NoiseDraw
 from quietgrad.noise.gaussian import Gaussian
 from quietgrad.noise.sources import NoiseSource, SeededSource
 from quietgrad.privatizer.privatizer import Privatizer
@@ -23,9 +23,9 @@ from quietgrad.privatizer.privatizer import Privatizer
 class HalfNoise(Gaussian):
     """Draws half the noise that it states."""
 
-    def release(self, total: ClippedSum, *, std: float, divisor: float, **rest: Any) -> Released:
-        released = super().release(total, std=std / 2, divisor=divisor, **rest)
-        return replace(released, std=std / divisor)
+    def release(self, total: ClippedSum, draw: NoiseDraw) -> Released:
+        released = super().release(total, replace(draw, std=draw.std / 2))
+        return replace(released, std=draw.std / draw.divisor)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +34,9 @@ class SilentBlock(Gaussian):
 
     block: str
 
-    def release(self, total: ClippedSum, *, std: float, divisor: float, **rest: Any) -> Released:
-        released = super().release(total, std=std, divisor=divisor, **rest)
-        bare = {name: value / divisor for name, value in total.blocks.items() if name == self.block}
+    def release(self, total: ClippedSum, draw: NoiseDraw) -> Released:
+        released = super().release(total, draw)
+        bare = {name: value / draw.divisor for name, value in total.blocks.items() if name == self.block}
         return replace(released, blocks=released.blocks | bare)
 
 
@@ -72,14 +72,14 @@ class BatchSizeDivisor(Privatizer):
 
     def _add_noise(self, index: int) -> Released:
         release = self.mechanism.releases[index]
-        return self.mechanism.noise.release(
-            self._sums[index],
+        draw = NoiseDraw(
             std=self.mechanism.std(release, self.step),
             divisor=max(self._rows._seen, 1),
             source=self._source,
             reducer=self._reducer,
             step=self.step,
         )
+        return self.mechanism.noise.release(self._sums[index], draw)
 
 
 class SkipsEmptyBatches(Privatizer):

@@ -58,13 +58,16 @@ def test_a_refresh_has_no_way_to_the_batch(case: MethodCase) -> None:
 
 WRONG = """
 from quietgrad.mechanism.clipping import FlatClip
-from quietgrad.noise.gaussian import Gaussian, SeededSource
+from quietgrad.noise.base import NoiseDraw
+from quietgrad.noise.gaussian import Gaussian
+from quietgrad.noise.sources import SeededSource
 from quietgrad.collective import SingleProcess
 from quietgrad.representations.base import Codec
 from quietgrad.gradients.stages import ClippedSum, PerSampleGrads, Released
 
 def noise_before_clip(grads: PerSampleGrads) -> Released:
-    return Gaussian().release(grads, std=1.0, divisor=1.0, source=SeededSource(0), reducer=SingleProcess(), step=0)
+    draw = NoiseDraw(std=1.0, divisor=1.0, source=SeededSource(0), reducer=SingleProcess(), step=0)
+    return Gaussian().release(grads, draw)
 
 def decode_without_noise(codec: Codec, total: ClippedSum) -> object:
     return codec.decode(total)

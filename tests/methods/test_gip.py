@@ -17,6 +17,7 @@ from quietgrad.gradients.blocks import Blocks
 from quietgrad.gradients.stages import ClippedSum
 from quietgrad.methods.gip.noise import SelectedGaussian
 from quietgrad.methods.gip.selection import swap_probabilities
+from quietgrad.noise.base import NoiseDraw
 from quietgrad.noise.sources import HardenedSource, SeededSource
 from quietgrad.schedules import Exponential, Linear, Piecewise
 from tests.cases.world import privatizer, run
@@ -118,8 +119,8 @@ def test_several_ranks_choose_and_draw_once_from_the_sum_over_all() -> None:
 
     mechanism = qg.methods.gip(371, PLAN, index_share=0.0, keep=0.2, group_size=371, **BUDGET)
     total = ClippedSum(blocks={"w": torch.arange(371.0)}, sensitivity=1.0)
-    options = {"std": 1e-9, "divisor": 1.0, "source": SeededSource(0), "reducer": Summing(), "step": 0}
-    released = mechanism.noise.release(total, **options).blocks["w"]  # type: ignore[arg-type]
+    draw = NoiseDraw(std=1e-9, divisor=1.0, source=SeededSource(0), reducer=Summing(), step=0)
+    released = mechanism.noise.release(total, draw).blocks["w"]
     chosen = released != 0
     assert int(chosen.sum()) == 74
     assert torch.allclose(released[chosen], 2 * torch.arange(371.0)[chosen], atol=1e-4)

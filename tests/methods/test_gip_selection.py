@@ -13,9 +13,10 @@ from scipy import stats
 import quietgrad as qg
 from quietgrad.accounting.events import GaussianEvent, JointEvent
 from quietgrad.collective import SingleProcess
-from quietgrad.gradients.stages import ClippedSum
+from quietgrad.gradients.stages import ClippedSum, Released
 from quietgrad.methods.gip.noise import SelectedGaussian
 from quietgrad.methods.gip.selection import Grouping, swap_probabilities
+from quietgrad.noise.base import NoiseDraw
 from quietgrad.noise.sources import SeededSource
 
 DRAWS = 100_000
@@ -129,11 +130,11 @@ def test_what_is_left_over_is_a_group_of_its_true_size() -> None:
     assert chosen.nonzero().flatten().tolist() == [6, 7, 14, 15, 20]
 
 
-def released(keep: float, theta: float, std: float, source: SeededSource):  # type: ignore[no-untyped-def]
+def released(keep: float, theta: float, std: float, source: SeededSource) -> Released:
     noise = SelectedGaussian(grouping=Grouping(coordinates=2000, group_size=64), theta=theta, keep=keep)
     total = ClippedSum(blocks={"a": torch.zeros(30, 40), "b": torch.zeros(800)}, sensitivity=2.0)
-    options = {"std": std, "divisor": 10.0, "source": source, "reducer": SingleProcess(), "step": 0}
-    return noise.release(total, **options)  # type: ignore[arg-type]
+    draw = NoiseDraw(std=std, divisor=10.0, source=source, reducer=SingleProcess(), step=0)
+    return noise.release(total, draw)
 
 
 def test_what_is_not_selected_is_exactly_zero_and_the_rest_has_the_claimed_noise() -> None:
@@ -155,10 +156,8 @@ def test_noise_and_choice_do_not_share_random_numbers() -> None:
     total = ClippedSum(blocks={"a": torch.where(large, 1e-3, 0.0)}, sensitivity=1.0)
     members, others = [], []
     for seed in range(20):
-        source = SeededSource(seed)
-        part = noise.release(
-            total, std=1.0, divisor=1.0, source=source, reducer=SingleProcess(), step=0
-        ).blocks["a"]
+        draw = NoiseDraw(std=1.0, divisor=1.0, source=SeededSource(seed), reducer=SingleProcess(), step=0)
+        part = noise.release(total, draw).blocks["a"]
         members.append(part[(part != 0) & large])
         others.append(part[(part != 0) & ~large])
     for group in (torch.cat(members).double(), torch.cat(others).double()):

@@ -13,6 +13,7 @@ from quietgrad.collective import SingleProcess
 from quietgrad.gradients.stages import ClippedSum
 from quietgrad.noise import discrete_gaussian as dg
 from quietgrad.noise import gaussian as noise
+from quietgrad.noise.base import NoiseDraw
 from quietgrad.noise.gaussian import Gaussian, add_normals
 from quietgrad.noise.normals import PAIRS, BoxMuller
 from quietgrad.noise.sources import PART, EntropySource, HardenedSource, SeededSource, as_source
@@ -170,10 +171,8 @@ def test_doubtful_coins_are_the_ones_that_are_settled(monkeypatch: pytest.Monkey
 
 def release(std: float = 2.0, sensitivity: float = 1.0) -> tuple[ClippedSum, object]:
     total = ClippedSum(blocks={"w": torch.linspace(-3, 3, 20_000)}, sensitivity=sensitivity)
-    released = Gaussian().release(
-        total, std=std, divisor=4.0, source=HardenedSource(), reducer=SingleProcess(), step=0
-    )
-    return total, released
+    draw = NoiseDraw(std=std, divisor=4.0, source=HardenedSource(), reducer=SingleProcess(), step=0)
+    return total, Gaussian().release(total, draw)
 
 
 def test_the_hardened_release_pays_for_its_grid() -> None:

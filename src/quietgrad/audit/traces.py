@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from quietgrad.accounting.events import Event, Phase
-from quietgrad.collective import Reducer
 from quietgrad.gradients.stages import ClippedSum, Released
 from quietgrad.mechanism.mechanism import Mechanism
-from quietgrad.noise.base import Noise
+from quietgrad.noise.base import Noise, NoiseDraw
 from quietgrad.noise.sources import NoiseSource, SeededSource
 from quietgrad.privatizer.privatizer import Privatizer
 from quietgrad.sampling.batches import PoissonBatches
@@ -99,18 +98,7 @@ class TracedNoise(Noise):
     def event(self, noise_multiplier: float, step: int) -> Event:
         return self.noise.event(noise_multiplier, step)
 
-    def release(
-        self,
-        total: ClippedSum,
-        *,
-        std: float,
-        divisor: float,
-        source: NoiseSource,
-        reducer: Reducer,
-        step: int,
-    ) -> Released:
-        released = self.noise.release(
-            total, std=std, divisor=divisor, source=source, reducer=reducer, step=step
-        )
-        self.note(TracedRelease(step, total, std, divisor, released))
+    def release(self, total: ClippedSum, draw: NoiseDraw) -> Released:
+        released = self.noise.release(total, draw)
+        self.note(TracedRelease(draw.step, total, draw.std, draw.divisor, released))
         return released

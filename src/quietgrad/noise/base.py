@@ -3,11 +3,31 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 from quietgrad.accounting import events
 from quietgrad.collective import Reducer
 from quietgrad.gradients.stages import ClippedSum, Released
 from quietgrad.noise.sources import NoiseSource
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseDraw:
+    """One draw of noise onto a sum: how wide, from where, with which other ranks.
+
+    Args:
+        std: on each coordinate of the sum over all ranks.
+        divisor: qN, the expected size of a batch; public, unlike its real size.
+        source: where the normals come from.
+        reducer: adds this rank's part to the others'.
+        step: of the run, for noise that changes over steps.
+    """
+
+    std: float
+    divisor: float
+    source: NoiseSource
+    reducer: Reducer
+    step: int
 
 
 class Noise(ABC):
@@ -22,14 +42,5 @@ class Noise(ABC):
         """What all releases of a step cost together."""
 
     @abstractmethod
-    def release(
-        self,
-        total: ClippedSum,
-        *,
-        std: float,
-        divisor: float,
-        source: NoiseSource,
-        reducer: Reducer,
-        step: int,
-    ) -> Released:
+    def release(self, total: ClippedSum, draw: NoiseDraw) -> Released:
         """(total + std·z)/divisor, summed over ranks."""

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from quietgrad.accounting import events
-from quietgrad.collective import Reducer
 from quietgrad.gradients.blocks import Blocks
 from quietgrad.gradients.packing import packed
 from quietgrad.gradients.stages import ClippedSum, Released
-from quietgrad.noise.base import Noise
+from quietgrad.noise.base import Noise, NoiseDraw
 from quietgrad.noise.sources import PART, HardenedSource, NoiseSource
 from quietgrad.schedules import Schedule, value_at
 
@@ -44,31 +43,27 @@ class Gaussian(Noise):
     def event(self, noise_multiplier: float, step: int) -> events.Event:
         return events.GaussianEvent(noise_multiplier=self.multiplier(noise_multiplier, step))
 
-    def release(
-        self,
-        total: ClippedSum,
-        *,
-        std: float,
-        divisor: float,
-        source: NoiseSource,
-        reducer: Reducer,
-        step: int,
-    ) -> Released:
-        if isinstance(source, HardenedSource) and std > 0.0:
-            return self._hardened(total, std, divisor, source, reducer)
-        noisy = reducer.all_reduce(add_normals(total.blocks, std / math.sqrt(reducer.world), source))
-        torch._foreach_div_(list(noisy.values()), divisor)
-        return Released(blocks=noisy, std=std / divisor, sensitivity=total.sensitivity / divisor)
-
-    def _hardened(
-        self, total: ClippedSum, std: float, divisor: float, source: HardenedSource, reducer: Reducer
-    ) -> Released:
-        count = sum(block.numel() for block in total.blocks.values())
-        wide = source.widening(count, std / total.sensitivity)
-        noisy = reducer.reduce_to_rank0(total.blocks, lambda blocks: source.on_grid(blocks, wide * std))
-        torch._foreach_div_(list(noisy.values()), divisor)
+    def release(self, total: ClippedSum, draw: NoiseDraw) -> Released:
+        if isinstance(draw.source, HardenedSource) and draw.std > 0.0:
+            return self._hardened(total, draw, draw.source)
+        part = draw.std / math.sqrt(draw.reducer.world)
+        noisy = draw.reducer.all_reduce(add_normals(total.blocks, part, draw.source))
+        torch._foreach_div_(list(noisy.values()), draw.divisor)
         return Released(
-            blocks=noisy, std=wide * std / divisor, sensitivity=wide * total.sensitivity / divisor
+            blocks=noisy, std=draw.std / draw.divisor, sensitivity=total.sensitivity / draw.divisor
+        )
+
+    def _hardened(self, total: ClippedSum, draw: NoiseDraw, source: HardenedSource) -> Released:
+        count = sum(block.numel() for block in total.blocks.values())
+        wide = source.widening(count, draw.std / total.sensitivity)
+        noisy = draw.reducer.reduce_to_rank0(
+            total.blocks, lambda blocks: source.on_grid(blocks, wide * draw.std)
+        )
+        torch._foreach_div_(list(noisy.values()), draw.divisor)
+        return Released(
+            blocks=noisy,
+            std=wide * draw.std / draw.divisor,
+            sensitivity=wide * total.sensitivity / draw.divisor,
         )
 
 

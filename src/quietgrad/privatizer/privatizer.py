@@ -26,6 +26,7 @@ from quietgrad.gradients.blocks import Blocks
 from quietgrad.gradients.stages import ClippedSum, PerSampleGrads, Released
 from quietgrad.gradients.views import average_views
 from quietgrad.mechanism.mechanism import Mechanism
+from quietgrad.noise.base import NoiseDraw
 from quietgrad.noise.sources import NoiseSource, as_source
 from quietgrad.privatizer.explanation import Explanation, explain
 from quietgrad.privatizer.facts import run_facts, step_facts
@@ -171,14 +172,14 @@ class Privatizer:
         return self.mechanism.releases[index].clip(self._codec(index).encode(grads), self.step)
 
     def _add_noise(self, index: int) -> Released:
-        return self.mechanism.noise.release(
-            self._sums[index],
+        draw = NoiseDraw(
             std=self.mechanism.std(self.mechanism.releases[index], self.step),
             divisor=self._sampler.expected_batch,
             source=self._source,
             reducer=self._reducer,
             step=self.step,
         )
+        return self.mechanism.noise.release(self._sums[index], draw)
 
     def _check_conservation(self, released: list[Released]) -> None:
         """Law 0: Σ (S/s)² of what was released is what the ledger was told."""

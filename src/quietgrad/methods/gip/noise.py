@@ -8,12 +8,11 @@ import torch
 from torch import Tensor
 
 from quietgrad.accounting import events
-from quietgrad.collective import Reducer
 from quietgrad.gradients.blocks import Blocks
 from quietgrad.gradients.stages import ClippedSum, Released
 from quietgrad.methods.gip.selection import Grouping
-from quietgrad.noise.base import Noise
-from quietgrad.noise.sources import HardenedSource, NoiseSource
+from quietgrad.noise.base import Noise, NoiseDraw
+from quietgrad.noise.sources import HardenedSource
 from quietgrad.schedules import Schedule, value_at
 
 
@@ -43,39 +42,28 @@ class SelectedGaussian(Noise):
         selections = self.grouping.selections(self.theta, value_at(self.keep, step))
         return events.JointEvent(gaussian=gaussian, selections=selections)
 
-    def release(
-        self,
-        total: ClippedSum,
-        *,
-        std: float,
-        divisor: float,
-        source: NoiseSource,
-        reducer: Reducer,
-        step: int,
-    ) -> Released:
-        if isinstance(source, HardenedSource):
+    def release(self, total: ClippedSum, draw: NoiseDraw) -> Released:
+        if isinstance(draw.source, HardenedSource):
             raise ValueError(
                 "noise_source='hardened' is proved for Gaussian releases, not for a choice of indices. Use the default "
                 "source with gip, or a method without selection (random_k, top_groups)."
             )
         # The choice looks at the whole sum, so one rank makes it, together with all of the noise.
-        selected = reducer.reduce_to_rank0(
-            total.blocks, lambda blocks: self._selected(blocks, std, source, step)
-        )
+        selected = draw.reducer.reduce_to_rank0(total.blocks, lambda blocks: self._selected(blocks, draw))
         return Released(
-            blocks={name: block / divisor for name, block in selected.items()},
-            std=std / divisor,
-            sensitivity=total.sensitivity / divisor,
+            blocks={name: block / draw.divisor for name, block in selected.items()},
+            std=draw.std / draw.divisor,
+            sensitivity=total.sensitivity / draw.divisor,
         )
 
-    def _selected(self, blocks: Blocks, std: float, source: NoiseSource, step: int) -> Blocks:
+    def _selected(self, blocks: Blocks, draw: NoiseDraw) -> Blocks:
         values = torch.cat([block.flatten() for block in blocks.values()])
         # One draw for the choice and the noise; noise on every coordinate keeps the count independent of the choice.
-        draws = source.normals(self.grouping.draws + values.numel())
+        draws = draw.source.normals(self.grouping.draws + values.numel())
         choice, noise = draws[: self.grouping.draws], draws[self.grouping.draws :]
-        keep = value_at(self.keep, step)
+        keep = value_at(self.keep, draw.step)
         chosen = self.grouping.select(values.cpu(), theta=self.theta, keep=keep, normals=choice)
-        noisy = values + (std * noise).to(values.device, values.dtype)
+        noisy = values + (draw.std * noise).to(values.device, values.dtype)
         return _shaped(torch.where(chosen.to(values.device), noisy, 0.0), blocks)
 
 
