@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 import quietgrad as qg
+from quietgrad.gradients.blocks import flatten
 from quietgrad.mechanism.clipping import MARGIN
 from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.representations.low_rank.low_rank import LowRank
-from quietgrad.representations.masks.coordinates import flat
 from quietgrad.representations.masks.mask import RandomMask
 from quietgrad.schedules import Cooling, Schedule
 from tests.cases.world import losses_of, privatizer, public_losses, records, run, small_net
@@ -35,7 +35,7 @@ def sample_gradients() -> Tensor:
 def released_once(mechanism: Mechanism) -> Tensor:
     model = small_net(torch.float64)
     with privatizer(mechanism, [ROWS], model=model) as (private, batches, _):
-        return flat(run(private, batches, model)[0])
+        return flatten(run(private, batches, model)[0])
 
 
 def clipped(rows: Tensor, norms: Tensor, bound: float) -> Tensor:
@@ -93,7 +93,7 @@ def test_a_mask_depends_on_the_public_seed_and_not_on_the_data() -> None:
     def mask(rows: list[int], seed: int) -> Tensor:
         with privatizer(mechanism, [rows]) as (private, batches, model):
             private._seed = seed
-            return flat(run(private, batches, model)[0]) != 0
+            return flatten(run(private, batches, model)[0]) != 0
 
     assert torch.equal(mask([0, 1], 7), mask([5, 6, 7], 7))
     assert not torch.equal(mask([0, 1], 7), mask([0, 1], 8))
@@ -152,7 +152,7 @@ def test_pdp_sgd_inside_a_mask_projects_the_kept_coordinates_alone() -> None:
     mechanism = qg.methods.pdp_sgd(public_losses, rank=3, clip=1e6) @ RandomMask(0.6)
     model = small_net(torch.float64)
     with privatizer(mechanism.with_noise(0.0), [ROWS], model=model) as (private, batches, _):
-        got = flat(run(private, batches, model)[0])
+        got = flatten(run(private, batches, model)[0])
         frozen = got == 0
     assert int(frozen.sum()) >= round(0.6 * len(got))
     true = sample_gradients().sum(0) / DIVISOR * ~frozen
@@ -170,8 +170,8 @@ def test_momentum_keeps_moving_frozen_coordinates() -> None:
             for x, y in batch.split(8):
                 private.backward(losses_of(model, x, y))
             private.release()
-            before = flat({name: p.detach().clone() for name, p in model.named_parameters()})
+            before = flatten({name: p.detach().clone() for name, p in model.named_parameters()})
             optimizer.step()
-        now = flat({name: p.detach() for name, p in model.named_parameters()})
-        frozen = flat({name: p.grad for name, p in model.named_parameters() if p.grad is not None}) == 0
+        now = flatten({name: p.detach() for name, p in model.named_parameters()})
+        frozen = flatten({name: p.grad for name, p in model.named_parameters() if p.grad is not None}) == 0
     assert bool((now[frozen] != before[frozen]).any())

@@ -8,11 +8,12 @@ import pytest
 import torch
 
 import quietgrad as qg
+from quietgrad.gradients.blocks import flatten
 from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.stages import BlockwiseGrads
 from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.representations.masks.coordinate_groups import group
-from quietgrad.representations.masks.coordinates import flat, is_kept
+from quietgrad.representations.masks.coordinates import is_kept
 from quietgrad.representations.masks.group_norms import GROUP_NORMS, GroupNormsCodec
 from quietgrad.representations.masks.top_groups import (
     WHOLE_BLOCKS,
@@ -133,7 +134,7 @@ def test_a_strong_group_is_found_and_kept() -> None:
     """Without noise the second epoch keeps the channels whose gradients were largest in the first."""
     mechanism = qg.methods.top_groups(freeze=Cooling(0.8, epochs=2), explore=0.0, clip=1e6, memory=0.5)
     with privatizer(mechanism.with_noise(0.0), [[0, 1, 2, 3]] * 8) as (private, batches, model):
-        grads = [flat(grad) for grad in run(private, batches, model)]
+        grads = [flatten(grad) for grad in run(private, batches, model)]
         groups = group(private._view.space, "channel")
     energy = torch.zeros_like(grads[0])
     for grad in grads[:4]:
@@ -181,7 +182,7 @@ def test_paid_energies_take_their_share_and_move_nothing() -> None:
     assert mechanism.std(gradient, 0) == pytest.approx(2.0 * 1.00504, rel=1e-4)  # half a percent louder
     assert mechanism.std(norms, 0) == pytest.approx(20.0)
     with privatizer(mechanism, [[0, 1]]) as (private, batches, model):
-        got = flat(run(private, batches, model)[0])
+        got = flatten(run(private, batches, model)[0])
         state = private._refresher._states[0]
     assert len(got) == 371
     assert int((got != 0).sum()) <= round(0.5 * 371)

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 import quietgrad as qg
+from quietgrad.gradients.blocks import coordinates, flatten
 from quietgrad.gradients.stages import Released
 from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.representations.base import Representation
-from quietgrad.representations.masks.coordinates import by_block, coordinates, flat, is_kept
+from quietgrad.representations.masks.coordinates import by_block, is_kept
 from quietgrad.representations.masks.mask import MaskCodec, RandomMask
 from quietgrad.representations.masks.ranked_mask import RankedMask
 from quietgrad.schedules import Cooling, Piecewise, Schedule
@@ -56,7 +57,7 @@ def test_decoding_scatters_and_leaves_the_rest_exactly_zero() -> None:
         Released(blocks={"a": torch.tensor([5.0, 6.0]), "b": torch.tensor([7.0])}, std=1.0, sensitivity=1.0)
     )
     assert {name: block.shape for name, block in decoded.items()} == SPACE
-    assert flat(decoded).nonzero().flatten().tolist() == [1, 2, 12]
+    assert flatten(decoded).nonzero().flatten().tolist() == [1, 2, 12]
 
 
 def test_exactly_the_part_that_is_not_frozen_is_kept_each_epoch_anew() -> None:
@@ -90,12 +91,12 @@ def test_a_ranked_mask_keeps_what_moved_most() -> None:
     mechanism = qg.methods.ranked_freeze(freeze=Piecewise((0.0, 0.5), (1,)), clip=1e6).with_noise(0.0)
     with privatizer(mechanism, [[0, 1, 2]] * 8) as (private, batches, model):
         grads = run(private, batches, model, lr=0.1)
-    first = torch.stack([flat(grad) for grad in grads[:4]]).sum(0).abs()
-    kept = flat(grads[4]) != 0
+    first = torch.stack([flatten(grad) for grad in grads[:4]]).sum(0).abs()
+    kept = flatten(grads[4]) != 0
     frozen = ~kept
     assert int(kept.sum()) <= len(first) // 2 + 1
     assert float(first[frozen].max()) <= float(first[kept].min())
-    assert bool((torch.stack([flat(grad) for grad in grads[4:]])[:, frozen] == 0).all())
+    assert bool((torch.stack([flatten(grad) for grad in grads[4:]])[:, frozen] == 0).all())
 
 
 def test_public_noise_lets_frozen_coordinates_come_back() -> None:
@@ -175,9 +176,9 @@ def test_a_resumed_run_goes_on_with_the_same_mask() -> None:
         for x, _ in batch.split(8):
             private.backward(model(x).sum(1))
         private.release()
-        before = flat({n: p.grad != 0 for n, p in model.named_parameters()})
+        before = flatten({n: p.grad != 0 for n, p in model.named_parameters()})
         saved, ledger = private.state_dict(), private._ledger
     with privatizer(mechanism, [[0]] * 4, ledger=ledger) as (private, batches, model):
         private.load_state_dict(saved)
-        after = flat({n: g != 0 for n, g in run(private, batches, model)[0].items()})
+        after = flatten({n: g != 0 for n, g in run(private, batches, model)[0].items()})
     assert torch.equal(before, after)

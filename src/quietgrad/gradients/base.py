@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
+from quietgrad.gradients.blocks import as_rows
+
 
 class BlockGrads(ABC):
     """Per-sample gradients of one named block; sample i's gradient has the block's `shape`.
@@ -39,11 +41,11 @@ class BlockGrads(ABC):
 
     def project(self, directions: Float[Tensor, "k *shape"]) -> Float[Tensor, "n k"]:
         """Inner products ⟨g_i, direction_j⟩; row i depends on sample i alone."""
-        return self.dense().flatten(1) @ directions.flatten(1).T
+        return as_rows(self.dense()) @ as_rows(directions).T
 
     def weighted_sums(self, weights: Float[Tensor, "k n"]) -> Float[Tensor, "k *shape"]:
         """k weighted sums at once: weights @ g."""
-        flat = self.dense().flatten(1)
+        flat = as_rows(self.dense())
         return (weights.to(flat.dtype) @ flat).reshape(weights.shape[0], *self.shape)
 
 

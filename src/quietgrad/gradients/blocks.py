@@ -1,11 +1,12 @@
-"""Named blocks of numbers: their names and shapes, and all of them as one vector."""
+"""Named blocks of numbers: their names and shapes, and all of them side by side as one vector or as rows."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 Blocks = dict[str, Tensor]
@@ -15,16 +16,39 @@ Space = dict[str, torch.Size]
 """The names and shapes of blocks."""
 
 
-def flatten(blocks: Blocks) -> Float[Tensor, " p"]:
+def space_of(blocks: Mapping[str, Tensor]) -> Space:
+    """The names and shapes of blocks."""
+    return {name: block.shape for name, block in blocks.items()}
+
+
+def coordinates(space: Space) -> int:
+    """p, all blocks together."""
+    return sum(shape.numel() for shape in space.values())
+
+
+def flatten(blocks: Mapping[str, Tensor]) -> Float[Tensor, " p"]:
     """All blocks one after the other, at least in float32: ranks' noise is not rounded further before it is added."""
     dtype = functools.reduce(torch.promote_types, (b.dtype for b in blocks.values()), torch.float32)
     return torch.cat([block.detach().flatten().to(dtype) for block in blocks.values()])
 
 
-def unflatten(flat: Float[Tensor, " p"], like: Blocks) -> Blocks:
-    """The blocks of a buffer, in the shapes, dtypes and places of `like`."""
-    parts = flat.split([block.numel() for block in like.values()])
-    return {
-        name: part.view(block.shape).to(block.device, block.dtype)
-        for (name, block), part in zip(like.items(), parts, strict=True)
-    }
+def unflatten(flat: Float[Tensor, " p"], like: Mapping[str, Tensor]) -> Blocks:
+    """The blocks of a vector, in the shapes, dtypes and places of `like`."""
+    return {name: part.to(like[name]) for name, part in split_blocks(flat, space_of(like)).items()}
+
+
+def flatten_rows(blocks: Mapping[str, Shaped[Tensor, "n ..."]]) -> Shaped[Tensor, "n p"]:
+    """Blocks of n rows each (`[n, *shape]`), side by side."""
+    return torch.cat([as_rows(block) for block in blocks.values()], 1)
+
+
+def as_rows(block: Shaped[Tensor, "n ..."]) -> Shaped[Tensor, "n q"]:
+    """Each row as a vector; that of a single number has length 1."""
+    return block.flatten(1) if block.dim() > 1 else block[:, None]
+
+
+def split_blocks(flat: Shaped[Tensor, "*n p"], space: Space) -> dict[str, Shaped[Tensor, "*n ..."]]:
+    """The blocks of a vector, or of each row of a matrix: views, where memory allows them."""
+    parts = flat.split([shape.numel() for shape in space.values()], dim=-1)
+    shaped = zip(space.items(), parts, strict=True)
+    return {name: part.reshape(*flat.shape[:-1], *shape) for (name, shape), part in shaped}

@@ -9,7 +9,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from quietgrad.gradients.base import BlockGrads, zero_rows
-from quietgrad.gradients.blocks import Blocks
+from quietgrad.gradients.blocks import Blocks, flatten_rows, split_blocks
 from quietgrad.gradients.norms import row_squared_norms
 
 SMALL = 1 << 16
@@ -46,7 +46,7 @@ class SmallBlocks:
 
     def __init__(self, blocks: Mapping[str, DenseGrad]) -> None:
         self._blocks = blocks
-        self._rows = torch.cat([block.rows.flatten(1) for block in blocks.values()], 1)
+        self._rows = flatten_rows({name: block.rows for name, block in blocks.items()})
 
     @classmethod
     def among(cls, blocks: Mapping[str, BlockGrads]) -> SmallBlocks | None:
@@ -72,11 +72,8 @@ class SmallBlocks:
 
     def weighted_sum(self, weights: Float[Tensor, " n"]) -> Blocks:
         rows = zero_rows(self._rows, weights == 0)
-        parts = (weights.to(rows.dtype) @ rows).split([b.shape.numel() for b in self._blocks.values()])
-        return {
-            name: part.view(block.shape)
-            for (name, block), part in zip(self._blocks.items(), parts, strict=True)
-        }
+        space = {name: block.shape for name, block in self._blocks.items()}
+        return split_blocks(weights.to(rows.dtype) @ rows, space)
 
 
 class ZeroGrad(BlockGrads):

@@ -10,6 +10,7 @@ from typing import Any
 
 from quietgrad.capture.independence import check_independence
 from quietgrad.capture.recorder import Recorder
+from quietgrad.gradients.blocks import coordinates
 from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.representations.public import Public
 
@@ -74,7 +75,7 @@ def release_reports(mechanism: Mechanism, public: Public) -> tuple[ReleaseReport
     reports = []
     for release in mechanism.releases:
         space = public.codec(release.representation).space
-        dimension = sum(shape.numel() for shape in space.values())
+        dimension = coordinates(space)
         std = mechanism.std(release, public.step)
         reports.append(
             ReleaseReport(

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from quietgrad.accounting.ledger import Ledger
 from quietgrad.collective import Facts, Fingerprint
-from quietgrad.gradients.blocks import Blocks, flatten
+from quietgrad.gradients.blocks import coordinates, flatten, space_of, unflatten
 from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.stages import BlockwiseGrads
 from quietgrad.mechanism.mechanism import Mechanism
@@ -95,20 +95,17 @@ def _hash(model: nn.Module) -> str:
 
 def _fingerprint(blocks: Mapping[str, Tensor]) -> Fingerprint:
     """Σ_j x_j·cos(0.7·j) and ‖x‖: another sign, order or choice of coordinates shows, rounding does not."""
-    flat = flatten(dict(blocks))
+    flat = flatten(blocks)
     value = flat @ _pattern(len(flat), flat.dtype, flat.device)
     return Fingerprint(value=float(value), scale=float(flat.norm()))
 
 
 def _probe(parameters: Mapping[str, Tensor]) -> BlockwiseGrads:
     """A made-up gradient of one sample, the same on every rank: it shows what a codec does."""
-    sizes = [p.numel() for p in parameters.values()]
     first = next(iter(parameters.values()))
-    parts = _pattern(sum(sizes), first.dtype, first.device).split(sizes)
-    blocks: Blocks = {
-        name: part.view(1, *p.shape).to(p) for (name, p), part in zip(parameters.items(), parts, strict=True)
-    }
-    return BlockwiseGrads({name: DenseGrad(block) for name, block in blocks.items()}, 1)
+    one = _pattern(coordinates(space_of(parameters)), first.dtype, first.device)
+    blocks = unflatten(one, parameters)
+    return BlockwiseGrads({name: DenseGrad(block[None]) for name, block in blocks.items()}, 1)
 
 
 @functools.lru_cache(maxsize=8)

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from quietgrad.gradients.blocks import Blocks, Space
+from quietgrad.gradients.blocks import Blocks, Space, flatten
 from quietgrad.gradients.stages import PerSampleGrads, Released
 from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.methods.gip.selection import Grouping
@@ -18,7 +18,7 @@ from quietgrad.noise.sources import SeededSource
 from quietgrad.privatizer.research import Observer
 from quietgrad.representations.base import Codec, Representation, State
 from quietgrad.representations.compose import ComposedCodec
-from quietgrad.representations.masks.coordinates import flat, is_kept
+from quietgrad.representations.masks.coordinates import is_kept
 from quietgrad.representations.masks.mask import MaskCodec
 from quietgrad.representations.public import Public
 
@@ -31,12 +31,12 @@ class CosineSimilarity(Observer):
         self._true: Tensor | None = None
 
     def micro_batch(self, grads: PerSampleGrads, public: Public, mechanism: Mechanism) -> None:
-        part = flat(grads.weighted_sum(torch.ones(grads.samples))).double()
+        part = flatten(grads.weighted_sum(torch.ones(grads.samples))).double()
         self._true = part if self._true is None else self._true + part
 
     def step(self, step: int, released: list[Released], update: Blocks) -> None:
         if self._true is not None:
-            self.values.append(cosine(self._true, flat(update).double()))
+            self.values.append(cosine(self._true, flatten(update).double()))
         self._true = None
 
 
@@ -87,7 +87,7 @@ class CapturedEnergy(Observer):
 
     def micro_batch(self, grads: PerSampleGrads, public: Public, mechanism: Mechanism) -> None:
         release = mechanism.releases[0]
-        part = flat(release.clip(public.codec(release.representation).encode(grads), public.step).blocks)
+        part = flatten(release.clip(public.codec(release.representation).encode(grads), public.step).blocks)
         self._sum = part if self._sum is None else self._sum + part
         self._public = public
 

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from quietgrad.gradients.blocks import Blocks
+from quietgrad.gradients.blocks import Blocks, flatten_rows
 from quietgrad.gradients.stages import PerSampleGrads, Released
 from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.mechanism.project_onto import ProjectOnto
@@ -103,7 +103,7 @@ class StableRanks(Figure):
         self._seen = public.step
         dense = grads.dense()
         for name, group in _basis(self._subspace, public).groups.items():
-            rows = torch.cat([dense[block].flatten(1) for block in group.shapes], 1)
+            rows = flatten_rows({block: dense[block] for block in group.shapes})
             residual = rows - rows @ group.rows.T @ group.rows
             for label, matrix in ((f"{name}: gradients", rows), (f"{name}: residuals", residual)):
                 self._ranks.setdefault(label, []).append((public.step, stable_rank(matrix)))
@@ -130,7 +130,7 @@ class EigenvalueSpectrum(Figure):
 
     def micro_batch(self, grads: PerSampleGrads, public: Public, mechanism: Mechanism) -> None:
         if public.step in self._steps and public.step not in self._spectra and grads.samples:
-            rows = torch.cat([block.flatten(1) for block in grads.dense().values()], 1).double()
+            rows = flatten_rows(grads.dense()).double()
             values = torch.linalg.eigvalsh(rows @ rows.T / len(rows)).flip(0)
             self._spectra[public.step] = values[: self._largest].clamp_min(0.0)
 

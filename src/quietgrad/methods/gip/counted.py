@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from quietgrad.gradients.blocks import coordinates
 from quietgrad.representations.base import Codec, Representation, State
 from quietgrad.representations.identity import IdentityCodec
-from quietgrad.representations.masks.coordinates import coordinates
 from quietgrad.representations.public import Public
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from quietgrad.accounting import events
-from quietgrad.gradients.blocks import Blocks
+from quietgrad.gradients.blocks import Blocks, flatten, unflatten
 from quietgrad.gradients.stages import ClippedSum, Released
 from quietgrad.methods.gip.selection import Grouping
 from quietgrad.noise.base import Noise, NoiseDraw
@@ -57,16 +56,11 @@ class SelectedGaussian(Noise):
         )
 
     def _selected(self, blocks: Blocks, draw: NoiseDraw) -> Blocks:
-        values = torch.cat([block.flatten() for block in blocks.values()])
+        values = flatten(blocks)
         # One draw for the choice and the noise; noise on every coordinate keeps the count independent of the choice.
         draws = draw.source.normals(self.grouping.draws + values.numel())
         choice, noise = draws[: self.grouping.draws], draws[self.grouping.draws :]
         keep = value_at(self.keep, draw.step)
         chosen = self.grouping.select(values.cpu(), theta=self.theta, keep=keep, normals=choice)
         noisy = values + (draw.std * noise).to(values.device, values.dtype)
-        return _shaped(torch.where(chosen.to(values.device), noisy, 0.0), blocks)
-
-
-def _shaped(flat: Tensor, like: Blocks) -> Blocks:
-    parts = flat.split([block.numel() for block in like.values()])
-    return {name: part.view(block.shape) for (name, block), part in zip(like.items(), parts, strict=True)}
+        return unflatten(torch.where(chosen.to(values.device), noisy, 0.0), blocks)

@@ -8,14 +8,9 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from quietgrad.gradients.blocks import Blocks, Space
+from quietgrad.gradients.blocks import Space
 
 Positions = Int[Tensor, " m"]
-
-
-def coordinates(space: Space) -> int:
-    """p, all blocks together."""
-    return sum(shape.numel() for shape in space.values())
 
 
 def by_block(positions: Positions, space: Space) -> dict[str, Positions]:
@@ -37,8 +32,3 @@ def is_kept(kept: Mapping[str, Positions], space: Space) -> Bool[Tensor, " p"]:
     for mask, name in zip(masks, space, strict=True):
         mask[kept[name]] = True
     return torch.cat(masks)
-
-
-def flat(blocks: Blocks) -> Tensor:
-    """All blocks as one vector."""
-    return torch.cat([block.flatten() for block in blocks.values()])

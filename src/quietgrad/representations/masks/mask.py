@@ -16,11 +16,11 @@ from typing import Literal
 import torch
 
 from quietgrad.gradients.base import BlockGrads
-from quietgrad.gradients.blocks import Blocks, Space
+from quietgrad.gradients.blocks import Blocks, Space, coordinates
 from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.stages import BlockwiseGrads, PerSampleGrads, Released
 from quietgrad.representations.base import Codec, Representation, State
-from quietgrad.representations.masks.coordinates import by_block, coordinates
+from quietgrad.representations.masks.coordinates import by_block
 from quietgrad.representations.masks.masked_grads import Kept, WholeNormGrad, mask_block, whole_rows
 from quietgrad.representations.public import Public
 from quietgrad.schedules import Schedule, check_fits, value_at

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from quietgrad.gradients.blocks import coordinates, flatten
 from quietgrad.gradients.stages import Released
 from quietgrad.representations.base import Codec, Representation, State
-from quietgrad.representations.masks.coordinates import Positions, by_block, coordinates, flat, is_kept
+from quietgrad.representations.masks.coordinates import Positions, by_block, is_kept
 from quietgrad.representations.masks.mask import MASK_SALT, MaskCodec, check_freeze, kept_count, masked
 from quietgrad.representations.public import Public
 from quietgrad.schedules import Schedule, value_at
@@ -48,7 +49,7 @@ class RankedMask(Representation):
 
     def observe(self, public: Public, state: State, released: Released) -> None:
         codec = MaskCodec(public.space, state["kept"])
-        state["sums"] += flat(codec.decode(released)).to(state["sums"])
+        state["sums"] += flatten(codec.decode(released)).to(state["sums"])
         state["variance"] += released.std**2
 
     def _scores(self, public: Public, state: State) -> Tensor:

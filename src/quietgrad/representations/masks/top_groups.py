@@ -17,10 +17,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from quietgrad.gradients.blocks import flatten
 from quietgrad.gradients.stages import Released
 from quietgrad.representations.base import Codec, Representation, State
 from quietgrad.representations.masks.coordinate_groups import GroupBy, Groups, check_group_by, group
-from quietgrad.representations.masks.coordinates import Positions, by_block, flat, is_kept
+from quietgrad.representations.masks.coordinates import Positions, by_block, is_kept
 from quietgrad.representations.masks.group_norms import GROUP_NORMS
 from quietgrad.representations.masks.mask import (
     MASK_SALT,
@@ -90,7 +91,7 @@ class TopGroups(Representation):
 
     def _observe_gradient(self, public: Public, state: State, released: Released) -> None:
         groups = group(public.space, self.group_by)
-        values = flat(MaskCodec(public.space, state["kept"]).decode(released)).cpu()
+        values = flatten(MaskCodec(public.space, state["kept"]).decode(released)).cpu()
         # Groups are kept as a whole, so one kept coordinate speaks for all of them.
         seen = groups.sum(is_kept(state["kept"], public.space).float()) > 0
         noise = released.std**2

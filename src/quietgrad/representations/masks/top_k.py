@@ -9,11 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from quietgrad.gradients.blocks import Blocks, Space
+from quietgrad.gradients.blocks import Blocks, Space, coordinates, flatten_rows, split_blocks
 from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.stages import BlockwiseGrads, PerSampleGrads, Released
 from quietgrad.representations.base import Codec, Representation, State
-from quietgrad.representations.masks.coordinates import coordinates
 from quietgrad.representations.public import Public
 
 
@@ -24,14 +23,8 @@ class TopKCodec(Codec):
         self.space, self.kept, self.sign = space, kept, sign
 
     def encode(self, grads: PerSampleGrads) -> PerSampleGrads:
-        blocks = grads.dense()
-        rows = torch.cat([block.flatten(1) for block in blocks.values()], 1)
-        parts = self._sparse(rows).split([shape.numel() for shape in self.space.values()], 1)
-        sparse = {
-            name: DenseGrad(part.view(-1, *self.space[name]))
-            for name, part in zip(blocks, parts, strict=True)
-        }
-        return BlockwiseGrads(sparse, grads.samples)
+        sparse = split_blocks(self._sparse(flatten_rows(grads.dense())), self.space)
+        return BlockwiseGrads({name: DenseGrad(rows) for name, rows in sparse.items()}, grads.samples)
 
     def decode(self, released: Released) -> Blocks:
         return released.blocks

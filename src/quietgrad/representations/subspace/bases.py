@@ -8,14 +8,14 @@ random            orthonormal directions of a Gaussian matrix, the baseline that
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
 from quietgrad.gradients.base import BlockGrads
-from quietgrad.gradients.blocks import Space
+from quietgrad.gradients.blocks import Space, coordinates
 from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.stages import BlockwiseGrads
 from quietgrad.representations.subspace.basis import Basis, Coordinates, GroupBasis
@@ -78,8 +78,7 @@ def random_basis(
     """Uniformly random subspaces: the orthonormalised rows of Gaussian matrices."""
     bases = {}
     for name, shapes in _group_shapes(space, groups).items():
-        size = sum(shape.numel() for shape in shapes.values())
-        rows = torch.randn(ranks[name], size, generator=generator).to(like)
+        rows = torch.randn(ranks[name], coordinates(shapes), generator=generator).to(like)
         bases[name] = GroupBasis(*orthonormal_rows(rows), shapes)
     return Basis(bases)
 
@@ -177,14 +176,21 @@ def _combinations(
     like: Tensor,
 ) -> dict[str, Float[Tensor, "r p"]]:
     """weights · G per group, over all chunks."""
-    sizes = {name: [shape.numel() for shape in members.values()] for name, members in shapes.items()}
-    totals = {name: like.new_zeros(len(weights[name]), sum(sizes[name])) for name in shapes}
+    totals = {
+        name: like.new_zeros(len(weights[name]), coordinates(members)) for name, members in shapes.items()
+    }
     for chunks in matrix.together():
         for name, members in shapes.items():
-            for block, columns in zip(members, totals[name].split(sizes[name], dim=1), strict=True):
+            for block, columns in _columns(totals[name], members):
                 for rows, chunk in chunks:
                     _add_combinations(columns, weights[name][:, rows], chunk.blocks[block])
     return totals
+
+
+def _columns(rows: Float[Tensor, "r p"], space: Space) -> Iterator[tuple[str, Float[Tensor, "r q"]]]:
+    """Each block's columns, to be written to: whatever memory is, `split` gives views."""
+    sizes = [shape.numel() for shape in space.values()]
+    return zip(space, rows.split(sizes, dim=1), strict=True)
 
 
 def _add_combinations(total: Tensor, weights: Float64[Tensor, "r m"], block: BlockGrads) -> None:

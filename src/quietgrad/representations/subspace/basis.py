@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from quietgrad.gradients.blocks import Blocks, Space
+from quietgrad.gradients.blocks import Blocks, Space, as_rows, split_blocks
 from quietgrad.gradients.stages import BlockwiseGrads
 
 Coordinates = dict[str, Tensor]
@@ -26,31 +26,25 @@ class GroupBasis:
 
     def __init__(self, rows: Float[Tensor, "k p"], error: float, shapes: Space) -> None:
         self.rows, self.error, self.shapes = rows, error, shapes
-        sizes = [shape.numel() for shape in shapes.values()]
-        self._columns = dict(zip(shapes, rows.split(sizes, dim=1), strict=True))
+        self._columns = split_blocks(rows, shapes)
 
     def project(self, grads: BlockwiseGrads) -> Float[Tensor, "n k"]:
         """G Bᵀ."""
         total = self.rows.new_zeros(grads.samples, len(self.rows))
-        for name, shape in self.shapes.items() if total.numel() else ():
-            total += grads.blocks[name].project(self._columns[name].unflatten(1, shape or (1,)))
+        for name in self.shapes if total.numel() else ():
+            total += grads.blocks[name].project(self._columns[name])
         return total
 
     def coordinates(self, blocks: Mapping[str, Tensor]) -> Float[Tensor, " k"]:
         """B v for one vector v."""
         total = self.rows.new_zeros(len(self.rows))
         for name, columns in self._columns.items():
-            total += columns @ blocks[name].flatten()
+            total += as_rows(columns) @ blocks[name].flatten()
         return total
 
     def expand(self, coordinates: Float[Tensor, "*n k"]) -> Blocks:
         """coordinates · B, as blocks."""
-        flat = coordinates.to(self.rows.dtype) @ self.rows
-        parts = flat.split([shape.numel() for shape in self.shapes.values()], dim=-1)
-        return {
-            name: part.reshape(*flat.shape[:-1], *shape)
-            for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
-        }
+        return split_blocks(coordinates.to(self.rows.dtype) @ self.rows, self.shapes)
 
 
 @dataclass(frozen=True)

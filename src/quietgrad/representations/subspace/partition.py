@@ -6,7 +6,7 @@ import heapq
 import math
 from collections.abc import Mapping, Sequence
 
-from quietgrad.gradients.blocks import Space
+from quietgrad.gradients.blocks import Space, coordinates
 
 Groups = int | str | Mapping[str, Sequence[str]]
 """A number of about equal parts, "modules" for one group a top-level module, or name → blocks or modules of it."""
@@ -56,12 +56,12 @@ def share_rank(rank: int, sizes: Mapping[str, int]) -> dict[str, int]:
 
 def group_sizes(space: Space, groups: Partition) -> dict[str, int]:
     """Parameters in each group."""
-    return {group: sum(space[name].numel() for name in names) for group, names in groups.items()}
+    return {group: coordinates({name: space[name] for name in names}) for group, names in groups.items()}
 
 
 def _equal_parts(space: Space, parts: int) -> Partition:
     """Runs of whole blocks of about equal size; a block is never cut, so a huge one may leave fewer parts."""
-    total = max(1, sum(shape.numel() for shape in space.values()))
+    total = max(1, coordinates(space))
     chosen: dict[str, list[str]] = {}
     before = 0
     for name, shape in space.items():
