@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +189,94 @@ def test_two_writers_are_refused(path: Path) -> None:
     with os.fdopen(read_end) as message:
         assert "another process" in message.read()
     ledger.record(EVENT, 0.1, step=4)
+
+
+def test_the_same_path_twice_in_one_process_is_refused(path: Path) -> None:
+    ledger = opened(path)
+    with pytest.raises(ValueError, match="another Privatizer or Ledger of this one"):
+        opened(path)
+    ledger.close()
+    opened(path).close()
+
+
+def test_reading_the_ledger_in_the_writing_process_keeps_its_lock(path: Path) -> None:
+    """A POSIX lock would be lost when the reader closes the file."""
+    ledger = opened(path)
+    assert Ledger.read(path).count == ledger.count
+    script = f"import fcntl; fcntl.flock(open({str(path)!r}), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    other = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert "BlockingIOError" in other.stderr
+    ledger.close()
+
+
+def test_a_fork_cannot_write_its_parents_ledger(path: Path) -> None:
+    ledger = opened(path)
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            ledger.record(EVENT, 0.1, step=4)
+        except ValueError as error:
+            os.write(write_end, str(error).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(write_end)
+    with os.fdopen(read_end) as message:
+        assert "fork" in message.read()
+    ledger.record(EVENT, 0.1, step=4)
+    assert Ledger.read(path).count == 5
+
+
+def forged(path: Path) -> None:
+    """What somebody does who may write the file: fewer releases, under a fresh chain."""
+    written = Ledger.read(path)
+    path.unlink()
+    ledger = Ledger(path, plan=written.plan, description=written.description)
+    ledger.record(EVENT, 0.1, step=0)
+    ledger.close()
+
+
+def test_without_a_key_a_ledger_written_anew_passes_as_documented(path: Path) -> None:
+    forged(path)
+    assert Ledger.read(path).count == 1
+
+
+def test_with_a_key_a_ledger_written_anew_without_it_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "keyed.jsonl"
+    monkeypatch.setenv("QUIETGRAD_LEDGER_KEY", "a secret")
+    ledger = opened(path)
+    for step in range(4):
+        ledger.record(EVENT, 0.1, step=step)
+    ledger.close()
+    assert Ledger.read(path).count == 4
+    assert "a secret" not in path.read_text()
+    resumed = opened(path)
+    resumed.record(EVENT, 0.1, step=4)
+    resumed.close()
+    whole = path.read_bytes()
+
+    monkeypatch.setenv("QUIETGRAD_LEDGER_KEY", "a guess")
+    with pytest.raises(ValueError, match="holds another secret"):
+        Ledger.read(path)
+    monkeypatch.delenv("QUIETGRAD_LEDGER_KEY")
+    with pytest.raises(ValueError, match="is keyed"):
+        Ledger.read(path)
+
+    path.unlink()
+    for secret in (None, "a guess"):
+        if secret is not None:
+            monkeypatch.setenv("QUIETGRAD_LEDGER_KEY", secret)
+        fresh = opened(path)
+        fresh.record(EVENT, 0.1, step=0)
+        fresh.close()
+        monkeypatch.setenv("QUIETGRAD_LEDGER_KEY", "a secret")
+        with pytest.raises(ValueError, match=r"without a key|another secret"):
+            Ledger.read(path)
+        path.unlink()
+    path.write_bytes(whole)
+    assert Ledger.read(path).count == 5
 
 
 def test_a_closed_ledger_records_nothing(path: Path) -> None:

@@ -1,8 +1,14 @@
-"""The lines of a ledger file: JSON, each with the hash of itself and of everything before it."""
+"""The lines of a ledger file: JSON, each with the hash of itself and of everything before it.
+
+Without a key the chain guards against accidents: a line that was torn, edited, lost or swapped by a slip, a ledger that
+belongs to another run. Whoever may write the file can also write a new chain. With a secret in QUIETGRAD_LEDGER_KEY the
+hashes are HMACs: nobody without the secret can then make a line or a ledger that passes.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 import os
 import sys
@@ -13,12 +19,26 @@ from typing import IO, Any
 from quietgrad.accounting.events import Phase, phase_to_dict
 
 VERSION = 1
+"""Of the file format."""
+
+KEY_VARIABLE = "QUIETGRAD_LEDGER_KEY"
+"""The environment variable that may hold the secret of the chain."""
 
 
-def header_of(plan: tuple[Phase, ...] | None, description: Mapping[str, Any]) -> dict[str, Any]:
+def key_from_environment() -> bytes | None:
+    """The secret, None if there is none."""
+    secret = os.environ.get(KEY_VARIABLE)
+    return secret.encode() if secret else None
+
+
+def header_of(
+    plan: tuple[Phase, ...] | None, description: Mapping[str, Any], *, keyed: bool
+) -> dict[str, Any]:
     """The first line's content, as it would come back from a file."""
     phases = None if plan is None else [phase_to_dict(phase) for phase in plan]
     header = {"quietgrad_ledger": VERSION, "plan": phases, "description": dict(description)}
+    if keyed:
+        header["keyed"] = True
     loaded: dict[str, Any] = json.loads(canonical(header))
     return loaded
 
@@ -28,9 +48,12 @@ def canonical(entry: Mapping[str, Any]) -> str:
     return json.dumps(entry, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def digest(head: str, entry: Mapping[str, Any]) -> str:
-    """The hash of an entry that follows the line with hash `head`."""
-    return hashlib.sha256((head + canonical(entry)).encode()).hexdigest()
+def digest(head: str, entry: Mapping[str, Any], key: bytes | None) -> str:
+    """The hash of an entry that follows the line with hash `head`: SHA-256, or HMAC-SHA-256 with a key."""
+    content = (head + canonical(entry)).encode()
+    if key is None:
+        return hashlib.sha256(content).hexdigest()
+    return hmac.new(key, content, hashlib.sha256).hexdigest()
 
 
 def line_of(entry: Mapping[str, Any], hash_: str) -> bytes:
@@ -47,13 +70,31 @@ def write_line(file: IO[bytes], entry: Mapping[str, Any], hash_: str) -> None:
     os.fsync(file.fileno())
 
 
-def parse_line(line: bytes, head: str, path: Path, number: int) -> tuple[dict[str, Any], str]:
+def check_keyed(header: Mapping[str, Any], key: bytes | None, path: Path) -> None:
+    """Refuse a keyed ledger without its key; and, with a key, one that anybody may have written."""
+    keyed = bool(header.get("keyed"))
+    if keyed and key is None:
+        raise ValueError(
+            f"The ledger {path} is keyed. Set {KEY_VARIABLE} to its secret, without which it proves nothing."
+        )
+    if key is not None and not keyed:
+        raise ValueError(
+            f"{KEY_VARIABLE} is set, but the ledger {path} was written without a key: anybody could have written it. "
+            "Unset the variable for runs that began without it."
+        )
+
+
+def parse_line(
+    line: bytes, head: str, path: Path, number: int, key: bytes | None
+) -> tuple[dict[str, Any], str]:
     """One line checked against the chain: (entry, hash)."""
     try:
         entry = json.loads(line)
         claimed = entry.pop("hash")
-        honest = claimed == digest(head, entry)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        if number == 1:
+            check_keyed(entry, key, path)
+        honest = hmac.compare_digest(claimed, digest(head, entry, key))
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"Expected a whole line {number} in the ledger {path}, got {line[:60]!r}. Restore it from a "
             "backup."
@@ -61,7 +102,7 @@ def parse_line(line: bytes, head: str, path: Path, number: int) -> tuple[dict[st
     if not honest:
         raise ValueError(
             f"Expected line {number} of the ledger {path} to continue the chain of hashes; it, or a "
-            "line before it, was edited, removed or swapped. Restore the ledger from a backup."
+            f"line before it, was edited, removed or swapped{_or_key(key)}. Restore the ledger from a backup."
         )
     return entry, claimed
 
@@ -77,17 +118,21 @@ def what_changed(old: Mapping[str, Any], new: Mapping[str, Any], path: Path) -> 
 
 
 def lock(file: IO[bytes], path: Path) -> None:
-    """One writer at a time: two processes appending would break the chain."""
+    """One writer at a time, within this process too: two that append would break the chain, or count half each.
+
+    flock and not lockf: a POSIX lock belongs to the process, which may take it twice and loses it as soon as it closes
+    the file anywhere, after reading it for example.
+    """
     if sys.platform == "win32":
         return
     import fcntl
 
     try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         raise ValueError(
-            f"Expected the ledger {path} to be free, but another process writes to it. Wait for it or "
-            "use another path."
+            f"Expected the ledger {path} to be free, but another process, or another Privatizer or Ledger of this one, "
+            "writes to it. Close that one first, or use another path."
         ) from error
 
 
@@ -100,3 +145,7 @@ def sync_folder(path: Path) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def _or_key(key: bytes | None) -> str:
+    return "" if key is None else f", or {KEY_VARIABLE} holds another secret"

@@ -11,6 +11,7 @@ from typing import IO, Any
 from quietgrad.accounting.chain import (
     digest,
     header_of,
+    key_from_environment,
     line_of,
     lock,
     parse_line,
@@ -27,7 +28,8 @@ from quietgrad.accounting.events import (
     phase_from_dict,
 )
 
-_DIGEST = 32  # bytes of a line's hash that are kept to compare with checkpoints
+_DIGEST = 32
+"""Bytes of a line's hash that are kept to compare with checkpoints."""
 
 
 class Ledger:
@@ -35,8 +37,9 @@ class Ledger:
 
     The file begins with a header (plan and description) and has one line per release, each holding the hash
     of itself and of everything before it. `record` returns after the line is on disk, so a crash can only
-    over-count. What the chain shows: edited, removed or swapped lines, and with a checkpoint's (head, count)
-    also deleted last lines. What it cannot show: a copy of the file that went another way (a fork).
+    over-count. What the chain shows: lines edited, removed or swapped by accident, and with a checkpoint's
+    (head, count) also deleted last lines. What it cannot show: a copy of the file that went another way (a fork), and a
+    file that somebody wrote anew on purpose; against the latter, set a secret in QUIETGRAD_LEDGER_KEY (see `chain`).
 
     Args:
         path: file to create or to resume; None keeps the ledger in memory.
@@ -53,15 +56,17 @@ class Ledger:
         description: Mapping[str, Any] | None = None,
     ) -> None:
         self._plan = None if plan is None else coalesce(plan)
-        self._header = header_of(self._plan, description or {})
+        self._key = key_from_environment()
+        self._header = header_of(self._plan, description or {}, keyed=self._key is not None)
         self._left = Counter[tuple[Event, float]]()
         for phase in self._plan or ():
             self._left[phase.event, phase.rate] += phase.count
         self._runs: list[tuple[Event, float, int]] = []
         self._digests = bytearray()
         self._count = 0
-        self._head = digest("", self._header)
+        self._head = digest("", self._header, self._key)
         self._file: IO[bytes] | None = None
+        self._writer = os.getpid()
         if path is not None:
             self._open(Path(path))
 
@@ -76,7 +81,7 @@ class Ledger:
             raise ValueError(
                 f"Expected a ledger in {path}, got no whole line. Is it the ledger.jsonl of a run?"
             )
-        header, _ = parse_line(data.split(b"\n", 1)[0], "", Path(path), 1)
+        header, _ = parse_line(data.split(b"\n", 1)[0], "", Path(path), 1, key_from_environment())
         phases = header.get("plan")
         plan = None if phases is None else [phase_from_dict(phase) for phase in phases]
         ledger = cls(plan=plan, description=header.get("description"))
@@ -126,6 +131,11 @@ class Ledger:
             raise ValueError(
                 "Expected an open ledger, got a closed one. Open it again with Ledger(path, ...)."
             )
+        if self._file is not None and os.getpid() != self._writer:
+            raise ValueError(
+                f"Expected the process that opened the ledger, got a fork of it (process {os.getpid()}): both would "
+                "count the same steps. Train in one of them, or make the Privatizer after the fork."
+            )
         self._check_planned(event, rate)
         entry = {"step": int(step), "event": event_to_dict(event), "rate": float(rate)}
         self._append(entry, event, float(rate))
@@ -170,7 +180,7 @@ class Ledger:
         )
 
     def _append(self, entry: dict[str, Any], event: Event, rate: float) -> None:
-        link = digest(self._head, entry)
+        link = digest(self._head, entry, self._key)
         if self._file is not None:
             try:
                 write_line(self._file, entry, link)
@@ -191,7 +201,7 @@ class Ledger:
 
     def _digest_at(self, count: int) -> str:
         if count == 0:
-            return digest("", self._header)
+            return digest("", self._header, self._key)
         return self._digests[(count - 1) * _DIGEST : count * _DIGEST].hex()
 
     def _open(self, path: Path) -> None:
@@ -228,11 +238,11 @@ class Ledger:
             self._repair(torn, path)
 
     def _replay(self, lines: list[bytes], path: Path) -> None:
-        header, _ = parse_line(lines[0], "", path, 1)
+        header, _ = parse_line(lines[0], "", path, 1, self._key)
         if header != self._header:
             raise ValueError(what_changed(header, self._header, path))
         for number, line in enumerate(lines[1:], start=2):
-            entry, link = parse_line(line, self._head, path, number)
+            entry, link = parse_line(line, self._head, path, number, self._key)
             event, rate = event_from_dict(entry["event"]), float(entry["rate"])
             self._check_planned(event, rate)
             self._count_one(event, rate, link)

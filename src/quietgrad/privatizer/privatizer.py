@@ -87,6 +87,7 @@ class Privatizer:
         self._reducer.agree(lambda: self._run_facts(model))
         self._sampler.divide(self._reducer)
         self._ledger = self._reducer.broadcast(lambda: _ledger(ledger, self.plan, mechanism, self._sampler))
+        self._owns_ledger = not isinstance(ledger, Ledger)
         self._refresher = Refresher()
         self._post_states: list[State] = []
         self._seed = self._reducer.broadcast(lambda: secrets.randbits(48))
@@ -280,9 +281,11 @@ class Privatizer:
         self._sampler.skip_to(self.step)
 
     def close(self) -> None:
-        """Take the hooks off; the model is exactly what it was."""
+        """Take the hooks off, so that the model is exactly what it was; close a ledger that was given as a path."""
         self._recorder.detach()
         self._rows.detach()
+        if self._owns_ledger:
+            self._ledger.close()
 
     def __enter__(self) -> Privatizer:
         return self
