@@ -23,6 +23,7 @@ from quietgrad.accounting import (
     epsilon,
     steps_within,
 )
+from quietgrad.accounting.calibrate import Steps
 
 DELTA = 1e-5
 
@@ -47,6 +48,9 @@ class Flat:
 
     def with_noise(self, noise_multiplier: float) -> Flat:
         return Flat(noise_multiplier)
+
+    def for_budget(self, batches: Steps, *, epsilon: float, delta: float) -> Flat:
+        return self
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,9 @@ def methods(sampler: PoissonSampler) -> dict[str, Callable[[], Mechanism]]:
         "random_k": lambda: m.random_k(keep=0.5, clip=1.0),
         "top_groups": lambda: m.top_groups(freeze=0.5, clip=1.0),
         "datalens": lambda: m.datalens(keep=0.1, clip=1.0),
-        "gip": lambda: m.gip(model(), sampler, epsilon=2.0, delta=DELTA, keep=0.5, clip=1.0),
+        "gip": lambda: m.gip(model(), sampler, keep=0.5, clip=1.0).for_budget(
+            sampler, epsilon=2.0, delta=DELTA
+        ),
     }
 
 

@@ -68,7 +68,7 @@ METHODS: dict[str, Build] = {
     "gep @ freeze (90%)": lambda *_: (
         qg.methods.gep(public_losses, rank=50) @ FREEZE.releases[0].representation
     ),
-    "gip (10%)": lambda model, batches: qg.methods.gip(model, batches, epsilon=8.0, delta=1e-5),
+    "gip (10%)": lambda model, batches: qg.methods.gip(model, batches, theta=0.0),
 }
 """Each method in a setting of its paper's kind; how many numbers are sent depends on nothing else."""
 

@@ -106,7 +106,7 @@ def make_model(name: str, parts: Parts) -> nn.Module:
 
 @cache
 def calibrated(method: str, size: int, epsilon: float) -> Mechanism:
-    mechanism = METHODS[method] or qg.methods.gip(size, Plan(), epsilon=epsilon, delta=DELTA, keep=PRUNING)
+    mechanism = METHODS[method] or qg.methods.gip(size, Plan(), keep=PRUNING)
     return qg.calibrate(mechanism, Plan(), epsilon=epsilon, delta=DELTA)
 
 
@@ -231,8 +231,9 @@ def captured(epsilon: float, lr: float, folder: str | None) -> dict[str, list[En
     torch.manual_seed(0)
     model = make_model("tanh_cnn", parts)
     size = sum(p.numel() for p in model.parameters())
-    gip = qg.methods.gip(size, Plan(), epsilon=epsilon, delta=DELTA, keep=0.1).noise
+    gip = qg.methods.gip(size, Plan(), keep=0.1).for_budget(Plan(), epsilon=epsilon, delta=DELTA).noise
     assert isinstance(gip, SelectedGaussian)
+    assert gip.theta is not None
     groups = {"channels": TopGroups(0.9, redraw="step"), "groups of 32": TopGroups(0.9, 32, redraw="step")}
     data_free: dict[str, Representation | Selector] = {
         "random": RandomMask(0.9, redraw="step"),

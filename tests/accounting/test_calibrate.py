@@ -18,6 +18,7 @@ from quietgrad.accounting import (
     rate_within,
     steps_within,
 )
+from quietgrad.accounting.calibrate import Steps
 from tests.accounting.settings import DELTA
 
 
@@ -44,6 +45,9 @@ class Scheduled:
 
     def with_noise(self, noise_multiplier: float) -> Scheduled:
         return replace(self, noise=noise_multiplier)
+
+    def for_budget(self, batches: Steps, *, epsilon: float, delta: float) -> Scheduled:
+        return self
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,9 @@ class MethodCase:
 def _gip(clip: float) -> Mechanism:
     """Built once a clip: θ is solved from the budget."""
     plan = SimpleNamespace(rate=0.25, steps=120)
-    return qg.methods.gip(371, plan, epsilon=4.0, delta=1e-5, keep=0.3, group_size=64, clip=clip)
+    return qg.methods.gip(371, plan, keep=0.3, group_size=64, clip=clip).for_budget(
+        plan, epsilon=4.0, delta=1e-5
+    )
 
 
 METHODS: list[MethodCase] = [

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import quietgrad as qg
-from quietgrad.accounting.calibrate import cost_of, plan
+from quietgrad.accounting.calibrate import plan
+from quietgrad.accounting.evaluate import epsilon as epsilon_of
 from quietgrad.accounting.events import MallowsSelection, Phase
 from quietgrad.collective import SingleProcess
 from quietgrad.gradients.blocks import Blocks
@@ -33,66 +34,79 @@ def noise_of(mechanism: qg.Mechanism) -> SelectedGaussian:
 
 @pytest.mark.parametrize("share", [0.01, 0.3])
 def test_the_selections_alone_cost_their_share(share: float) -> None:
-    theta = noise_of(qg.methods.gip(25_600, PLAN, keep=0.1, index_share=share, **BUDGET)).theta
+    theta = noise_of(
+        qg.methods.gip(25_600, PLAN, keep=0.1, index_share=share).for_budget(PLAN, **BUDGET)
+    ).theta
+    assert theta is not None
     event = MallowsSelection(theta=theta, group_size=256, kept=26, groups=100)
-    spent = cost_of((Phase(event=event, rate=PLAN.rate, count=PLAN.steps),), BUDGET["delta"])
+    spent = epsilon_of((Phase(event=event, rate=PLAN.rate, count=PLAN.steps),), BUDGET["delta"])
     assert 0.985 * share * 0.8 <= spent <= share * 0.8
 
 
 def test_at_the_papers_budget_the_choice_is_no_better_than_chance() -> None:
-    theta = noise_of(qg.methods.gip(26_010, PLAN, keep=0.1, **BUDGET)).theta
+    theta = noise_of(qg.methods.gip(26_010, PLAN, keep=0.1).for_budget(PLAN, **BUDGET)).theta
+    assert theta is not None
     expected = 26 - float(np.arange(27) @ swap_probabilities(256, 26, theta))
     by_chance = 26 * 26 / 256
     assert expected / by_chance < 1.002
 
 
 def test_calibration_meets_the_whole_budget_jointly() -> None:
-    mechanism = qg.calibrate(qg.methods.gip(26_010, PLAN, keep=0.1, **BUDGET), PLAN, **BUDGET)
-    assert 0.999 * 0.8 <= cost_of(plan(mechanism, PLAN.rate, PLAN.steps), BUDGET["delta"]) <= 0.8
+    mechanism = qg.calibrate(qg.methods.gip(26_010, PLAN, keep=0.1), PLAN, **BUDGET)
+    assert 0.999 * 0.8 <= epsilon_of(plan(mechanism, PLAN.rate, PLAN.steps), BUDGET["delta"]) <= 0.8
 
 
 def test_a_ratio_schedule_over_epochs_makes_phases_of_the_ledger() -> None:
-    mechanism = qg.methods.gip(2_560, PLAN, keep=Piecewise((1.0, 0.5), (4,)), **BUDGET).with_noise(2.0)
+    mechanism = qg.methods.gip(2_560, PLAN, keep=Piecewise((1.0, 0.5), (4,)), theta=0.1).with_noise(2.0)
     phases = plan(mechanism, PLAN.rate, PLAN.steps)
     assert [(phase.event.selections[0].kept, phase.count) for phase in phases] == [(256, 160), (128, 320)]
 
 
 def test_the_released_part_follows_the_schedule() -> None:
     short = SimpleNamespace(rate=0.25, steps=8)
-    mechanism = qg.methods.gip(
-        371, short, epsilon=4.0, delta=1e-5, keep=Piecewise((1.0, 0.25), (1,)), group_size=371
-    )
+    mechanism = qg.methods.gip(371, short, theta=0.1, keep=Piecewise((1.0, 0.25), (1,)), group_size=371)
     with privatizer(mechanism.with_noise(1.0), [[0, 1]] * 8) as (private, batches, model):
         grads = run(private, batches, model)
     counts = [sum(int((block != 0).sum()) for block in grad.values()) for grad in grads]
     assert counts == [371] * 4 + [93] * 4
 
 
+def test_noise_set_by_hand_without_a_theta_is_refused_with_the_remedy() -> None:
+    with pytest.raises(ValueError, match="pass theta"):
+        qg.methods.gip(1000, PLAN).with_noise(1.0).event(0)
+
+
+def test_a_theta_that_is_set_survives_calibration_and_is_paid_for() -> None:
+    mechanism = qg.calibrate(qg.methods.gip(2_560, PLAN, theta=1e-3), PLAN, **BUDGET)
+    assert noise_of(mechanism).theta == 1e-3
+    assert epsilon_of(plan(mechanism, PLAN.rate, PLAN.steps), BUDGET["delta"]) <= 0.8
+
+
 def test_no_budget_for_indices_is_random_k() -> None:
-    assert noise_of(qg.methods.gip(1000, PLAN, index_share=0.0, **BUDGET)).theta == 0.0
+    assert noise_of(qg.methods.gip(1000, PLAN, index_share=0.0).for_budget(PLAN, **BUDGET)).theta == 0.0
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.0, 1.5])
 def test_an_index_budget_above_the_whole_budget_is_refused(share: float) -> None:
     with pytest.raises(ValueError, match="index_share"):
-        qg.methods.gip(1000, PLAN, index_share=share, **BUDGET)
+        qg.methods.gip(1000, PLAN, index_share=share)
 
 
 @pytest.mark.parametrize("keep", [0.0, -0.2, 1.1, Linear(1.0, 0.0, 5)])
 def test_ratios_outside_their_range_are_refused(keep) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ValueError, match="keep in \\(0, 1\\]"):
-        qg.methods.gip(1000, PLAN, keep=keep, **BUDGET)
+        qg.methods.gip(1000, PLAN, keep=keep)
     with pytest.raises(ValueError, match="freeze rate"):
         qg.methods.random_k(keep=keep)
 
 
 def test_a_ratio_schedule_longer_than_training_is_refused() -> None:
     with pytest.raises(ValueError, match="training ends with epoch 11"):
-        qg.methods.gip(1000, PLAN, keep=Exponential(1.0, 0.1, 12), **BUDGET)
+        qg.methods.gip(1000, PLAN, keep=Exponential(1.0, 0.1, 12))
 
 
 def test_another_model_than_it_was_made_for_is_refused_before_anything_is_counted() -> None:
-    mechanism = qg.methods.gip(100, PLAN, index_share=0.0, **BUDGET).with_noise(1.0)
+    mechanism = qg.methods.gip(100, PLAN, theta=0.0).with_noise(1.0)
     with privatizer(mechanism, [[0]]) as (private, batches, model):
         with pytest.raises(ValueError, match="made for 100 coordinates, but 371"):
             run(private, batches, model)
@@ -100,7 +114,7 @@ def test_another_model_than_it_was_made_for_is_refused_before_anything_is_counte
 
 
 def test_the_hardened_source_is_refused_by_name() -> None:
-    mechanism = qg.methods.gip(371, PLAN, index_share=0.0, **BUDGET).with_noise(1.0)
+    mechanism = qg.methods.gip(371, PLAN, theta=0.0).with_noise(1.0)
     with (
         privatizer(mechanism, [[0]], source=HardenedSource()) as (private, batches, model),
         pytest.raises(ValueError, match="hardened"),
@@ -117,7 +131,7 @@ def test_several_ranks_choose_and_draw_once_from_the_sum_over_all() -> None:
         def reduce_to_rank0(self, blocks: Blocks, release: Callable[[Blocks], Blocks]) -> Blocks:
             return release({name: 2 * block for name, block in blocks.items()})
 
-    mechanism = qg.methods.gip(371, PLAN, index_share=0.0, keep=0.2, group_size=371, **BUDGET)
+    mechanism = qg.methods.gip(371, PLAN, theta=0.0, keep=0.2, group_size=371)
     total = ClippedSum(blocks={"w": torch.arange(371.0)}, sensitivity=1.0)
     draw = NoiseDraw(std=1e-9, divisor=1.0, source=SeededSource(0), reducer=Summing(), step=0)
     released = mechanism.noise.release(total, draw).blocks["w"]
@@ -129,4 +143,4 @@ def test_several_ranks_choose_and_draw_once_from_the_sum_over_all() -> None:
 def test_the_model_itself_counts_its_trainable_coordinates() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(10, 10), torch.nn.Linear(10, 3))
     model[0].requires_grad_(False)
-    assert noise_of(qg.methods.gip(model, PLAN, index_share=0.0, **BUDGET)).grouping.coordinates == 33
+    assert noise_of(qg.methods.gip(model, PLAN, theta=0.0)).grouping.coordinates == 33

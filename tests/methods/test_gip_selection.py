@@ -169,7 +169,7 @@ def test_the_event_is_joint_and_calibration_meets_the_budget_with_it() -> None:
     class Batches:
         rate, steps = 0.05, 60
 
-    mechanism = qg.methods.gip(1000, Batches(), epsilon=2.0, delta=1e-5, keep=0.1, index_share=0.5)
+    mechanism = qg.methods.gip(1000, Batches(), keep=0.1, index_share=0.5)
     calibrated = qg.calibrate(mechanism, Batches(), epsilon=2.0, delta=1e-5)
     event = calibrated.event(0)
     assert isinstance(event, JointEvent)

@@ -8,16 +8,37 @@ from itertools import groupby
 from typing import Protocol, TypeVar
 
 from quietgrad.accounting.evaluate import Accountant, check_delta
+from quietgrad.accounting.evaluate import epsilon as epsilon_of
 from quietgrad.accounting.events import Event, Phase, coalesce
-from quietgrad.accounting.pld import TOLERANCE, pld_epsilon
-from quietgrad.accounting.rdp import rdp_epsilon
+from quietgrad.accounting.pld import TOLERANCE
 
-# Relative width at which the search for a noise multiplier or a rate stops.
 RESOLUTION = 1e-5
-# Beyond this multiplier what is left of epsilon does not come from the Gaussian noise.
+"""Relative width at which the search for a noise multiplier or a rate stops."""
+
 MOST_NOISE = 1e7
-# Below it a run is as good as unprotected: calibration goes no further down.
+"""Beyond this multiplier what is left of ε does not come from the Gaussian noise."""
+
 LEAST_NOISE = 0.05
+"""Below it a run is as good as unprotected: calibration goes no further down."""
+
+ANY_GRID = 1.0
+"""The tolerance of a rough answer: the first two grids, whatever they say. They never under-state ε."""
+
+ROUGH_RESOLUTION = 1e-3
+"""Where the search on the rough grids stops: about what they over-state."""
+
+ROUGH_ERROR = 0.004
+"""How far below the rough answer the exact one mostly lies: the first guess of the fine bracket."""
+
+WIDEN = 0.97
+"""The step down where it lies lower still; each costs one evaluation on the fine grid, so not smaller."""
+
+LEAST_SHARE = 0.02
+"""No guess is nearer to an end of the bracket than this share of it: regula falsi alone may stall at one end."""
+
+OVERSHOOT = 0.4
+"""How far, in units of the resolution, a guess steps over the root: below 1/2, so that the two ends that enclose the
+root are then less than the resolution apart."""
 
 
 class Steps(Protocol):
@@ -39,6 +60,7 @@ class Calibratable(Priced, Protocol):
     """A mechanism whose noise can be set."""
 
     def with_noise(self: M, noise_multiplier: float) -> M: ...
+    def for_budget(self: M, batches: Steps, *, epsilon: float, delta: float) -> M: ...
 
 
 M = TypeVar("M", bound="Calibratable")
@@ -51,7 +73,7 @@ def plan(mechanism: Priced, rate: float, steps: int) -> tuple[Phase, ...]:
 
 
 def calibrate(mechanism: M, batches: Steps, *, epsilon: float, delta: float) -> M:
-    """The mechanism with the smallest noise multiplier whose run stays within (epsilon, delta).
+    """The mechanism with the smallest noise multiplier whose run stays within (ε, δ).
 
     Args:
         mechanism: what each step releases; its own noise multiplier is ignored.
@@ -59,6 +81,9 @@ def calibrate(mechanism: M, batches: Steps, *, epsilon: float, delta: float) -> 
         epsilon: the target; the result lies below it, within 1e-4 of it.
         delta: in (0, 1).
     """
+
+    _check_target(epsilon, delta)
+    mechanism = mechanism.for_budget(batches, epsilon=epsilon, delta=delta)
 
     def whole(noise_multiplier: float) -> tuple[Phase, ...]:
         return plan(mechanism.with_noise(noise_multiplier), batches.rate, batches.steps)
@@ -87,10 +112,10 @@ def smallest_noise(
     delta: float,
     accountant: Accountant = "best",
 ) -> float:
-    """The smallest noise multiplier whose run `runs(noise_multiplier)` costs at most epsilon at delta."""
+    """The smallest noise multiplier whose run `runs(noise_multiplier)` costs at most ε at δ."""
     _check_target(epsilon, delta)
     return _smallest(
-        lambda noise, tolerance: cost_of(runs(noise), delta, tolerance=tolerance, accountant=accountant),
+        lambda noise, tolerance: epsilon_of(runs(noise), delta, tolerance=tolerance, accountant=accountant),
         epsilon,
         start=1.0,
         least=LEAST_NOISE,
@@ -102,12 +127,12 @@ def smallest_noise(
 def rate_within(
     mechanism: Priced, steps: int, *, epsilon: float, delta: float, accountant: Accountant = "best"
 ) -> float:
-    """The largest Poisson rate whose run of `steps` steps costs at most epsilon at delta."""
+    """The largest Poisson rate whose run of `steps` steps costs at most ε at δ."""
     _check_target(epsilon, delta)
 
     def cost(inverse_rate: float, tolerance: float) -> float:
         runs = plan(mechanism, 1 / inverse_rate, steps)
-        return cost_of(runs, delta, tolerance=tolerance, accountant=accountant)
+        return epsilon_of(runs, delta, tolerance=tolerance, accountant=accountant)
 
     if cost(1.0, TOLERANCE) <= epsilon:
         return 1.0
@@ -123,7 +148,7 @@ def steps_within(
     accountant: Accountant = "best",
     most: int = 10**6,
 ) -> int:
-    """The largest number of steps, at most `most`, whose run costs at most epsilon at delta."""
+    """The largest number of steps, at most `most`, whose run costs at most ε at δ."""
     _check_target(epsilon, delta)
     events: list[Event] = []
 
@@ -131,14 +156,14 @@ def steps_within(
         events.extend(mechanism.event(step) for step in range(len(events), steps))
         runs = groupby(events[:steps])
         phases = coalesce(Phase(event=event, rate=rate, count=len(list(same))) for event, same in runs)
-        return cost_of(phases, delta, tolerance=tolerance, accountant=accountant)
+        return epsilon_of(phases, delta, tolerance=tolerance, accountant=accountant)
 
     if cost(1, TOLERANCE) > epsilon:
         raise ValueError(
             f"Expected an epsilon that covers at least one step, got {epsilon:g}; one step costs "
             f"{cost(1, TOLERANCE):.4g}. Add noise, lower the rate, or raise epsilon."
         )
-    safe = _last_within(lambda steps: cost(steps, 1.0) <= epsilon, 0, 1, most)
+    safe = _last_within(lambda steps: cost(steps, ANY_GRID) <= epsilon, 0, 1, most)
     return _last_within(lambda steps: cost(steps, TOLERANCE) <= epsilon, safe, max(safe // 512, 1), most)
 
 
@@ -155,18 +180,6 @@ def _last_within(fits: Callable[[int], bool], low: int, stride: int, most: int) 
     return low
 
 
-def cost_of(
-    phases: tuple[Phase, ...], delta: float, *, tolerance: float = TOLERANCE, accountant: Accountant = "best"
-) -> float:
-    """Epsilon as `epsilon()` reports it, without asking RDP where the PLD is already exact."""
-    if accountant == "rdp":
-        return rdp_epsilon(phases, delta)
-    tight = pld_epsilon(phases, delta, tolerance=tolerance)
-    if tight.converged or accountant == "pld":
-        return tight.epsilon
-    return min(tight.epsilon, rdp_epsilon(phases, delta))
-
-
 def _smallest(
     cost: Callable[[float, float], float],
     epsilon: float,
@@ -176,15 +189,15 @@ def _smallest(
     most: float,
     name: str,
 ) -> float:
-    """The smallest x with cost(x, tolerance) <= epsilon, for a cost that falls with x; `least` if that fits."""
+    """The smallest x with cost(x, tolerance) ≤ ε, for a cost that falls with x; `least` if that fits."""
 
     def roughly(x: float) -> float:
-        return cost(x, 1.0)
+        return cost(x, ANY_GRID)
 
     def exactly(x: float) -> float:
         return cost(x, TOLERANCE)
 
-    # A coarse grid never under-states epsilon: what it accepts is safe and close, only the end needs a fine one.
+    # A coarse grid never under-states ε: what it accepts is safe and close, only the end needs a fine one.
     high = start
     while roughly(high) > epsilon:
         high *= 2
@@ -199,26 +212,27 @@ def _smallest(
         low, high = low / 2, low
     if low <= least and exactly(least) <= epsilon:
         return least
-    high = _search(roughly, epsilon, max(low, least), high, resolution=1e-3)
-    low = max(high * (1 - 0.004), least)
+    high = _search(roughly, epsilon, max(low, least), high, resolution=ROUGH_RESOLUTION)
+    low = max(high * (1 - ROUGH_ERROR), least)
     while exactly(low) <= epsilon:
-        low, high = max(low * 0.97, least), low
+        low, high = max(low * WIDEN, least), low
     return _search(exactly, epsilon, low, high, resolution=RESOLUTION)
 
 
 def _search(
     cost: Callable[[float], float], epsilon: float, low: float, high: float, *, resolution: float
 ) -> float:
-    """The end `high` of a bracket narrowed to 1 + resolution: regula falsi on log epsilon over log noise.
+    """The end `high` of a bracket narrowed to 1 + resolution: regula falsi on log ε over log noise.
 
     `low` is taken to cost too much and `high` to fit; what is returned is `high` or was checked to fit.
     """
     below, above = _excess(cost(low), epsilon), _excess(cost(high), epsilon)
     while high > low * (1 + resolution):
-        share = min(max(below / (below - above), 0.02), 0.98) if below > above else 0.5
+        share = below / (below - above) if below > above else 0.5
+        share = min(max(share, LEAST_SHARE), 1 - LEAST_SHARE)
         guess = low * (high / low) ** share
         # Step over the root, on the side of the end that is farther away, so that both ends close in.
-        guess *= 1 + 0.4 * resolution * (1 if guess * guess < low * high else -1)
+        guess *= 1 + OVERSHOOT * resolution * (1 if guess * guess < low * high else -1)
         value = _excess(cost(guess), epsilon)
         if value > 0:
             low, below = guess, value

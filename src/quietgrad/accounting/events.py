@@ -10,11 +10,11 @@ from typing import Any, TypeAlias
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianEvent:
-    """A Gaussian release with its effective multiplier, sigma_eff^-2 = sum_j (S_j / s_j)^2.
+    """A Gaussian release with its effective multiplier, σ_eff⁻² = Σ_j (S_j / s_j)².
 
     Args:
         noise_multiplier: noise std over L2 sensitivity of everything released from one batch; 0 means
-            epsilon = inf.
+            ε = inf.
     """
 
     noise_multiplier: float
@@ -33,7 +33,7 @@ class GaussianEvent:
 
 @dataclass(frozen=True, kw_only=True)
 class MallowsSelection:
-    """Noisy top-k of every group: Pr[S] ~ exp(-theta |S - S*|_1), drawn in each group on its own.
+    """Noisy top-k of every group: Pr[S] ~ exp(-θ |S - S*|_1), drawn in each group on its own.
 
     Args:
         theta: dispersion of the Mallows model; 0 draws uniformly and costs nothing.
@@ -93,7 +93,7 @@ class Phase:
 
 
 def effective_multiplier(multipliers: Iterable[float]) -> float:
-    """The one Gaussian that several releases of the same batch amount to: (sum_j m_j^-2)^-1/2."""
+    """The one Gaussian that several releases of the same batch amount to: (Σ_j m_j⁻²)^(−1/2)."""
     values = [GaussianEvent(noise_multiplier=m).noise_multiplier for m in multipliers]
     if not values:
         raise ValueError(

@@ -11,11 +11,12 @@ from jaxtyping import Float64, Int64
 from numpy import ndarray
 from scipy import special
 
+from quietgrad.accounting.combinatorics import log_choose
 from quietgrad.accounting.events import Event, GaussianEvent, JointEvent, MallowsSelection
 from quietgrad.accounting.privacy_loss import LossPmf, compose, rising_share, split
 
-# The Gaussian is cut where less than 1e-23 of its mass is left; the cut part counts as loss +inf.
 REACH = 10.0
+"""The Gaussian is cut where less than 1e-23 of its mass is left; the cut part counts as loss +∞."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +44,9 @@ def step_loss(event: Event, rate: float, step: float, *, pessimistic: bool = Tru
 
 
 def gaussian_loss(noise_multiplier: float, rate: float, step: float, *, pessimistic: bool = True) -> StepLoss:
-    """The subsampled Gaussian, N(0,1) against (1-q) N(0,1) + q N(1/sigma,1), by exact masses of the cells.
+    """The subsampled Gaussian, N(0,1) against (1-q) N(0,1) + q N(1/σ,1), by exact masses of the cells.
 
-    remove: l(z) = log(1 - q + q exp(z/sigma - 1/(2 sigma^2))); add: -l(z).
+    remove: l(z) = log(1 - q + q exp(z/σ - 1/(2 σ²))); add: -l(z).
     """
     shift = 1 / noise_multiplier
     bottom, top = _subsampled(np.array([-REACH, REACH]) * shift + np.array([-1, 1]) * shift**2 / 2, rate)
@@ -67,22 +68,22 @@ def gaussian_loss(noise_multiplier: float, rate: float, step: float, *, pessimis
 
 
 def mallows_loss(selection: MallowsSelection) -> LossPmf:
-    """The loss of all groups of a selection, exactly on a grid of width 2 theta."""
+    """The loss of all groups of a selection, exactly on a grid of width 2 θ."""
     return compose([(group_loss(selection), selection.groups)])
 
 
 def group_loss(selection: MallowsSelection) -> LossPmf:
-    """One group of a selection: loss 2 theta (h1 - h2).
+    """One group of a selection: loss 2 θ (h1 - h2).
 
     The worst neighbours have disjoint top sets A1, A2 (disjoint complements if more than half is kept); h1,
-    h2 are how many of A1, A2 were drawn: Pr[h1, h2] ~ C(K,h1) C(K,h2) C(l-2K, K-h1-h2) exp(2 theta h1).
+    h2 are how many of A1, A2 were drawn: Pr[h1, h2] ~ C(K,h1) C(K,h2) C(l-2K, K-h1-h2) exp(2 θ h1).
     """
     kept = min(selection.kept, selection.group_size - selection.kept)
     others = selection.group_size - 2 * kept
     h1, h2 = (axis.ravel() for axis in np.indices((kept + 1, kept + 1)))
     valid = (h1 + h2 <= kept) & (kept - h1 - h2 <= others)
     h1, h2 = h1[valid], h2[valid]
-    log_weight = _log_choose(kept, h1) + _log_choose(kept, h2) + _log_choose(others, kept - h1 - h2)
+    log_weight = log_choose(kept, h1) + log_choose(kept, h2) + log_choose(others, kept - h1 - h2)
     log_weight = log_weight + 2 * selection.theta * h1
     mass = np.zeros(2 * kept + 1)
     np.add.at(mass, h1 - h2 + kept, np.exp(log_weight - special.logsumexp(log_weight)))
@@ -102,7 +103,7 @@ def product_loss(event: Event, step: float) -> LossPmf:
 def subsample(pmf: LossPmf, rate: float, step: float) -> StepLoss:
     """Poisson subsampling of any symmetric pair: ((1-q) Q + q P, Q) and its mirror, on a new grid.
 
-    Only losses >= 0 are read from the pair; the others follow from its symmetry, Q-mass(-l) = P-mass(l),
+    Only losses ≥ 0 are read from the pair; the others follow from its symmetry, Q-mass(-l) = P-mass(l),
     because dividing a tiny P-mass by exp(l) would blow up its rounding noise.
     """
     start = max(0, -pmf.lower)
@@ -156,7 +157,7 @@ def parts_of(event: Event) -> tuple[GaussianEvent | None, tuple[MallowsSelection
 
 
 def _selection_zcdp(selection: MallowsSelection) -> float:
-    """Small-theta zCDP of all groups: 4 theta^2 min(K, l-K) p (1-p) l / (l-1) each, p = K / l."""
+    """Small-θ zCDP of all groups: 4 θ² min(K, l-K) p (1-p) l / (l-1) each, p = K / l."""
     size, kept = selection.group_size, min(selection.kept, selection.group_size - selection.kept)
     share = kept / size
     return selection.groups * 4 * selection.theta**2 * kept * share * (1 - share) * size / max(size - 1, 1)
@@ -199,17 +200,27 @@ def _subsampled(loss: Float64[ndarray, " m"], rate: float) -> Float64[ndarray, "
 
 
 def _unsubsampled(loss: Float64[ndarray, " m"], rate: float, shift: float) -> Float64[ndarray, " m"]:
-    """The z with log(1 - q + q exp(shift z - shift^2 / 2)) = loss; -inf for losses below log(1 - q)."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        small = np.log1p(np.expm1(np.minimum(loss, 1.0)) / rate)
-        large = loss - math.log(rate) + np.log1p(-(1 - rate) * np.exp(-np.maximum(loss, 1.0)))
-    base = np.where(loss < 1.0, small, large)
-    z: Float64[ndarray, " m"] = (np.where(np.isnan(base), -np.inf, base) + shift**2 / 2) / shift
+    """The z with log(1 - q + q exp(shift z - shift² / 2)) = loss; -inf for losses below log(1 - q)."""
+    base = loss if rate == 1 else _unmixed(loss, rate)
+    z: Float64[ndarray, " m"] = (base + shift**2 / 2) / shift
     return z
 
 
+def _unmixed(loss: Float64[ndarray, " m"], rate: float) -> Float64[ndarray, " m"]:
+    """log((exp(l) − (1 − q)) / q), −∞ where there is no such number.
+
+    Two ways of writing it: for a small q everything happens near l = 0, where exp(l) − 1 keeps the digits; for a q near
+    1, losses go down to log(1 − q), where exp(l) − 1 rounds to −1 and only exp(−l) keeps them.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        near_zero = np.log1p(np.expm1(np.minimum(loss, 1.0)) / rate)
+        farther = loss - math.log(rate) + np.log1p(-(1 - rate) * np.exp(-loss))
+    base = np.where((loss < 1.0) & (rate < 0.5), near_zero, farther)
+    return np.where(np.isnan(base), -np.inf, base)
+
+
 def _normal_mass(a: Float64[ndarray, " m"], b: Float64[ndarray, " m"]) -> Float64[ndarray, " m"]:
-    """Phi(b) - Phi(a), from the nearer tail so that small masses keep their digits."""
+    """Φ(b) - Φ(a), from the nearer tail so that small masses keep their digits."""
     right, left = special.ndtr(-a) - special.ndtr(-b), special.ndtr(b) - special.ndtr(a)
     mass: Float64[ndarray, " m"] = np.where(a > 0, right, left)
     return mass
@@ -217,10 +228,3 @@ def _normal_mass(a: Float64[ndarray, " m"], b: Float64[ndarray, " m"]) -> Float6
 
 def _mix(masses: tuple[float, float], rate: float) -> float:
     return (1 - rate) * masses[0] + rate * masses[1]
-
-
-def _log_choose(n: int, k: Float64[ndarray, " m"]) -> Float64[ndarray, " m"]:
-    logs: Float64[ndarray, " m"] = (
-        special.gammaln(n + 1) - special.gammaln(k + 1) - special.gammaln(n - k + 1)
-    )
-    return logs

@@ -1,4 +1,4 @@
-"""Privacy loss distributions of whole runs: (epsilon, delta) from below and from above."""
+"""Privacy loss distributions of whole runs: (ε, δ) from below and from above."""
 
 from __future__ import annotations
 
@@ -13,25 +13,30 @@ from quietgrad.accounting.events import Phase, coalesce
 from quietgrad.accounting.pairs import deviation, parts_of, reach, step_loss
 from quietgrad.accounting.privacy_loss import LossPmf, best_tilt, compose, delta_at, epsilon_at
 
-# A grid is fine enough once halving it moves epsilon by less than this share, or by less than LARGE_TOLERANCE
-# where one step's loss takes many points. The error left is about a third of the last move.
 TOLERANCE = 1e-4
-LARGE_TOLERANCE = 1e-3
-MANY_POINTS = 2**17
-# The first grid, as a share of one step's standard deviation.
-COARSEST = 1 / 8
-# One step's loss may take about this many grid points: beyond, RDP has to do.
-MOST_POINTS = 2**21
+"""A grid is fine enough once halving it moves ε by less than this share; the error left is about a third of that."""
 
-# Below this delta the rounding noise of the Fourier transform (about 1e-13 in all) shows: tilt the losses first.
+LARGE_TOLERANCE = 1e-3
+"""The same where one step's loss takes more than MANY_POINTS: finer grids would take seconds."""
+
+MANY_POINTS = 2**17
+
+COARSEST = 1 / 8
+"""The first grid, as a share of one step's standard deviation."""
+
+MOST_POINTS = 2**21
+"""One step's loss may take about this many grid points: beyond, RDP has to do."""
+
 SMALL_DELTA = 1e-8
+"""Below this δ the rounding noise of the Fourier transform (about 1e-13 in all) shows: tilt the losses first."""
 
 Side = list[tuple[LossPmf, int]]
+"""One direction of a run: each phase's one-step loss with its count."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PldEpsilon:
-    """An epsilon of a run from its PLD, and whether a finer grid would still move it."""
+    """An ε of a run from its PLD, and whether a finer grid would still move it."""
 
     epsilon: float
     converged: bool
@@ -44,7 +49,7 @@ def pld(
 
     Args:
         phases: what was or will be released; every noise multiplier must be positive.
-        pessimistic: True never under-states epsilon, False never over-states it.
+        pessimistic: True never under-states ε, False never over-states it.
         discretisation: width of the loss grid.
     """
     remove, add = (
@@ -54,7 +59,7 @@ def pld(
 
 
 def pld_epsilon(phases: Iterable[Phase], delta: float, *, tolerance: float = TOLERANCE) -> PldEpsilon:
-    """The smallest epsilon at delta, on grids halved until it moves by less than `tolerance` of itself."""
+    """The smallest ε at δ, on grids halved until it moves by less than `tolerance` of itself."""
     runs = coalesce(phases)
     if not runs:
         return PldEpsilon(epsilon=0.0, converged=True)
@@ -65,7 +70,7 @@ def pld_epsilon(phases: Iterable[Phase], delta: float, *, tolerance: float = TOL
 
 
 def pld_delta(phases: Iterable[Phase], epsilon: float) -> float:
-    """The smallest delta at epsilon, on grids halved until it moves by less than TOLERANCE of itself."""
+    """The smallest δ at ε, on grids halved until it moves by less than TOLERANCE of itself."""
     runs = coalesce(phases)
     if not runs:
         return 0.0
@@ -75,7 +80,7 @@ def pld_delta(phases: Iterable[Phase], epsilon: float) -> float:
 
 
 def is_private(phases: Iterable[Phase]) -> bool:
-    """False if a release had no noise at all: then epsilon is infinite."""
+    """False if a release had no noise at all: then ε is infinite."""
     gaussians = (parts_of(phase.event)[0] for phase in phases if phase.count)
     return all(gaussian is None or gaussian.noise_multiplier > 0 for gaussian in gaussians)
 
@@ -102,7 +107,7 @@ def _epsilon_on(runs: tuple[Phase, ...], delta: float, step: float) -> float:
 def _side_epsilon(side: Side, delta: float) -> float:
     if delta >= SMALL_DELTA:
         return epsilon_at(compose(side), delta)
-    # Half of the Chernoff order lowers the noise to 1e-13 delta^(3/4) and keeps skewed sums in a small window.
+    # Half of the Chernoff order lowers the noise to 1e-13 δ^(3/4) and keeps skewed sums in a small window.
     return epsilon_at(compose(side, tilt=best_tilt(side, math.log(delta)) / 2), delta)
 
 
@@ -117,7 +122,7 @@ def _sides(runs: tuple[Phase, ...], step: float, *, pessimistic: bool = True) ->
 
 
 def _spread(runs: tuple[Phase, ...]) -> float:
-    # The split adds at most step^2/4 of variance per step: the grid follows the run's mean variance per step.
+    # The split adds at most step²/4 of variance per step: the grid follows the run's mean variance per step.
     variance = sum(run.count * deviation(run.event, run.rate) ** 2 for run in runs)
     return math.sqrt(variance / sum(run.count for run in runs))
 

@@ -2,7 +2,7 @@
 
 A dominating pair (P, Q) is stored as the P-mass of each loss l = log P/Q on a grid of width `step`; the
 Q-mass of an atom is its P-mass times exp(-l). Replacing an atom by its two grid neighbours so that both
-masses are kept undoes a merging of outcomes, i.e. a post-processing: the new pair dominates, so epsilon can
+masses are kept undoes a merging of outcomes, i.e. a post-processing: the new pair dominates, so ε can
 only grow.
 """
 
@@ -18,8 +18,8 @@ from jaxtyping import Float64
 from numpy import ndarray
 from scipy import fft, signal
 
-# What is cut off each tail of a composition, in mass of the (tilted) sum; added back to the mass at infinity.
 TAIL = 1e-15
+"""What is cut off each tail of a composition, in mass of the (tilted) sum; added back to the mass at infinity."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class LossPmf:
 
     Args:
         pessimistic: whether rounding only ever raised the losses (else it only ever lowered them).
-        tilt: lambda of an exponential tilt; the real mass is mass * exp(log_scale - tilt * loss).
+        tilt: λ of an exponential tilt; the real mass is mass * exp(log_scale - tilt * loss).
         log_scale: see tilt; both are 0 unless `compose` was asked to tilt.
     """
 
@@ -58,6 +58,17 @@ class LossPmf:
         # Not `mass @ ...`: BLAS would wake threads for a sum of a millisecond, which a busy machine makes slow.
         return largest + math.log(float(np.sum(mass * np.exp(exponents - largest))))
 
+    def tilted(self, order: float) -> Float64[ndarray, " losses"]:
+        """mass · exp(order · L) / E_P[exp(order · L)], in log space: an empty tail may overflow, a mass never does."""
+        weights = _log(self.mass) + order * self.losses - self.log_mgf(order)
+        return np.exp(weights)
+
+    def real_mass(self, kept: slice) -> Float64[ndarray, " kept"]:
+        """The masses without the tilt. Where the transform left only noise, untilting it may give any number: no more
+        than 1 is claimed."""
+        log_mass = _log(self.mass[kept]) + self.log_scale - self.tilt * self.losses[kept]
+        return np.exp(np.minimum(log_mass, 0.0))
+
 
 def split(
     losses: Float64[ndarray, " atoms"], mass: Float64[ndarray, " atoms"], *, step: float, infinity: float
@@ -85,8 +96,8 @@ def rising_share(above: Float64[ndarray, " atoms"], step: float) -> Float64[ndar
 def compose(parts: Sequence[tuple[LossPmf, int]], *, tilt: float = 0.0, tail: float = TAIL) -> LossPmf:
     """The loss of all parts together, part j taken count_j times: one product of Fourier transforms.
 
-    With a tilt lambda the masses are weighted by exp(lambda * loss) before the transform, which moves the
-    rounding noise of the FFT (about 1e-16 of the largest mass) out of the tail that decides a small delta.
+    With a tilt λ the masses are weighted by exp(λ * loss) before the transform, which moves the
+    rounding noise of the FFT (about 1e-16 of the largest mass) out of the tail that decides a small δ.
     """
     step = parts[0][0].step
     pessimistic = parts[0][0].pessimistic
@@ -99,8 +110,7 @@ def compose(parts: Sequence[tuple[LossPmf, int]], *, tilt: float = 0.0, tail: fl
     spectrum = np.ones(length // 2 + 1, dtype=complex)
     start = 0
     for pmf, count in parts:
-        tilted = pmf.mass * np.exp(tilt * pmf.losses - pmf.log_mgf(tilt))
-        spectrum *= fft.rfft(tilted, length) ** count
+        spectrum *= fft.rfft(pmf.tilted(tilt), length) ** count
         start += pmf.lower * count
     mass = np.maximum(np.roll(fft.irfft(spectrum, length), start - lower), 0.0)
     infinity = -math.expm1(sum(count * math.log1p(-pmf.infinity) for pmf, count in parts))
@@ -119,18 +129,18 @@ def compose(parts: Sequence[tuple[LossPmf, int]], *, tilt: float = 0.0, tail: fl
 
 
 def best_tilt(parts: Sequence[tuple[LossPmf, int]], log_delta: float) -> float:
-    """The Chernoff order of the tail of mass delta: argmin_a (log E[exp(a L)] - log delta) / a."""
+    """The Chernoff order of the tail of mass δ: argmin_a (log E[exp(a L)] - log δ) / a."""
     orders = _orders(parts)
     bounds = [(sum(n * pmf.log_mgf(order) for pmf, n in parts) - log_delta) / order for order in orders]
     return float(orders[int(np.argmin(bounds))])
 
 
 def epsilon_at(pmf: LossPmf, delta: float) -> float:
-    """The smallest epsilon >= 0 whose hockey-stick divergence is at most delta."""
+    """The smallest ε ≥ 0 whose hockey-stick divergence is at most δ."""
     if pmf.infinity > delta:
         return math.inf
     losses, above, weighted = _tails(pmf)
-    excess = above - weighted + pmf.infinity  # delta(epsilon) at every grid point
+    excess = above - weighted + pmf.infinity  # δ(ε) at every grid point
     inside = np.flatnonzero(excess <= delta)
     if len(inside) == 0:
         return max(0.0, float(losses[-1]))
@@ -143,21 +153,19 @@ def epsilon_at(pmf: LossPmf, delta: float) -> float:
 
 
 def delta_at(pmf: LossPmf, epsilon: float) -> float:
-    """The hockey-stick divergence E_P[(1 - exp(epsilon - L))_+]."""
+    """The hockey-stick divergence E_P[(1 - exp(ε - L))_+]."""
     losses = pmf.losses
-    over = losses > epsilon
-    log_mass = pmf.log_scale - pmf.tilt * losses[over]
+    over = slice(int(np.searchsorted(losses, epsilon, side="right")), None)
     gain = -np.expm1(epsilon - losses[over])
-    return float(min(pmf.infinity + np.sum(pmf.mass[over] * np.exp(log_mass) * gain), 1.0))
+    return float(min(pmf.infinity + np.sum(pmf.real_mass(over) * gain), 1.0))
 
 
 def _tails(
     pmf: LossPmf,
 ) -> tuple[Float64[ndarray, " m"], Float64[ndarray, " m"], Float64[ndarray, " m"]]:
-    """Losses s_j >= 0 (and one below), mass U_j = sum_{i>=j} m_i and V_j = sum_{i>=j} m_i exp(s_j - s_i)."""
+    """Losses s_j ≥ 0 (and one below), mass U_j = Σ_{i≥j} m_i and V_j = Σ_{i≥j} m_i exp(s_j - s_i)."""
     keep = max(0, min(-pmf.lower - 1, len(pmf.mass) - 1))
-    losses = pmf.losses[keep:]
-    mass = pmf.mass[keep:] * np.exp(pmf.log_scale - pmf.tilt * losses)
+    losses, mass = pmf.losses[keep:], pmf.real_mass(slice(keep, None))
     above = np.cumsum(mass[::-1])[::-1]
     # V_j = m_j + exp(-step) V_{j+1}: a filter, because exp(s_j) alone overflows for large losses.
     weighted = signal.lfilter([1.0], [1.0, -math.exp(-pmf.step)], mass[::-1])[::-1]
@@ -194,3 +202,10 @@ def _window(
             else:
                 lower = max(lower, math.floor(bound))
     return lower, max(upper, lower)
+
+
+def _log(mass: Float64[ndarray, " m"]) -> Float64[ndarray, " m"]:
+    """log m, −∞ for no mass."""
+    with np.errstate(divide="ignore"):
+        logs: Float64[ndarray, " m"] = np.log(mass)
+    return logs

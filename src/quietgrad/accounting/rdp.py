@@ -1,4 +1,4 @@
-"""Renyi differential privacy: the cross-check of the PLD, and the price of tuning."""
+"""Rényi differential privacy: the cross-check of the PLD, and the price of tuning."""
 
 from __future__ import annotations
 
@@ -13,21 +13,24 @@ from jaxtyping import Float64
 from numpy import ndarray
 from scipy import special
 
+from quietgrad.accounting.combinatorics import log_choose
 from quietgrad.accounting.events import Event, GaussianEvent, Phase, coalesce
 from quietgrad.accounting.pairs import group_loss, parts_of
 from quietgrad.accounting.pld import is_private
 
 Tries = Literal["logarithmic", "geometric", "poisson"]
+"""The distribution of the number of tries."""
 
 Orders = Float64[ndarray, " orders"]
-_INTEGER_ORDERS = np.concatenate([np.arange(2, 64), np.arange(64, 257, 8), [512, 1024]]).astype(float)
+INTEGER_ORDERS = np.concatenate([np.arange(2, 64), np.arange(64, 257, 8), [512, 1024]]).astype(float)
+"""Orders at which the moments of a subsampled product are a finite sum: whole ones."""
 
 
 def rdp(phases: Iterable[Phase]) -> tuple[Orders, Orders]:
     """Orders, and the run's RDP at each: budgets add over steps."""
     runs = coalesce(phases)
     plain = all(not parts_of(run.event)[1] for run in runs)
-    orders = np.asarray(dp_rdp.DEFAULT_RDP_ORDERS, dtype=float) if plain else _INTEGER_ORDERS
+    orders = np.asarray(dp_rdp.DEFAULT_RDP_ORDERS, dtype=float) if plain else INTEGER_ORDERS
     if not is_private(runs):
         return orders, np.full_like(orders, np.inf)
     return orders, sum(
@@ -36,7 +39,7 @@ def rdp(phases: Iterable[Phase]) -> tuple[Orders, Orders]:
 
 
 def rdp_epsilon(phases: Iterable[Phase], delta: float) -> float:
-    """The smallest epsilon that RDP proves at delta."""
+    """The smallest ε that RDP proves at δ."""
     orders, values = rdp(phases)
     if not values.any():
         return 0.0
@@ -48,7 +51,7 @@ def repeat_and_select(
 ) -> float:
     """Epsilon of running a RANDOM number of times with this mean and releasing only the best run.
 
-    Papernot and Steinke, "Hyperparameter tuning with Renyi differential privacy" (2022), theorems 2 and 6.
+    Papernot and Steinke, "Hyperparameter tuning with Rényi differential privacy" (2022), theorems 2 and 6.
     The number of tries must really be drawn from `tries` before the first run; a fixed number is not covered.
     """
     if not 1 <= mean_tries < math.inf:
@@ -70,19 +73,19 @@ def repeat_and_select(
 
 
 def _poisson_extra(orders: Orders, values: Orders, mean: float) -> Orders:
-    """mean * delta(epsilon = log(1 + 1/(a-1))) at each order a."""
+    """mean · δ(ε = log(1 + 1/(a-1))) at each order a."""
     deltas = [dp_rdp.compute_delta(orders, values, math.log1p(1 / (order - 1)))[0] for order in orders]
     return mean * np.asarray(deltas, dtype=float)
 
 
 def _negative_binomial_extra(orders: Orders, values: Orders, mean: float, *, shape: float) -> Orders:
-    """(1 + shape) min over a of ((1 - 1/a) rdp(a) + log(1/gamma) / a), the same at every order."""
+    """(1 + shape) min over a of ((1 - 1/a) rdp(a) + log(1/γ) / a), the same at every order."""
     gamma = 1 / mean if shape else _logarithmic_gamma(mean)
     return np.full_like(orders, (1 + shape) * np.min((1 - 1 / orders) * values - math.log(gamma) / orders))
 
 
 def _logarithmic_gamma(mean: float) -> float:
-    """gamma with (1/gamma - 1) / log(1/gamma) = mean, from below: a smaller gamma costs more."""
+    """γ with (1/γ - 1) / log(1/γ) = mean, from below: a smaller γ costs more."""
     low, high = 1e-300, 1.0
     while high > low * (1 + 1e-12):
         middle = math.sqrt(low * high)
@@ -114,13 +117,12 @@ def _gaussian_rdp(gaussian: GaussianEvent, rate: float) -> Orders:
 
 
 def _subsampled_moment(order: int, rate: float, moments: Orders) -> float:
-    """log E_Q[(1 - q + q exp(L))^a] = log sum_k C(a,k) (1-q)^(a-k) q^k E_Q[exp(k L)].
+    """log E_Q[(1 - q + q exp(L))^a] = log Σ_k C(a,k) (1-q)^(a-k) q^k E_Q[exp(k L)].
 
     The mirrored direction is smaller for a pair that a symmetry exchanges (Mironov et al. 2019, theorem 5).
     """
     if rate == 1:
         return float(moments[order])
     ks = np.arange(order + 1)
-    choose = special.gammaln(order + 1) - special.gammaln(ks + 1) - special.gammaln(order - ks + 1)
-    weights = choose + (order - ks) * math.log1p(-rate) + ks * math.log(rate)
+    weights = log_choose(order, ks) + (order - ks) * math.log1p(-rate) + ks * math.log(rate)
     return max(0.0, float(special.logsumexp(weights + moments[: order + 1])))

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Any, overload
 
+from quietgrad.accounting.calibrate import Steps
 from quietgrad.accounting.events import Event
 from quietgrad.mechanism.clipping import Clip
 from quietgrad.mechanism.description import describe
@@ -67,6 +68,10 @@ class Mechanism:
     def with_noise(self, noise_multiplier: float) -> Mechanism:
         """The same mechanism at another σ."""
         return replace(self, noise_multiplier=noise_multiplier)
+
+    def for_budget(self, batches: Steps, *, epsilon: float, delta: float) -> Mechanism:
+        """The same mechanism with everything fixed that depends on the budget, except σ."""
+        return replace(self, noise=self.noise.for_budget(batches, epsilon=epsilon, delta=delta))
 
     def multiplier(self, step: int) -> float:
         """σ of a step."""

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from quietgrad.accounting import events
+from quietgrad.accounting.calibrate import Steps
 from quietgrad.collective import Reducer
 from quietgrad.gradients.stages import ClippedSum, Released
 from quietgrad.noise.sources import NoiseSource
@@ -40,6 +41,10 @@ class Noise(ABC):
     @abstractmethod
     def event(self, noise_multiplier: float, step: int) -> events.Event:
         """What all releases of a step cost together."""
+
+    def for_budget(self, batches: Steps, *, epsilon: float, delta: float) -> Noise:
+        """The noise whose parts, beside σ, are fixed by the budget: what calibration asks before it searches σ."""
+        return self
 
     @abstractmethod
     def release(self, total: ClippedSum, draw: NoiseDraw) -> Released:

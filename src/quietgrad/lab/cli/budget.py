@@ -11,7 +11,7 @@ from typing import Annotated, Literal, TypedDict, get_args
 import typer
 from rich.console import Console
 
-from quietgrad.accounting.calibrate import cost_of, rate_within, smallest_noise, steps_within
+from quietgrad.accounting.calibrate import rate_within, smallest_noise, steps_within
 from quietgrad.accounting.evaluate import Accountant, attack_advantage
 from quietgrad.accounting.evaluate import epsilon as epsilon_of
 from quietgrad.accounting.events import GaussianEvent, Phase
@@ -234,7 +234,7 @@ def _curve(noise: float, rate: float, steps: int, question: Question) -> list[tu
     counts = sorted({max(1, round(steps * i / CURVE_POINTS)) for i in range(1, CURVE_POINTS + 1)})
     accountant = question.accountant
     return [
-        (n, cost_of(_phases(noise, rate, n), question.delta, tolerance=1.0, accountant=accountant))
+        (n, epsilon_of(_phases(noise, rate, n), question.delta, tolerance=1.0, accountant=accountant))
         for n in counts
     ]
 

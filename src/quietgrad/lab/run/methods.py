@@ -17,7 +17,7 @@ from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.representations.public import PublicLosses
 from quietgrad.representations.public_losses import labelled_losses, random_label_losses
 
-PROVIDED = {"public_losses", "model", "batches", "epsilon", "delta", "parameters"}
+PROVIDED = {"public_losses", "model", "batches", "parameters"}
 """Arguments of methods that come from the rest of the config."""
 
 
@@ -25,7 +25,7 @@ def build_mechanism(
     method: MethodConfig, privacy: PrivacyConfig, parts: Parts, model: nn.Module, batches: qg.PoissonBatches
 ) -> Mechanism:
     """The method with its options, calibrated to the budget or with the noise that the config fixes."""
-    mechanism = uncalibrated(method, privacy, parts, model, batches)
+    mechanism = uncalibrated(method, parts, model, batches)
     if privacy.noise_multiplier is not None:
         return mechanism.with_noise(privacy.noise_multiplier)
     assert privacy.epsilon is not None
@@ -33,7 +33,7 @@ def build_mechanism(
 
 
 def uncalibrated(
-    method: MethodConfig, privacy: PrivacyConfig, parts: Parts, model: nn.Module, batches: qg.PoissonBatches
+    method: MethodConfig, parts: Parts, model: nn.Module, batches: qg.PoissonBatches
 ) -> Mechanism:
     """The method with its options and what it needs of the task."""
     if method.name not in qg.methods.__all__:
@@ -48,9 +48,7 @@ def uncalibrated(
     if "public_losses" in wanted:
         provided["public_losses"] = public_losses(method.name, parts)
     if "batches" in wanted:
-        if privacy.epsilon is None:
-            raise LabError(f"{method.name} plans its index budget from ε. Give privacy.epsilon.")
-        provided |= {"model": model, "batches": batches, "epsilon": privacy.epsilon, "delta": privacy.delta}
+        provided |= {"model": model, "batches": batches}
     if "parameters" in wanted:
         provided["parameters"] = sum(p.numel() for p in model.parameters() if p.requires_grad)
     options = {name: _option(value) for name, value in method.options.items()}

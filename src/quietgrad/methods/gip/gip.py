@@ -20,7 +20,6 @@ from torch import nn
 from quietgrad.accounting.calibrate import Steps
 from quietgrad.mechanism.clipping import Clip, FlatClip
 from quietgrad.mechanism.mechanism import Mechanism, Release
-from quietgrad.methods.gip.budget import theta_for_budget
 from quietgrad.methods.gip.counted import Counted
 from quietgrad.methods.gip.noise import SelectedGaussian
 from quietgrad.methods.gip.selection import Grouping
@@ -32,23 +31,22 @@ def gip(
     model: nn.Module | int,
     batches: Steps,
     *,
-    epsilon: float,
-    delta: float,
     index_share: float = 0.01,
+    theta: float | None = None,
     keep: float | Schedule = 0.1,
     group_size: int = 256,
     clip: float | Schedule | Clip = 1.0,
 ) -> Mechanism:
     """Clip, sum, choose indices by noisy top-k, add noise; no better than `random_k` at the paper's budget.
 
-    θ is the largest for which the selections alone, over all groups and steps, cost index_share·ε; calibrate the result
-    to the same (ε, δ) with `qg.calibrate`.
+    `qg.calibrate` sets θ, the largest for which the selections alone, over all groups and steps, cost index_share·ε,
+    and then σ, so that both together cost ε.
 
     Args:
         model: the model that is trained, or its number of trainable coordinates.
         batches: gives rate and steps.
-        epsilon, delta: the whole budget.
         index_share: the part of ε that the indices may cost alone; 0 chooses uniformly.
+        theta: θ itself, for who sets the noise by hand.
         keep: the part of each group that is released, or a schedule over epochs (the paper: linear from 1 to 0.1).
         group_size: ℓ; coordinates that are left over form a smaller group.
         clip: C for a flat clip, or another clip.
@@ -56,18 +54,16 @@ def gip(
     _check_keep(keep, batches)
     if not 0 <= index_share < 1:
         raise ValueError(
-            f"Expected index_share in [0, 1), got {index_share}: the indices are paid from the whole "
-            f"budget ε={epsilon:g}."
+            f"Expected index_share in [0, 1), got {index_share}: the indices are paid from the whole ε."
         )
     count = model if isinstance(model, int) else sum(p.numel() for p in model.parameters() if p.requires_grad)
     grouping = Grouping(coordinates=count, group_size=group_size)
     over_steps = PerEpoch(keep, batches.rate) if isinstance(keep, Schedule) else keep
-    theta = theta_for_budget(grouping, over_steps, batches, epsilon=index_share * epsilon, delta=delta)
     rule = clip if isinstance(clip, Clip) else FlatClip(clip)
     return Mechanism(
         name="gip",
         releases=(Release(representation=Counted(count), clip=rule),),
-        noise=SelectedGaussian(grouping=grouping, theta=theta, keep=over_steps),
+        noise=SelectedGaussian(grouping=grouping, keep=over_steps, theta=theta, index_share=index_share),
     )
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from quietgrad.accounting import events
+from quietgrad.accounting.calibrate import Steps
 from quietgrad.gradients.blocks import Blocks, flatten, unflatten
 from quietgrad.gradients.stages import ClippedSum, Released
 from quietgrad.methods.gip.selection import Grouping
+from quietgrad.methods.gip.theta import theta_for_budget
 from quietgrad.noise.base import Noise, NoiseDraw
 from quietgrad.noise.sources import HardenedSource
 from quietgrad.schedules import Schedule, value_at
@@ -25,21 +27,40 @@ class SelectedGaussian(Noise):
 
     Args:
         grouping: the coordinates in groups.
-        theta: θ, how much the selector cares for the true top-k; 0 is random-k.
         keep: the part of each group that is released, over steps.
+        theta: θ, how much the selector cares for the true top-k; 0 is random-k; None until calibrated.
+        index_share: the part of ε that θ is calibrated to.
     """
 
     grouping: Grouping
-    theta: float
     keep: float | Schedule
+    theta: float | None = None
+    index_share: float = 0.0
 
     def multiplier(self, noise_multiplier: float, step: int) -> float:
         return noise_multiplier
 
     def event(self, noise_multiplier: float, step: int) -> events.Event:
         gaussian = events.GaussianEvent(noise_multiplier=noise_multiplier)
-        selections = self.grouping.selections(self.theta, value_at(self.keep, step))
+        selections = self.grouping.selections(self._theta, value_at(self.keep, step))
         return events.JointEvent(gaussian=gaussian, selections=selections)
+
+    def for_budget(self, batches: Steps, *, epsilon: float, delta: float) -> SelectedGaussian:
+        """The largest θ for which the selections alone cost index_share·ε; a θ that is set stays."""
+        if self.theta is not None:
+            return self
+        share = self.index_share * epsilon
+        theta = theta_for_budget(self.grouping, self.keep, batches, epsilon=share, delta=delta)
+        return replace(self, theta=theta)
+
+    @property
+    def _theta(self) -> float:
+        if self.theta is None:
+            raise ValueError(
+                "gip has no θ yet: it is a part of ε. Calibrate with qg.calibrate(mechanism, batches, epsilon=…, "
+                "delta=…), or pass theta=… to gip and set the noise by hand."
+            )
+        return self.theta
 
     def release(self, total: ClippedSum, draw: NoiseDraw) -> Released:
         if isinstance(draw.source, HardenedSource):
@@ -61,6 +82,6 @@ class SelectedGaussian(Noise):
         draws = draw.source.normals(self.grouping.draws + values.numel())
         choice, noise = draws[: self.grouping.draws], draws[self.grouping.draws :]
         keep = value_at(self.keep, draw.step)
-        chosen = self.grouping.select(values.cpu(), theta=self.theta, keep=keep, normals=choice)
+        chosen = self.grouping.select(values.cpu(), theta=self._theta, keep=keep, normals=choice)
         noisy = values + (draw.std * noise).to(values.device, values.dtype)
         return unflatten(torch.where(chosen.to(values.device), noisy, 0.0), blocks)

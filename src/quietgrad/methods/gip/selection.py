@@ -17,6 +17,7 @@ from numpy import ndarray
 from scipy import special
 from torch import Tensor
 
+from quietgrad.accounting.combinatorics import log_choose
 from quietgrad.accounting.events import MallowsSelection
 
 
@@ -82,7 +83,7 @@ def kept_of(size: int, keep: float) -> int:
 def swap_probabilities(size: int, kept: int, theta: float) -> Float64[ndarray, " swaps"]:
     """Equation 11: the distribution of i, half the L1 distance between the drawn set and the true one."""
     i = np.arange(min(kept, size - kept) + 1)
-    weights = _log_choose(kept, i) + _log_choose(size - kept, i) - 2.0 * theta * i
+    weights = log_choose(kept, i) + log_choose(size - kept, i) - 2.0 * theta * i
     chances: Float64[ndarray, " swaps"] = np.exp(weights - special.logsumexp(weights))
     return chances
 
@@ -126,10 +127,3 @@ def _lowest(
     )  # vectorised; torch's sort takes twenty times as long
     threshold = ordered.gather(1, (count - 1).clamp_min(0)[:, None])
     return (own <= threshold) & (count > 0)[:, None]
-
-
-def _log_choose(n: int, k: Int[ndarray, " m"]) -> Float64[ndarray, " m"]:
-    value: Float64[ndarray, " m"] = (
-        special.gammaln(n + 1) - special.gammaln(k + 1) - special.gammaln(n - k + 1)
-    )
-    return value

@@ -7,8 +7,9 @@ from collections import Counter
 
 from scipy import optimize, special
 
-from quietgrad.accounting.calibrate import Steps, cost_of
-from quietgrad.accounting.events import MallowsSelection, Phase, coalesce
+from quietgrad.accounting.calibrate import Steps
+from quietgrad.accounting.evaluate import epsilon as epsilon_of
+from quietgrad.accounting.events import MallowsSelection, Phase
 from quietgrad.methods.gip.selection import Grouping, kept_of
 from quietgrad.schedules import Schedule, value_at
 
@@ -36,7 +37,7 @@ def theta_for_budget(
 
     def cost(theta: float) -> float:
         phases = (Phase(event=_at(theta, kind), rate=batches.rate, count=count) for kind, count in kinds)
-        return cost_of(coalesce(phases), delta)
+        return epsilon_of(phases, delta)
 
     theta = _gaussian_guess(kinds, batches.rate, epsilon, delta)
     # The cost is nearly proportional to θ.
