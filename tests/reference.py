@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-Losses = Callable[[nn.Module, Sequence[Tensor]], Tensor]
+Losses = Callable[[nn.Module, tuple[Tensor, ...]], Tensor]
 """(model, inputs) -> losses [n]."""
 
 
-def looped(model: nn.Module, inputs: Sequence[Tensor], losses: Losses, n: int) -> dict[str, Tensor]:
+def looped(model: nn.Module, inputs: tuple[Tensor, ...], losses: Losses, n: int) -> dict[str, Tensor]:
     """Per-sample gradients `[n, *shape]`: loss i alone, an ordinary backward each."""
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     rows: dict[str, list[Tensor]] = {name: [] for name in trained}

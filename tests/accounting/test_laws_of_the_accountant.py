@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -103,7 +104,8 @@ def test_meaningless_events_are_refused() -> None:
     for rate in (0.0, 1.01, -0.5, math.nan):
         with pytest.raises(ValueError, match="rate"):
             Phase(event=GaussianEvent(noise_multiplier=1), rate=rate, count=1)
-    for count in (-1, 1.5):
+    counts: list[Any] = [-1, 1.5]
+    for count in counts:
         with pytest.raises(ValueError, match="count"):
             Phase(event=GaussianEvent(noise_multiplier=1), rate=0.5, count=count)
     with pytest.raises(ValueError, match="kept"):

@@ -33,8 +33,8 @@ def test_the_type_of_sigma_changes_nothing(sigma: Any) -> None:
     assert type(GaussianEvent(noise_multiplier=sigma).noise_multiplier) is float
     assert GaussianEvent(noise_multiplier=sigma) == GaussianEvent(noise_multiplier=2.0)
     for accountant in ("rdp", "best"):
-        found = epsilon(flat(sigma, 0.05, 100), DELTA, accountant=accountant)  # type: ignore[arg-type]
-        assert found == epsilon(flat(2.0, 0.05, 100), DELTA, accountant=accountant)  # type: ignore[arg-type]
+        found = epsilon(flat(sigma, 0.05, 100), DELTA, accountant=accountant)
+        assert found == epsilon(flat(2.0, 0.05, 100), DELTA, accountant=accountant)
 
 
 def test_dp_accounting_still_drops_an_integer_sigma_inside_a_composed_event() -> None:

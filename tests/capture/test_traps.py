@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any, cast
 
 import pytest
 import torch
@@ -17,13 +18,13 @@ from quietgrad.capture import backprops, layout
 from quietgrad.capture.recorder import Recorder
 from quietgrad.gradients import convolution
 from tests.cases.layers import LAYERS, Apply
-from tests.reference import looped
+from tests.reference import Losses, looped
 
 N = 4
 
 
 @contextmanager
-def recording(model: nn.Module, **options: int | bool) -> Iterator[Recorder]:
+def recording(model: nn.Module, **options: Any) -> Iterator[Recorder]:
     recorder = Recorder(model, **options)
     recorder.attach()
     try:
@@ -40,7 +41,7 @@ def images(*shape: int) -> Tensor:
     return torch.randn(N, *shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
 
-def assert_equals_loop(model: nn.Module, x: Tensor, *, losses=squares) -> None:
+def assert_equals_loop(model: nn.Module, x: Tensor, *, losses: Losses = squares) -> None:
     expected = looped(model, (x,), losses, N)
     with recording(model) as recorder:
         grads = recorder.collect(losses(model, (x,)))
@@ -112,7 +113,7 @@ def test_evaluating_with_grad_on_does_not_hoard_graphs() -> None:
 
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 2, 3)])
 def test_an_in_place_relu_or_sum_after_a_linear_layer_does_no_harm(shape: tuple[int, ...]) -> None:
-    def forward(m: nn.Module, x: Tensor) -> Tensor:
+    def forward(m: Any, x: Tensor) -> Tensor:
         y = m.a(x)
         y.relu_()
         y = m.b(y)
@@ -123,7 +124,7 @@ def test_an_in_place_relu_or_sum_after_a_linear_layer_does_no_harm(shape: tuple[
 
 
 def test_an_input_changed_after_its_use_is_refused() -> None:
-    def forward(m: nn.Module, x: Tensor) -> Tensor:
+    def forward(m: Any, x: Tensor) -> Tensor:
         hidden = x * 1.0
         y = m.a(hidden)
         hidden += 1.0
@@ -168,7 +169,7 @@ def test_a_parameter_that_the_losses_ignore_has_a_zero_block() -> None:
 
 @pytest.mark.parametrize("mix", ["mean", "softmax", "loss"])
 def test_a_model_that_mixes_samples_is_refused(mix: str) -> None:
-    def forward(m: nn.Module, x: Tensor) -> Tensor:
+    def forward(m: Any, x: Tensor) -> Tensor:
         y = m.a(x)
         return y - y.mean(0) if mix == "mean" else y.softmax(0) if mix == "softmax" else y
 
@@ -186,10 +187,15 @@ def test_shared_positions_cost_one_backward(name: str, monkeypatch: pytest.Monke
     model, inputs = case.model(), case.batch(N)
     taken: list[int] = []
     grad = torch.autograd.grad
+
+    def counted(*arguments: Any, **options: Any) -> tuple[Tensor, ...]:
+        taken.append(1)
+        return grad(*arguments, **options)
+
     with recording(model) as recorder:
         recorder.collect(case.losses(model, inputs))
         losses = case.losses(model, inputs)
-        monkeypatch.setattr(torch.autograd, "grad", lambda *a, **k: taken.append(1) or grad(*a, **k))
+        monkeypatch.setattr(torch.autograd, "grad", counted)
         recorder.collect(losses)
     assert len(taken) == 1
 
@@ -269,14 +275,14 @@ def test_patches_are_multiplied_a_few_samples_at_a_time(monkeypatch: pytest.Monk
 
 
 def test_checkpointing_without_reentry_works() -> None:
-    def forward(m: nn.Module, x: Tensor) -> Tensor:
+    def forward(m: Any, x: Tensor) -> Tensor:
         return m.b(checkpoint(lambda y: m.a(y).tanh(), x, use_reentrant=False))
 
     assert_equals_loop(Apply(forward, a=nn.Linear(3, 3), b=nn.Linear(3, 2)).double(), images(3))
 
 
 def test_checkpointed_group_norms_work() -> None:
-    def forward(m: nn.Module, x: Tensor) -> Tensor:
+    def forward(m: Any, x: Tensor) -> Tensor:
         return m.b(checkpoint(lambda y: m.norm(m.a(y)).relu(), x, use_reentrant=False))
 
     layers = {"a": nn.Conv2d(2, 4, 3), "norm": nn.GroupNorm(2, 4), "b": nn.Conv2d(4, 2, 2)}
@@ -284,7 +290,7 @@ def test_checkpointed_group_norms_work() -> None:
 
 
 def test_reentrant_checkpointing_is_refused() -> None:
-    def forward(m: nn.Module, x: Tensor) -> Tensor:
+    def forward(m: Any, x: Tensor) -> Tensor:
         return m.b(checkpoint(lambda y: m.a(y).tanh(), x.requires_grad_(), use_reentrant=True))
 
     model = Apply(forward, a=nn.Linear(3, 3), b=nn.Linear(3, 2)).double()
@@ -307,7 +313,7 @@ def test_autocast_works(layer: nn.Module) -> None:
 
 def test_a_compiled_model_is_refused() -> None:
     with pytest.raises(ValueError, match=r"torch\.compile"):
-        Recorder(torch.compile(nn.Linear(2, 2)))
+        Recorder(cast(nn.Module, torch.compile(nn.Linear(2, 2))))
     model = nn.Linear(2, 2)
     model.compile()
     with pytest.raises(ValueError, match=r"compile"):
@@ -354,6 +360,8 @@ def test_batch_norm_switched_to_training_later_is_refused() -> None:
 
 class Counting(nn.Module):
     """Remembers its inputs in a buffer."""
+
+    seen: Tensor
 
     def __init__(self) -> None:
         super().__init__()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,10 +13,10 @@ from torch.nn.utils import prune
 
 Build = Callable[[], nn.Module]
 Inputs = Callable[[int, Generator], tuple[Tensor, ...]]
-Losses = Callable[[nn.Module, Sequence[Tensor]], Tensor]
+Losses = Callable[[nn.Module, tuple[Tensor, ...]], Tensor]
 
 
-def smooth_losses(model: nn.Module, inputs: Sequence[Tensor]) -> Tensor:
+def smooth_losses(model: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
     """A loss per sample in which every output coordinate counts differently; samples first."""
     out = model(*inputs)
     flat = out.flatten(1)
@@ -148,7 +149,7 @@ class FirstOnly(nn.Module):
         return self.lstm(x)[1][0][0]
 
 
-def recurrent(kind: type[nn.RNNBase], **options: bool | int) -> Build:
+def recurrent(kind: type[nn.RNN | nn.LSTM | nn.GRU], **options: Any) -> Build:
     return lambda: Apply(lambda m, x: m.rnn(x)[0].movedim(1, 0), rnn=kind(3, 4, **options))
 
 
@@ -156,7 +157,7 @@ def steps_first(n: int, g: Generator) -> tuple[Tensor, ...]:
     return (torch.randn(5, n, 3, generator=g),)
 
 
-def attention(**options: bool | int) -> Build:
+def attention(**options: Any) -> Build:
     return lambda: Apply(
         lambda m, x: m.a(x, x, x)[0] + x, a=nn.MultiheadAttention(4, 2, batch_first=True, **options)
     )
@@ -166,7 +167,7 @@ def cross_attention(n: int, g: Generator) -> tuple[Tensor, ...]:
     return torch.randn(n, 3, 4, generator=g), torch.randn(n, 5, 4, generator=g)
 
 
-def encoder_layer(**options: object) -> nn.Module:
+def encoder_layer(**options: Any) -> nn.TransformerEncoderLayer:
     return nn.TransformerEncoderLayer(4, 2, 6, dropout=0.0, **options)
 
 
@@ -174,7 +175,7 @@ def twice(make: Build) -> Build:
     return lambda: Apply(lambda m, x: m.layer(m.layer(x).tanh()), layer=make())
 
 
-def bag(mode: str, **options: int) -> Build:
+def bag(mode: str, **options: Any) -> Build:
     return lambda: nn.EmbeddingBag(6, 3, mode=mode, **options)
 
 
@@ -186,7 +187,7 @@ def offset_bags(n: int, g: Generator) -> tuple[Tensor, ...]:
     ).long()[:n]
 
 
-def conv(kind: type[nn.Module], *sizes: int, **options: object) -> Build:
+def conv(kind: type[nn.Module], *sizes: Any, **options: Any) -> Build:
     return lambda: kind(*sizes, **options)
 
 

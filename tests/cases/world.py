@@ -94,7 +94,7 @@ def run(
         with torch.no_grad():
             for p in model.parameters():
                 if p.grad is not None:
-                    p -= lr * p.grad
+                    p.sub_(lr * p.grad)
     return history
 
 

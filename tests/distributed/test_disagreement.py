@@ -71,7 +71,7 @@ def frozen(rank: int, _: str) -> None:
 def weights(rank: int, _: str) -> None:
     model = small_net()
     with torch.no_grad():
-        model.head.bias += 1e-6 * rank
+        model.get_parameter("head.bias").add_(1e-6 * rank)
     first_step(model=model)
 
 
@@ -111,7 +111,7 @@ def other_draws(rank: int, _: str) -> None:
 def drifted(rank: int, _: str) -> None:
     def drift(model: nn.Module) -> None:
         with torch.no_grad():
-            model.head.bias += 0.1 * rank
+            model.get_parameter("head.bias").add_(0.1 * rank)
 
     first_step(before_release=drift)
 

@@ -73,7 +73,8 @@ def train(rank: int, folder: str, failing: int | None, how: str = "kill") -> dic
                 file.write("release\n")
             with torch.no_grad():
                 for p in model.parameters():
-                    p -= 0.1 * p.grad
+                    assert p.grad is not None
+                    p.sub_(0.1 * p.grad)
             if rank == 0 and private.step % SAVE_EVERY == 0:
                 torch.save({"model": model.state_dict(), "private": private.state_dict()}, saved)
         return {"first": first, "seen": seen, "spent": private.epsilon(DELTA, spent=True)}

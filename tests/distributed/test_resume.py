@@ -30,7 +30,7 @@ def first_half(rank: int) -> dict[str, bytes]:
     """Checkpoints of every method, made by the first rank as a user would."""
     files = {}
     for case in STATEFUL:
-        options = {"reducer": qg.distributed.AllReduce(), "source": SeededSource(rank)}
+        options: dict[str, Any] = {"reducer": qg.distributed.AllReduce(), "source": SeededSource(rank)}
         with privatizer(case.build(0.5).with_noise(0.0), DRAWS, **options) as (private, batches, model):
             batches.sampler.steps = SAVED_AT
             run(private, batches, model, lr=0.5)

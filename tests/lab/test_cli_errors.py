@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from click.testing import Result
 from typer.testing import CliRunner
 
 from quietgrad.lab.cli.app import app
@@ -24,7 +23,7 @@ runner = CliRunner()
 
 def refused(*arguments: str | Path) -> str:
     """The one line that a user sees."""
-    result: Result = runner.invoke(app, [str(argument) for argument in arguments])
+    result = runner.invoke(app, [str(argument) for argument in arguments])
     assert result.exit_code == 2, (result.output, result.exception)
     lines = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
     assert len(lines) == 1, result.stderr

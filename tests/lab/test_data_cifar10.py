@@ -18,7 +18,8 @@ LABELS = RNG.integers(0, 10, (6, 4))
 
 
 def pickled(data: object, labels: object, **more: object) -> bytes:
-    batch = {b"data": data, b"labels": labels, b"filenames": [b"a.png"], **more}
+    batch: dict[str | bytes, object] = {b"data": data, b"labels": labels, b"filenames": [b"a.png"]}
+    batch.update(more)
     return pickle.dumps(batch, protocol=2)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ FEATURES = RNG.normal(size=(50, 6))
 LABELS = np.arange(50) % 3
 
 
-def save(folder: Path, **arrays: np.ndarray) -> str:
+def save(folder: Path, **arrays: Any) -> str:
     path = folder / "own.npz"
     np.savez(path, **arrays)
     return str(path)

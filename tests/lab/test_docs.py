@@ -49,10 +49,11 @@ def test_the_new_method_has_about_20_lines_and_puts_noise_on_biases_alone() -> N
         assert private.epsilon(1e-5) <= 3.0
         (release,) = private.explain().releases
     assert release.dimension == 8 + 3
-    assert model[0].weight.grad is not None
-    assert model[0].bias.grad is not None
-    assert model[0].weight.grad.count_nonzero() == 0
-    assert model[0].bias.grad.count_nonzero() == 8
+    weight, bias = model.get_parameter("0.weight").grad, model.get_parameter("0.bias").grad
+    assert weight is not None
+    assert bias is not None
+    assert weight.count_nonzero() == 0
+    assert bias.count_nonzero() == 8
 
 
 class Scale(nn.Module):

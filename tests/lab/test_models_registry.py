@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -107,7 +108,7 @@ def test_padding_tokens_change_nothing() -> None:
     ids[:, :5] = torch.arange(1, 6)
     with torch.no_grad():
         before = model(ids)
-        model.get_submodule("embed").weight[0] = 5 * torch.randn(128)  # the padding's embedding
+        model.get_parameter("embed.weight")[0] = 5 * torch.randn(128)  # the padding's embedding
         after = model(ids)
     torch.testing.assert_close(before, after, atol=1e-5, rtol=1e-4)
 
@@ -118,7 +119,8 @@ def test_a_text_without_words_gives_finite_logits() -> None:
 
 def test_a_pretrained_encoder_is_loaded_from_a_folder(tmp_path: Path) -> None:
     first = build("bert", TOKENS, 3)
-    first.get_submodule("encoder").save_pretrained(str(tmp_path))
+    encoder: Any = first.get_submodule("encoder")
+    encoder.save_pretrained(str(tmp_path))
     second = build("bert", TOKENS, 3, pretrained=str(tmp_path)).eval()
     x = some_inputs(TOKENS, 2)
     torch.testing.assert_close(first.eval()(x), second(x))

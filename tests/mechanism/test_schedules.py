@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import quietgrad as qg
+from quietgrad.accounting import GaussianEvent
 from quietgrad.accounting.calibrate import plan
 from quietgrad.rules import clip_for_momentum
 from quietgrad.schedules import (
@@ -77,7 +78,10 @@ def test_a_noise_schedule_enters_the_ledger_as_phases() -> None:
         name="x", releases=qg.methods.dp_sgd().releases, noise=noise, noise_multiplier=2.0
     )
     phases = plan(mechanism, 0.25, 12)
-    assert [(phase.event.noise_multiplier, phase.count) for phase in phases] == [(2.0, 8), (3.0, 4)]
+    assert [(phase.event, phase.count) for phase in phases] == [
+        (GaussianEvent(noise_multiplier=2.0), 8),
+        (GaussianEvent(noise_multiplier=3.0), 4),
+    ]
 
 
 def test_a_clip_schedule_moves_sensitivity_and_noise_together() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import torch
 from scipy import stats
 
 from quietgrad.collective import SingleProcess
-from quietgrad.gradients.stages import ClippedSum
+from quietgrad.gradients.stages import ClippedSum, Released
 from quietgrad.noise import discrete_gaussian as dg
 from quietgrad.noise import gaussian as noise
 from quietgrad.noise.base import NoiseDraw
@@ -42,7 +43,7 @@ def test_the_two_normals_of_a_pair_are_independent() -> None:
 class Extreme(np.random.Generator):
     """Words whose radius is the largest there is, at the angle 0: all bits of v are 1, of what follows them 0."""
 
-    def integers(self, *args: object, **kwargs: object) -> np.ndarray:  # type: ignore[override]
+    def integers(self, *args: Any, **kwargs: object) -> np.ndarray:  # type: ignore[override]
         return np.full(args[2], 2**32 - 1 if args[1] == 2**64 else 0, np.uint64)
 
 
@@ -161,15 +162,20 @@ def test_a_doubtful_coin_is_settled_by_exact_arithmetic(x: float) -> None:
 
 
 def test_doubtful_coins_are_the_ones_that_are_settled(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+    asked: list[tuple[int, float]] = []
+
+    def yes(bits: int, x: float) -> bool:
+        asked.append((bits, x))
+        return True
+
     word = np.uint64(int(math.exp(-1.0) * 2**64) >> 11 << 11)
     monkeypatch.setattr(dg, "random_words", lambda count: np.array([word, np.uint64(0)])[:count])
-    monkeypatch.setattr(dg, "settled", lambda bits, x: asked.append((bits, x)) or True)
+    monkeypatch.setattr(dg, "settled", yes)
     assert dg.flips(np.array([1.0, 1.0])).tolist() == [True, True]
     assert asked == [(int(word), 1.0)]
 
 
-def release(std: float = 2.0, sensitivity: float = 1.0) -> tuple[ClippedSum, object]:
+def release(std: float = 2.0, sensitivity: float = 1.0) -> tuple[ClippedSum, Released]:
     total = ClippedSum(blocks={"w": torch.linspace(-3, 3, 20_000)}, sensitivity=sensitivity)
     draw = NoiseDraw(std=std, divisor=4.0, source=HardenedSource(), reducer=SingleProcess(), step=0)
     return total, Gaussian().release(total, draw)

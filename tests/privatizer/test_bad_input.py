@@ -138,6 +138,8 @@ def test_the_next_batch_before_the_release() -> None:
 class Counts(nn.Module):
     """Keeps a running sum of its inputs: private data in a buffer, outside ε."""
 
+    seen: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.linear = nn.Linear(36, 3)
