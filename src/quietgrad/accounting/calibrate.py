@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from itertools import groupby
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from quietgrad.accounting.evaluate import Accountant, check_delta
 from quietgrad.accounting.evaluate import epsilon as epsilon_of
@@ -41,6 +41,7 @@ OVERSHOOT = 0.4
 root are then less than the resolution apart."""
 
 
+@runtime_checkable
 class Steps(Protocol):
     """What calibration reads from `PoissonBatches`."""
 
@@ -50,6 +51,7 @@ class Steps(Protocol):
     def steps(self) -> int: ...
 
 
+@runtime_checkable
 class Priced(Protocol):
     """A mechanism that says what its steps cost."""
 

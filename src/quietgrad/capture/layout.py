@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 
@@ -29,7 +29,7 @@ class Layout:
             return False
         return shape[self.dim] % n == 0 if self.merged else shape[self.dim] == n
 
-    def samples_first(self, x: Tensor, n: int) -> Float[Tensor, "n ..."]:
+    def samples_first(self, x: Tensor, n: int) -> Shaped[Tensor, "n ..."]:
         """`[n, *shape]` where dimension `dim` of shape became m: slice i is what the module saw of sample i."""
         m = x.shape[self.dim] // n
         if self.major:

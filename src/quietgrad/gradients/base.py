@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 import torch
-from jaxtyping import Bool, Float, Float64
+from jaxtyping import Bool, Float, Float64, Shaped
 from torch import Tensor
 
 from quietgrad.gradients.blocks import as_rows
@@ -49,7 +49,7 @@ class BlockGrads(ABC):
         return (weights.to(flat.dtype) @ flat).reshape(weights.shape[0], *self.shape)
 
 
-def zero_rows(rows: Float[Tensor, "n *rest"], dropped: Bool[Tensor, " n"]) -> Float[Tensor, "n *rest"]:
+def zero_rows(rows: Shaped[Tensor, "n *rest"], dropped: Bool[Tensor, " n"]) -> Shaped[Tensor, "n *rest"]:
     """`rows` with the dropped ones exactly zero: multiplying a NaN by zero would keep the NaN."""
     if not bool(dropped.any()):
         return rows

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from quietgrad.gradients.base import BlockGrads, zero_rows
@@ -49,7 +49,9 @@ class Adapter(ABC):
         """
 
 
-def inputs_for(x: Tensor, layout: Layout | None, backprops: Float[Tensor, "n ..."]) -> Float[Tensor, "n ..."]:
+def inputs_for(
+    x: Tensor, layout: Layout | None, backprops: Float[Tensor, "n ..."]
+) -> Shaped[Tensor, "n ..."]:
     """An input with the samples first.
 
     Where there is no layout it is shared by all samples, but zero for those that the output's gradient does not reach:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from quietgrad.lab.data.parts import Parts
 from quietgrad.lab.data.splitting import refuse_overlap
 
 
+@runtime_checkable
 class MapDataset(Protocol):
     """What torch calls a map-style Dataset: items by number, and a length."""
 
