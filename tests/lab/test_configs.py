@@ -59,7 +59,7 @@ def test_a_shipped_config_parses_builds_and_survives_being_written_back(path: Pa
     if "gip" not in config.method.name:  # gip plans its indices over the whole data set
         steps = int(config.training.epochs * 40)
         batches = qg.PoissonBatches(parts.private, rate=1 / 40, steps=steps)
-        mechanism = uncalibrated(config.method, config.privacy, parts, model, batches)
+        mechanism = uncalibrated(config.method, parts, model, batches)
         assert mechanism.name == config.method.name
 
 
@@ -78,4 +78,4 @@ def test_gip_config_builds_on_a_small_plan() -> None:
     parts = stand_in(config)
     model = build("linear", parts.input_shape, parts.num_classes)
     batches = qg.PoissonBatches(parts.private, rate=1 / 2, steps=60)
-    assert uncalibrated(config.method, config.privacy, parts, model, batches).name == "gip"
+    assert uncalibrated(config.method, parts, model, batches).name == "gip"
