@@ -164,7 +164,7 @@ def _selection_zcdp(selection: MallowsSelection) -> float:
 
 
 def _from_cells(
-    edges: Int64[ndarray, " m+1"],
+    edges: Int64[ndarray, " edges"],
     upper: Float64[ndarray, " m"],
     lower: Float64[ndarray, " m"],
     step: float,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from quietgrad.gradients.blocks import Space
 
-Positions = Int[Tensor, " m"]
+Positions = Int[Tensor, " _"]
 
 
 def by_block(positions: Positions, space: Space) -> dict[str, Positions]:

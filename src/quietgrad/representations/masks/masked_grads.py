@@ -79,7 +79,7 @@ class MaskedOuterGrad(BlockGrads):
         return a.index_select(1, self._kept - outputs * inputs) * b.index_select(1, outputs)
 
 
-def mask_block(block: BlockGrads, kept: Kept, rows: Kept | None) -> BlockGrads:
+def mask_block(block: BlockGrads, kept: Kept, rows: Int[Tensor, " rows"] | None) -> BlockGrads:
     """The kept coordinates of a block as one of shape `[kept]`, by the cheapest way its kind allows.
 
     Args:
@@ -109,7 +109,7 @@ def _masked_table(block: IndexedGrad, kept: Kept) -> IndexedGrad:
     return IndexedGrad(block.ids, block.owner, values, samples=block.samples, table=block.shape[0])
 
 
-def whole_rows(kept: Kept, shape: torch.Size) -> Kept | None:
+def whole_rows(kept: Kept, shape: torch.Size) -> Int[Tensor, " rows"] | None:
     """The output channels whose coordinates are exactly those kept, or None; `kept` is sorted."""
     width = shape[1:].numel()
     if len(shape) < 2 or width == 0 or len(kept) % width:
