@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 import quietgrad as qg
 from quietgrad.capture import backprops, layout
 from quietgrad.capture.recorder import Recorder
-from quietgrad.gradients import convolution
+from quietgrad.gradients import kernel_gradients
 from tests.cases.layers import LAYERS, Apply
 from tests.reference import Losses, looped
 
@@ -267,7 +267,7 @@ def test_layouts_are_found_one_output_and_one_row_at_a_time(monkeypatch: pytest.
 
 
 def test_patches_are_multiplied_a_few_samples_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convolution, "IN_CACHE", 1)
+    monkeypatch.setattr(kernel_gradients, "IN_CACHE", 1)
     assert_equals_loop(nn.Conv2d(2, 3, 3, padding=1).double(), images(2, 5, 5))
 
 

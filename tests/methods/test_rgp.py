@@ -15,7 +15,7 @@ from quietgrad.gradients.blocks import Blocks
 from quietgrad.gradients.stages import PerSampleGrads, Released
 from quietgrad.privatizer.research import Observer
 from quietgrad.representations.low_rank.carriers import power_method
-from quietgrad.representations.low_rank.low_rank import SALT, LowRank, LowRankCodec, Parts
+from quietgrad.representations.low_rank.low_rank import SALT, CarriedParts, LowRank, LowRankCodec
 from quietgrad.representations.masks.mask import RandomMask
 from quietgrad.representations.public import Public
 from tests.cases.world import losses_of, mean_gradient, privatizer, records, run, small_net
@@ -165,7 +165,7 @@ def test_every_setting_is_part_of_the_description(change: dict[str, object]) -> 
 
 
 @pytest.mark.parametrize("release", ["orthogonal", "paper", "left"])
-def test_a_mask_on_the_carriers(release: Parts) -> None:
+def test_a_mask_on_the_carriers(release: CarriedParts) -> None:
     """`mask @ LowRank`: half of the carriers' coordinates are released, and the update is still low-rank."""
     low_rank = LowRank(rank=1, release=release)
     mechanism = qg.within(

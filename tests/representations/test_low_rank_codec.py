@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from quietgrad.capture.recorder import Recorder
 from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.stages import BlockwiseGrads, Released
-from quietgrad.representations.low_rank.low_rank import LowRank, LowRankCodec, Parts
+from quietgrad.representations.low_rank.low_rank import CarriedParts, LowRank, LowRankCodec
 from quietgrad.representations.public import Public
 from quietgrad.representations.public_view import PublicView
 from quietgrad.representations.refresh import Refresher
 from tests.cases.world import losses_of, records, small_net
 
 MATRICES = ("conv.weight", "hidden.weight")
-RELEASES: tuple[Parts, ...] = ("orthogonal", "paper", "left")
+RELEASES: tuple[CarriedParts, ...] = ("orthogonal", "paper", "left")
 SAMPLES = 6
 
 
@@ -54,7 +54,7 @@ def public_view(net: nn.Module, step: int = 0) -> Public:
     return Refresher().begin(PublicView(Recorder(net), steps=10, rate=0.1).at(step, run_seed=3))
 
 
-def codec_of(net: nn.Module, release: Parts = "orthogonal", rank: int = 2) -> LowRankCodec:
+def codec_of(net: nn.Module, release: CarriedParts = "orthogonal", rank: int = 2) -> LowRankCodec:
     codec = public_view(net).codec(LowRank(rank=rank, release=release, matrices=MATRICES))
     assert isinstance(codec, LowRankCodec)
     return codec
@@ -101,7 +101,9 @@ def test_theorem_2_1_carrier_gradients_are_those_of_the_reparametrised_model(net
 
 
 @pytest.mark.parametrize("release", ["paper", "orthogonal"])
-def test_corollary_2_1_1_the_update_is_the_projection_of_the_gradient(net: nn.Module, release: Parts) -> None:
+def test_corollary_2_1_1_the_update_is_the_projection_of_the_gradient(
+    net: nn.Module, release: CarriedParts
+) -> None:
     codec = codec_of(net, release)
     grads = collected(net)
     weights = torch.rand(SAMPLES, dtype=torch.float64)
@@ -123,7 +125,7 @@ def test_left_keeps_the_rows_in_the_span_of_r(net: nn.Module) -> None:
         torch.testing.assert_close(decoded[name].flatten(1), matrix @ right.T @ right)
 
 
-def energies(net: nn.Module, release: Parts) -> tuple[Tensor, Tensor]:
+def energies(net: nn.Module, release: CarriedParts) -> tuple[Tensor, Tensor]:
     """Squared norms before and after encoding, over the matrices alone."""
     grads = collected(net)
     grads = BlockwiseGrads(
@@ -158,7 +160,7 @@ def test_the_papers_pair_counts_the_middle_part_twice(net: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("release", ["paper", "orthogonal"])
-def test_the_decoded_noise_has_the_dimension_of_the_projection(net: nn.Module, release: Parts) -> None:
+def test_the_decoded_noise_has_the_dimension_of_the_projection(net: nn.Module, release: CarriedParts) -> None:
     """r(o + i) − r² for both: D's noise inside the rows of R is projected away, not added a second time."""
     codec = codec_of(net, release)
     draws = 2000
@@ -174,7 +176,7 @@ def test_the_decoded_noise_has_the_dimension_of_the_projection(net: nn.Module, r
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_the_encoded_space_is_what_is_encoded(net: nn.Module, release: Parts) -> None:
+def test_the_encoded_space_is_what_is_encoded(net: nn.Module, release: CarriedParts) -> None:
     codec = codec_of(net, release)
     encoded = codec.encode(collected(net))
     assert encoded.space == codec.space

@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Float64, Shaped
 from torch import Tensor
 
-from quietgrad.gradients.blocks import as_rows
+from quietgrad.gradients.blocks import Positions, as_rows
+
+if TYPE_CHECKING:
+    from quietgrad.gradients.dense import DenseGrad
 
 
 class BlockGrads(ABC):
     """Per-sample gradients of one named block; sample i's gradient has the block's `shape`.
 
-    Subclasses hold factors, indices or the dense tensor; nobody outside asks which.
+    Subclasses hold factors, indices or the dense tensor; nobody outside asks which. What a kind has no cheaper way for
+    is done on its formed rows. A block of shape `[o, ...]` is a matrix `[o, i]` to the products.
     """
+
+    is_formed: ClassVar[bool] = False
+    """Whether the rows are there already, so that `dense()` costs nothing."""
+
+    is_zero: ClassVar[bool] = False
+    """Whether the losses do not depend on this block at all."""
+
+    way: str
+    """How norms and sums are computed, as `explain()` calls it."""
 
     @property
     @abstractmethod
@@ -39,6 +53,14 @@ class BlockGrads(ABC):
     def dense(self) -> Float[Tensor, "n *shape"]:
         """All gradients, formed."""
 
+    def formed(self) -> DenseGrad:
+        """The same gradients as formed rows."""
+        from quietgrad.gradients.dense import DenseGrad  # builds on this file
+
+        return DenseGrad(self.dense())
+
+    # ---- several at once ------------------------------------------------------------------------------------
+
     def project(self, directions: Float[Tensor, "k *shape"]) -> Float[Tensor, "n k"]:
         """Inner products ⟨g_i, direction_j⟩; row i depends on sample i alone."""
         return as_rows(self.dense()) @ as_rows(directions).T
@@ -47,6 +69,54 @@ class BlockGrads(ABC):
         """k weighted sums at once: weights @ g."""
         flat = as_rows(self.dense())
         return (weights.to(flat.dtype) @ flat).reshape(weights.shape[0], *self.shape)
+
+    def add_weighted_sums(self, total: Float[Tensor, "k p"], weights: Float[Tensor, "k n"]) -> None:
+        """total += weights @ g, each sum a row of `total`."""
+        total += as_rows(self.weighted_sums(weights))
+
+    # ---- maps of each row -----------------------------------------------------------------------------------
+
+    def times_right(self, right: Float[Tensor, "r i"]) -> BlockGrads:
+        """G_n Rᵀ, of shape `(o, r)`."""
+        return self.formed().times_right(right)
+
+    def times_left(self, left: Float[Tensor, "o r"]) -> BlockGrads:
+        """Lᵀ G_n, of shape `(r, i)`."""
+        return self.formed().times_left(left)
+
+    def off_rows(self, right: Float[Tensor, "r i"]) -> BlockGrads:
+        """G_n (I − RᵀR): what is left of each row of the matrix outside the span of R."""
+        return self.formed().off_rows(right)
+
+    def restricted(self, kept: Positions) -> BlockGrads:
+        """The kept coordinates alone, of shape `(kept,)`."""
+        return self.formed().restricted(kept)
+
+    def averaged(self, views: int) -> BlockGrads:
+        """n/views rows, each the mean of `views` consecutive ones."""
+        return self.formed().averaged(views)
+
+    # ---- what it costs --------------------------------------------------------------------------------------
+
+    @property
+    def projects_unformed(self) -> bool:
+        """Whether projections, norms and sums each do without forming the rows; if not, forming them once pays."""
+        return self.is_formed
+
+    @property
+    def kept_bytes(self) -> int:
+        """Memory that keeping this block takes."""
+        return self.samples * self.shape.numel() * 4
+
+    @property
+    def row_bytes(self) -> float:
+        """Memory of one row between norm and sum, beyond what the backward left."""
+        return 0.0
+
+    @property
+    def layer_inputs(self) -> Tensor | None:
+        """What the layer was given, if the gradients hold it as it was."""
+        return None
 
 
 def zero_rows(rows: Shaped[Tensor, "n *rest"], dropped: Bool[Tensor, " n"]) -> Shaped[Tensor, "n *rest"]:

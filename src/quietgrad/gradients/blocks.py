@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 Blocks = dict[str, Tensor]
@@ -14,6 +14,9 @@ Blocks = dict[str, Tensor]
 
 Space = dict[str, torch.Size]
 """The names and shapes of blocks."""
+
+Positions = Int[Tensor, " _"]
+"""Sorted positions in a block's flattened coordinates, or in those of all blocks one after the other."""
 
 
 def space_of(blocks: Mapping[str, Tensor]) -> Space:
@@ -47,7 +50,7 @@ def as_rows(block: Shaped[Tensor, "n ..."]) -> Shaped[Tensor, "n q"]:
     return block.flatten(1) if block.dim() > 1 else block[:, None]
 
 
-def split_blocks(flat: Shaped[Tensor, "*n p"], space: Space) -> dict[str, Shaped[Tensor, "*n ..."]]:
+def split_blocks(flat: Shaped[Tensor, "*n p"], space: Space) -> Blocks:
     """The blocks of a vector, or of each row of a matrix: views, where memory allows them."""
     parts = flat.split([shape.numel() for shape in space.values()], dim=-1)
     shaped = zip(space.items(), parts, strict=True)

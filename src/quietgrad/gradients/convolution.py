@@ -10,19 +10,29 @@ import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
-from quietgrad.gradients.base import zero_rows
+from quietgrad.gradients.base import BlockGrads, zero_rows
+from quietgrad.gradients.blocks import Positions
+from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.factored import FactoredGrad
 from quietgrad.gradients.gram import GramNorms, gram_norms
+from quietgrad.gradients.kernel_gradients import (
+    by_patches,
+    convolve,
+    form,
+    grouped,
+    positions_first,
+    positions_last,
+    weight_backward,
+)
 from quietgrad.gradients.norms import row_squared_norms
 from quietgrad.gradients.patches import Window, from_rows, pixel_gram, unfold, unfold_rows
+from quietgrad.gradients.products import outer_sums
+from quietgrad.gradients.restricted import WholeNormGrad, whole_rows
 from quietgrad.gradients.tuning import TunableGrads, rounded
 
 GHOSTS = ("ghost", "pixels")
 KEPT = ("grouped", "patches")
 WAYS = (*GHOSTS, *KEPT, "chunked")
-IN_CACHE = 1 << 21
-"""Bytes of patches that are unfolded at a time."""
-FEW_CHANNELS = 4
 
 
 class ConvGrad(TunableGrads):
@@ -159,6 +169,36 @@ class ConvGrad(TunableGrads):
             total += weights[:, rows] @ part.flatten(1)
         return total.reshape(-1, *self.shape)
 
+    # ---- maps of each row -----------------------------------------------------------------------------------
+
+    def times_right(self, right: Float[Tensor, "r i"]) -> BlockGrads:
+        """R applied to every patch is a convolution of the input with r kernels: nothing is unfolded."""
+        if self.window.groups != 1:
+            return super().times_right(right)
+        maps = convolve(self.inputs, right.to(self.inputs.dtype), self.window)
+        return DenseGrad(outer_sums(positions_first(maps), positions_first(self.backprops)))
+
+    def times_left(self, left: Float[Tensor, "o r"]) -> BlockGrads:
+        """The gradient of r kernels from the output gradients combined by Lᵀ."""
+        if self.window.groups != 1:
+            return super().times_left(left)
+        combined = torch.einsum("nmo...,or->nmr...", self.backprops, left.to(self.backprops.dtype))
+        window = self.window.with_outputs(left.shape[1])
+        return DenseGrad(grouped(self.inputs, combined.contiguous(), window).flatten(2))
+
+    def restricted(self, kept: Positions) -> BlockGrads:
+        channels = whole_rows(kept, self.shape)
+        if channels is None or self.window.groups != 1:
+            return super().restricted(kept)
+        window = self.window.with_outputs(len(channels))
+        return WholeNormGrad(ConvGrad(self.inputs, self.backprops.index_select(2, channels), window), None)
+
+    @property
+    def layer_inputs(self) -> Tensor | None:
+        return self.inputs
+
+    # ---- parts ----------------------------------------------------------------------------------------------
+
     def _outputs(self) -> Float[Tensor, "n o t"]:
         return positions_last(self.backprops)
 
@@ -204,71 +244,3 @@ class ConvGrad(TunableGrads):
         for start in range(0, len(inputs), self._chunk):
             rows = slice(start, start + self._chunk)
             yield rows, form(inputs[rows], backprops[rows], self.window)
-
-
-def form(
-    inputs: Float[Tensor, "n m i *space"], backprops: Float[Tensor, "n m o *space2"], window: Window
-) -> Float[Tensor, "n *kernel"]:
-    """All kernel gradients. torch's grouped backward is slow on few input channels (images)."""
-    if window.dims == 2 and window.groups == 1 and window.kernel[1] <= FEW_CHANNELS and len(inputs):
-        return from_rows(by_patches(inputs, backprops, window), window).contiguous()
-    return grouped(inputs, backprops, window)
-
-
-def by_patches(
-    inputs: Float[Tensor, "n m i h w"], backprops: Float[Tensor, "n m o h2 w2"], window: Window
-) -> Float[Tensor, "n o taps"]:
-    """All kernel gradients, taps as in `unfold_rows`, a few samples at a time: their patches are still in the cache
-    when they are multiplied."""
-    outputs = positions_last(backprops)
-    formed = outputs.new_empty(len(inputs), window.kernel[0], window.taps)
-    step = max(1, IN_CACHE // max(1, outputs.shape[2] * window.taps * inputs.element_size()))
-    for start in range(0, len(inputs), step):
-        rows = slice(start, start + step)
-        torch.bmm(outputs[rows], unfold_rows(inputs[rows], window), out=formed[rows])
-    return formed
-
-
-def positions_last(backprops: Float[Tensor, "n m o *space"]) -> Float[Tensor, "n o t"]:
-    """A view where m = 1: a transposed copy would cost as much as a product."""
-    return backprops.transpose(1, 2).flatten(2)
-
-
-def grouped(
-    inputs: Float[Tensor, "n m i *space"], backprops: Float[Tensor, "n m o *space2"], window: Window
-) -> Float[Tensor, "n *kernel"]:
-    """All kernel gradients from one native backward: the samples become groups of one convolution."""
-    n = len(inputs)
-    if n == 0:
-        return inputs.new_zeros(0, *window.kernel)
-    gradient = weight_backward(fold_samples(inputs), fold_samples(backprops), window, n)
-    return gradient.reshape(n, *window.kernel)
-
-
-def fold_samples(x: Float[Tensor, "n m c *space"]) -> Float[Tensor, "m nc *space"]:
-    """Samples into channels."""
-    return x.transpose(0, 1).flatten(1, 2)
-
-
-def weight_backward(
-    inputs: Float[Tensor, "m ni *space"],
-    backprops: Float[Tensor, "m no *space2"],
-    window: Window,
-    copies: int,
-) -> Float[Tensor, "no *rest"]:
-    """torch's own weight gradient of `copies` convolutions side by side."""
-    kernel = inputs.new_empty(1).expand(copies * window.kernel[0], *window.kernel[1:])
-    gradient: Tensor = torch.ops.aten.convolution_backward(
-        backprops,
-        inputs,
-        kernel,
-        None,
-        window.stride,
-        window.padding,
-        window.dilation,
-        False,
-        [0] * window.dims,
-        copies * window.groups,
-        [False, True, False],
-    )[1]
-    return gradient

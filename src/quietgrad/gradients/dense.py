@@ -9,8 +9,9 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from quietgrad.gradients.base import BlockGrads, zero_rows
-from quietgrad.gradients.blocks import Blocks, flatten_rows, split_blocks
+from quietgrad.gradients.blocks import Blocks, Positions, as_rows, flatten_rows, split_blocks
 from quietgrad.gradients.norms import row_squared_norms
+from quietgrad.gradients.products import each_off, each_times
 
 SMALL = 1 << 16
 """Numbers (of all samples) that are not worth operations of their own; more are not worth a copy."""
@@ -18,6 +19,9 @@ SMALL = 1 << 16
 
 class DenseGrad(BlockGrads):
     """All n gradients as one tensor `[n, *shape]` (public attribute `rows`)."""
+
+    is_formed = True
+    way = "dense"
 
     def __init__(self, rows: Float[Tensor, "n *shape"]) -> None:
         self.rows = rows
@@ -35,10 +39,35 @@ class DenseGrad(BlockGrads):
 
     def weighted_sum(self, weights: Float[Tensor, " n"]) -> Tensor:
         rows = zero_rows(self.rows, weights == 0)
-        return (weights.to(rows.dtype) @ rows.flatten(1)).reshape(self.shape)
+        return (weights.to(rows.dtype) @ as_rows(rows)).reshape(self.shape)
 
     def dense(self) -> Float[Tensor, "n *shape"]:
         return self.rows
+
+    def formed(self) -> DenseGrad:
+        return self
+
+    def add_weighted_sums(self, total: Float[Tensor, "k p"], weights: Float[Tensor, "k n"]) -> None:
+        total.addmm_(weights.to(total), as_rows(self.rows))  # without a copy of the total's size
+
+    def times_right(self, right: Float[Tensor, "r i"]) -> DenseGrad:
+        return DenseGrad(each_times(self.rows.flatten(2), right.T))
+
+    def times_left(self, left: Float[Tensor, "o r"]) -> DenseGrad:
+        return DenseGrad(each_times(self.rows.flatten(2).transpose(1, 2), left).transpose(1, 2))
+
+    def off_rows(self, right: Float[Tensor, "r i"]) -> DenseGrad:
+        return DenseGrad(each_off(self.rows.flatten(2), right))
+
+    def restricted(self, kept: Positions) -> DenseGrad:
+        return DenseGrad(as_rows(self.rows).index_select(1, kept))
+
+    def averaged(self, views: int) -> DenseGrad:
+        return DenseGrad(self.rows.unflatten(0, (-1, views)).mean(1))
+
+    @property
+    def row_bytes(self) -> float:
+        return self.shape.numel() * self.rows.element_size()
 
 
 class SmallBlocks:
@@ -79,6 +108,9 @@ class SmallBlocks:
 class ZeroGrad(BlockGrads):
     """The gradient of a parameter that the losses do not depend on."""
 
+    is_zero = True
+    way = "zero"
+
     def __init__(self, samples: int, like: Tensor) -> None:
         self._samples = samples
         self._like = like.detach()
@@ -105,3 +137,26 @@ class ZeroGrad(BlockGrads):
 
     def weighted_sums(self, weights: Float[Tensor, "k n"]) -> Float[Tensor, "k *shape"]:
         return self._like.new_zeros(weights.shape[0], *self._like.shape)
+
+    def times_right(self, right: Float[Tensor, "r i"]) -> ZeroGrad:
+        return ZeroGrad(self._samples, self._like.new_zeros(self.shape[0], len(right)))
+
+    def times_left(self, left: Float[Tensor, "o r"]) -> ZeroGrad:
+        return ZeroGrad(self._samples, self._like.new_zeros(left.shape[1], self.shape[1:].numel()))
+
+    def off_rows(self, right: Float[Tensor, "r i"]) -> ZeroGrad:
+        return ZeroGrad(self._samples, self._like.new_zeros(self.shape[0], self.shape[1:].numel()))
+
+    def restricted(self, kept: Positions) -> ZeroGrad:
+        return ZeroGrad(self._samples, self._like.new_zeros(len(kept)))
+
+    def averaged(self, views: int) -> ZeroGrad:
+        return ZeroGrad(self._samples // views, self._like)
+
+    @property
+    def projects_unformed(self) -> bool:
+        return True
+
+    @property
+    def kept_bytes(self) -> int:
+        return 0

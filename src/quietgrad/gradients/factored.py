@@ -10,9 +10,13 @@ import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
-from quietgrad.gradients.base import zero_rows
+from quietgrad.gradients.base import BlockGrads, zero_rows
+from quietgrad.gradients.blocks import Positions
+from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.gram import GramNorms, gram_norms
 from quietgrad.gradients.norms import row_squared_norms
+from quietgrad.gradients.products import each_off, each_times, outer_sums
+from quietgrad.gradients.restricted import RestrictedOuterGrad, whole_rows
 from quietgrad.gradients.tuning import TunableGrads, rounded
 
 WAYS = ("outer", "ghost", "formed", "chunked")
@@ -66,6 +70,11 @@ class FactoredGrad(TunableGrads):
         """(o, i)."""
         return self.b.shape[2], self.a.shape[2]
 
+    @property
+    def is_outer(self) -> bool:
+        """One position a sample: G_n = b aᵀ."""
+        return self.a.shape[1] == 1
+
     def factors(self) -> tuple[Float[Tensor, "n t i"], Float[Tensor, "n t o"]]:
         """(a, b) with G_n = Σ_t b_t a_tᵀ."""
         return self.a, self.b
@@ -78,12 +87,12 @@ class FactoredGrad(TunableGrads):
 
     def rule(self) -> str:
         t, (o, i) = self.a.shape[1], self.matrix
-        if t == 1:
+        if self.is_outer:
             return "outer"
         return "ghost" if t * (i + o) < i * o else "chunked"
 
     def held(self) -> dict[str, int]:
-        if self.a.shape[1] == 1:
+        if self.is_outer:
             return {"outer": 0}
         size, (o, i) = self.a.element_size(), self.matrix
         ways = {"ghost": 0, "formed": self.samples * o * i * size, "chunked": 0}
@@ -127,13 +136,15 @@ class FactoredGrad(TunableGrads):
 
     def dense(self) -> Float[Tensor, "n *shape"]:
         return (
-            form(self.a, self.b).reshape(self.samples, *self._shape) if self._formed is None else self._formed
+            outer_sums(self.a, self.b).reshape(self.samples, *self._shape)
+            if self._formed is None
+            else self._formed
         )
 
     def project(self, directions: Float[Tensor, "k *shape"]) -> Float[Tensor, "n k"]:
         """⟨G_n, D_k⟩ = Σ_t b_tᵀ D_k a_t; formed a few samples at a time unless t = 1, where it never pays."""
         k, (o, i) = directions.shape[0], self.matrix
-        if self.a.shape[1] == 1:
+        if self.is_outer:
             mapped = self.a[:, 0] @ directions.reshape(k * o, i).T
             return (mapped.view(-1, k, o) @ self.b[:, 0, :, None]).squeeze(2)
         flat = directions.flatten(1).T
@@ -144,13 +155,59 @@ class FactoredGrad(TunableGrads):
         """k sums at once: one matmul of stacked factors for t = 1, else over formed chunks."""
         k, (o, i) = weights.shape[0], self.matrix
         weights = weights.to(self.a.dtype)
-        if self.a.shape[1] == 1:
+        if self.is_outer:
             scaled = weights[:, :, None] * self.b[:, 0]
             return (scaled.transpose(1, 2).reshape(k * o, -1) @ self.a[:, 0]).reshape(k, *self._shape)
         total = self.a.new_zeros(k, o * i)
         for rows, part in self._chunks(self.a, self.b):
             total += weights[:, rows] @ part.flatten(1)
         return total.reshape(k, *self._shape)
+
+    # ---- maps of each row -----------------------------------------------------------------------------------
+
+    def times_right(self, right: Float[Tensor, "r i"]) -> BlockGrads:
+        """A product with r columns is small, so it is formed, unless one outer product a sample makes it needless."""
+        assert self.matrix == (self.shape[0], self.shape[1:].numel())
+        mapped = each_times(self.a, right.T)
+        return FactoredGrad(mapped, self.b) if self.is_outer else DenseGrad(outer_sums(mapped, self.b))
+
+    def times_left(self, left: Float[Tensor, "o r"]) -> BlockGrads:
+        assert self.matrix == (self.shape[0], self.shape[1:].numel())
+        mapped = each_times(self.b, left)
+        return FactoredGrad(self.a, mapped) if self.is_outer else DenseGrad(outer_sums(self.a, mapped))
+
+    def off_rows(self, right: Float[Tensor, "r i"]) -> BlockGrads:
+        return FactoredGrad(each_off(self.a, right), self.b)
+
+    def restricted(self, kept: Positions) -> BlockGrads:
+        rows = whole_rows(kept, self.shape)
+        if rows is not None:
+            return FactoredGrad(self.a, self.b.index_select(2, rows), torch.Size((len(kept),)))
+        if self.is_outer:
+            return RestrictedOuterGrad(self, self.a[:, 0], self.b[:, 0], kept)
+        return super().restricted(kept)
+
+    def averaged(self, views: int) -> FactoredGrad:
+        """Σ_t over the positions of one view becomes Σ_t over those of all its views."""
+        a, b = (factor.unflatten(0, (-1, views)).flatten(1, 2) for factor in self.factors())
+        return FactoredGrad(a, b / views, self.shape)
+
+    # ---- what it costs --------------------------------------------------------------------------------------
+
+    @property
+    def projects_unformed(self) -> bool:
+        o, i = self.matrix
+        return self.is_outer and o + i < o * i
+
+    @property
+    def kept_bytes(self) -> int:
+        return (self.a.numel() + self.b.numel()) * self.a.element_size()
+
+    @property
+    def layer_inputs(self) -> Tensor | None:
+        return self.a
+
+    # ---- parts ----------------------------------------------------------------------------------------------
 
     def _ghost(self) -> GramNorms:
         if self._gram is None:
@@ -188,9 +245,4 @@ class FactoredGrad(TunableGrads):
     def _chunks(self, a: Tensor, b: Tensor) -> Iterator[tuple[slice, Float[Tensor, "c o i"]]]:
         for start in range(0, len(a), self._chunk):
             rows = slice(start, start + self._chunk)
-            yield rows, form(a[rows], b[rows])
-
-
-def form(a: Float[Tensor, "n t i"], b: Float[Tensor, "n t o"]) -> Float[Tensor, "n o i"]:
-    """G_n = Σ_t b_t a_tᵀ."""
-    return torch.bmm(b.transpose(1, 2), a)
+            yield rows, outer_sums(a[rows], b[rows])

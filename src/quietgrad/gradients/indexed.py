@@ -7,7 +7,10 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from quietgrad.gradients.base import BlockGrads, zero_rows
+from quietgrad.gradients.blocks import Positions
+from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.norms import row_squared_norms
+from quietgrad.gradients.restricted import WholeNormGrad
 
 
 class IndexedGrad(BlockGrads):
@@ -16,6 +19,8 @@ class IndexedGrad(BlockGrads):
     Stable public attributes: ids `[m]` table row, owner `[m]` sample, values `[m, o]`; each (owner, id) pair
     occurs once, so that norms are sums of squares: nothing cancels afterwards.
     """
+
+    way = "indexed"
 
     def __init__(
         self,
@@ -60,3 +65,43 @@ class IndexedGrad(BlockGrads):
     def weighted_sums(self, weights: Float[Tensor, "k n"]) -> Float[Tensor, "k *shape"]:
         scaled = weights.to(self.values.dtype)[:, self.owner, None] * self.values
         return self.values.new_zeros(len(weights), *self.shape).index_add_(1, self.ids, scaled)
+
+    # ---- maps of each row -----------------------------------------------------------------------------------
+
+    def times_right(self, right: Float[Tensor, "r o"]) -> IndexedGrad:
+        return self._with(self.values @ right.T.to(self.values.dtype))
+
+    def times_left(self, left: Float[Tensor, "v r"]) -> DenseGrad:
+        """Table rows weighted by their entry of L, one carrier at a time: the memory of the values, r times over."""
+        touched = left.to(self.values.dtype)[self.ids]
+        rows = self.values.new_zeros(self._samples, left.shape[1], self.values.shape[1])
+        for carrier in range(left.shape[1]):
+            rows[:, carrier].index_add_(0, self.owner, touched[:, carrier, None] * self.values)
+        return DenseGrad(rows)
+
+    def restricted(self, kept: Positions) -> BlockGrads:
+        """The touched rows with the coordinates that are not kept set to zero."""
+        mask = torch.zeros(self.shape.numel(), dtype=torch.bool, device=self.values.device)
+        mask[kept] = True
+        masked = self.values.masked_fill(~mask.view(self.shape)[self.ids], 0.0)
+        return WholeNormGrad(self._with(masked), kept)
+
+    def averaged(self, views: int) -> IndexedGrad:
+        return IndexedGrad(
+            self.ids,
+            self.owner // views,
+            self.values / views,
+            samples=self._samples // views,
+            table=self._table,
+        )
+
+    @property
+    def projects_unformed(self) -> bool:
+        return True
+
+    @property
+    def kept_bytes(self) -> int:
+        return self.values.numel() * self.values.element_size()
+
+    def _with(self, values: Float[Tensor, "m o2"]) -> IndexedGrad:
+        return IndexedGrad(self.ids, self.owner, values, samples=self._samples, table=self._table)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -29,6 +29,10 @@ class Window:
     def taps(self) -> int:
         """Inputs of one output channel."""
         return math.prod(self.kernel[1:])
+
+    def with_outputs(self, outputs: int) -> Window:
+        """The same movement of a kernel with other output channels."""
+        return replace(self, kernel=torch.Size((outputs, *self.kernel[1:])))
 
 
 def padded(inputs: Float[Tensor, "n m i *space"], window: Window) -> Float[Tensor, "n m i *wide"]:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from quietgrad.gradients.base import BlockGrads
 from quietgrad.gradients.blocks import Blocks, Space
-from quietgrad.gradients.dense import SmallBlocks
+from quietgrad.gradients.dense import DenseGrad, SmallBlocks
 
 
 class PerSampleGrads(ABC):
@@ -36,6 +36,16 @@ class PerSampleGrads(ABC):
     @abstractmethod
     def space(self) -> Space:
         """The blocks that `weighted_sum` returns."""
+
+    @property
+    def blocks(self) -> dict[str, BlockGrads]:
+        """Each block on its own; formed, where a representation mixes them."""
+        return {name: DenseGrad(rows) for name, rows in self.dense().items()}
+
+    @property
+    def first_inputs(self) -> Tensor | None:
+        """What the first layer was given, if the gradients hold it as it was."""
+        return None
 
     @abstractmethod
     def squared_norms(self) -> Float64[Tensor, " n"]:
@@ -54,9 +64,9 @@ class BlockwiseGrads(PerSampleGrads):
     """Per-sample gradients whose blocks are independent of each other: what capture gives."""
 
     def __init__(self, blocks: Mapping[str, BlockGrads], samples: int) -> None:
-        self.blocks = dict(blocks)
+        self._blocks = dict(blocks)
         self._samples = samples
-        for name, block in self.blocks.items():
+        for name, block in self._blocks.items():
             assert block.samples == samples, f"{name} holds {block.samples} rows, expected {samples}"
 
     @property
@@ -64,8 +74,17 @@ class BlockwiseGrads(PerSampleGrads):
         return self._samples
 
     @property
+    def blocks(self) -> dict[str, BlockGrads]:
+        return self._blocks
+
+    @property
     def space(self) -> Space:
         return {name: block.shape for name, block in self.blocks.items()}
+
+    @property
+    def first_inputs(self) -> Tensor | None:
+        first = next(iter(self.blocks.values()), None)
+        return None if first is None else first.layer_inputs
 
     def squared_norms(self) -> Float64[Tensor, " n"]:
         norms = [block.squared_norms() for block in self._single.values()]

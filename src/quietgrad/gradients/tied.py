@@ -20,6 +20,8 @@ class TiedGrad(BlockGrads):
     Stable public attributes: table (E), matrix (M).
     """
 
+    way = "tied"
+
     def __init__(self, table: IndexedGrad, matrix: FactoredGrad) -> None:
         assert table.shape == matrix.shape
         assert table.samples == matrix.samples

@@ -29,7 +29,9 @@ Self = TypeVar("Self", bound="TunableGrads")
 class TunableGrads(BlockGrads):
     """Gradients with several ways to the same norms and sums."""
 
-    way: str
+    @property
+    def row_bytes(self) -> float:
+        return self.held().get(self.way, 0) / max(1, self.samples)
 
     @property
     @abstractmethod

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from quietgrad.gradients.base import BlockGrads
 from quietgrad.gradients.blocks import Space
-from quietgrad.gradients.stages import BlockwiseGrads, ClippedSum, PerSampleGrads
+from quietgrad.gradients.stages import ClippedSum, PerSampleGrads
 from quietgrad.schedules import Schedule, value_at
 
 MARGIN = 1e-4
@@ -117,8 +117,17 @@ class PerGroupClip(Clip):
             self._group(name)
 
     def weights(self, grads: PerSampleGrads, step: int) -> dict[str, Float64[Tensor, " n"]]:
+        return self._weights(grads.blocks)
+
+    def __call__(self, grads: PerSampleGrads, step: int) -> ClippedSum:
+        blocks = grads.blocks
+        weights = self._weights(blocks)
+        sums = {name: block.weighted_sum(weights[name]) for name, block in blocks.items()}
+        return ClippedSum(blocks=sums, sensitivity=self.sensitivity(step))
+
+    def _weights(self, blocks: Mapping[str, BlockGrads]) -> dict[str, Float64[Tensor, " n"]]:
         squared: dict[str, Float64[Tensor, " n"]] = {}
-        for name, block in _independent_blocks(grads).items():
+        for name, block in blocks.items():
             group = self._group(name)
             squared[group] = squared.get(group, 0.0) + block.squared_norms()
         # A sample with a non-finite gradient anywhere is dropped everywhere, as under a flat clip.
@@ -127,14 +136,7 @@ class PerGroupClip(Clip):
             group: torch.where(finite, clip_weights(norms, self.bounds[group]), 0.0)
             for group, norms in squared.items()
         }
-        return {name: weights[self._group(name)] for name in grads.space}
-
-    def __call__(self, grads: PerSampleGrads, step: int) -> ClippedSum:
-        weights = self.weights(grads, step)
-        blocks = {
-            name: block.weighted_sum(weights[name]) for name, block in _independent_blocks(grads).items()
-        }
-        return ClippedSum(blocks=blocks, sensitivity=self.sensitivity(step))
+        return {name: weights[self._group(name)] for name in blocks}
 
     def _group(self, name: str) -> str:
         matching = [prefix for prefix in self.bounds if name.startswith(prefix)]
@@ -143,14 +145,6 @@ class PerGroupClip(Clip):
                 f"No group of `bounds` holds the parameter {name!r}. Add a prefix for it, or '' for all the rest."
             )
         return max(matching, key=len)
-
-
-def _independent_blocks(grads: PerSampleGrads) -> dict[str, BlockGrads]:
-    if not isinstance(grads, BlockwiseGrads):
-        raise ValueError(
-            "PerGroupClip needs independent blocks; this representation mixes them. Use FlatClip."
-        )
-    return grads.blocks
 
 
 def clip_weights(squared_norms: Float64[Tensor, " n"], bound: float) -> Float64[Tensor, " n"]:

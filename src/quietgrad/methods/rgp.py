@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from quietgrad.mechanism.clipping import Clip, FlatClip, PerGroupClip
 from quietgrad.mechanism.mechanism import Mechanism, Release
 from quietgrad.representations.low_rank.carriers import CarrierRule, HistoricalUpdate, RandomCarriers
-from quietgrad.representations.low_rank.low_rank import LowRank, Parts
+from quietgrad.representations.low_rank.low_rank import CarriedParts, LowRank
 from quietgrad.schedules import Schedule
 
 
@@ -28,7 +28,7 @@ def rgp(
     *,
     rank: int,
     clip: float | Schedule | Clip = 1.0,
-    release: Parts = "orthogonal",
+    release: CarriedParts = "orthogonal",
     warmup_steps: int = 0,
     iterations: int = 1,
     matrices: Sequence[str] | None = None,
@@ -53,7 +53,7 @@ def rgp_random(
     *,
     rank: int,
     clip: float | Schedule | Clip = 1.0,
-    release: Parts = "orthogonal",
+    release: CarriedParts = "orthogonal",
     matrices: Sequence[str] | None = None,
 ) -> Mechanism:
     """RGP with random orthonormal carriers, fresh at every step; arguments as in `rgp`."""
@@ -64,7 +64,7 @@ def _mechanism(
     name: str,
     rank: int,
     clip: float | Schedule | Clip,
-    release: Parts,
+    release: CarriedParts,
     carriers: CarrierRule,
     matrices: Sequence[str] | None,
 ) -> Mechanism:

@@ -11,15 +11,13 @@ from torch import Tensor
 
 from quietgrad.gradients.base import BlockGrads
 from quietgrad.gradients.blocks import Blocks, Space
-from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.stages import BlockwiseGrads, PerSampleGrads, Released
 from quietgrad.representations.base import Codec, Representation, State
-from quietgrad.representations.low_rank.carried import off_rows, times_left, times_right
 from quietgrad.representations.low_rank.carriers import CarrierRule, Carriers, HistoricalUpdate
 from quietgrad.representations.low_rank.matrices import as_matrix, check_rank, choose_matrices
 from quietgrad.representations.public import Public
 
-Parts = Literal["orthogonal", "paper", "left"]
+CarriedParts = Literal["orthogonal", "paper", "left"]
 
 LEFT, RIGHT = ".left", ".right"
 SALT = 0x4C52
@@ -47,14 +45,14 @@ class LowRank(Representation):
 
     rank: int
     carriers: CarrierRule = field(default_factory=HistoricalUpdate)
-    release: Parts = "orthogonal"
+    release: CarriedParts = "orthogonal"
     matrices: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         check_rank(self.rank)
-        if self.release not in get_args(Parts):
+        if self.release not in get_args(CarriedParts):
             raise ValueError(
-                f"Expected release to be one of {', '.join(get_args(Parts))}, got {self.release!r}."
+                f"Expected release to be one of {', '.join(get_args(CarriedParts))}, got {self.release!r}."
             )
 
     def init(self, public: Public) -> State:
@@ -82,7 +80,7 @@ class LowRank(Representation):
 class LowRankCodec(Codec):
     """One step's carriers; blocks `<name>.left` and `<name>.right` stand for the matrix `<name>`."""
 
-    def __init__(self, outside: Space, carriers: dict[str, Carriers], release: Parts) -> None:
+    def __init__(self, outside: Space, carriers: dict[str, Carriers], release: CarriedParts) -> None:
         self.carriers, self._outside, self._release = carriers, outside, release
         self.space = {}
         for name, shape in outside.items():
@@ -90,7 +88,7 @@ class LowRankCodec(Codec):
 
     def encode(self, grads: PerSampleGrads) -> PerSampleGrads:
         encoded: dict[str, BlockGrads] = {}
-        for name, block in _blocks(grads).items():
+        for name, block in grads.blocks.items():
             encoded |= self._encode(name, block) if name in self.carriers else {name: block}
         return BlockwiseGrads({name: encoded[name] for name in self.space}, grads.samples)
 
@@ -109,10 +107,10 @@ class LowRankCodec(Codec):
 
     def _encode(self, name: str, block: BlockGrads) -> dict[str, BlockGrads]:
         left, right = self.carriers[name].left, self.carriers[name].right
-        encoded = {name + LEFT: times_right(block, right)}
+        encoded = {name + LEFT: block.times_right(right)}
         if self._release != "left":
-            rows = times_left(block, left)
-            encoded[name + RIGHT] = off_rows(rows, right) if self._release == "orthogonal" else rows
+            rows = block.times_left(left)
+            encoded[name + RIGHT] = rows.off_rows(right) if self._release == "orthogonal" else rows
         return encoded
 
     def _decode(self, name: str, blocks: Blocks) -> Float[Tensor, "o i"]:
@@ -131,9 +129,3 @@ class LowRankCodec(Codec):
 
 def _weight(public: Public, name: str) -> Float[Tensor, "o i"]:
     return as_matrix(public.parameters[name])
-
-
-def _blocks(grads: PerSampleGrads) -> dict[str, BlockGrads]:
-    if isinstance(grads, BlockwiseGrads):
-        return grads.blocks
-    return {name: DenseGrad(rows) for name, rows in grads.dense().items()}

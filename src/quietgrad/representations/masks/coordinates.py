@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool
 from torch import Tensor
 
-from quietgrad.gradients.blocks import Space
-
-Positions = Int[Tensor, " _"]
+from quietgrad.gradients.blocks import Positions, Space
 
 
 def by_block(positions: Positions, space: Space) -> dict[str, Positions]:

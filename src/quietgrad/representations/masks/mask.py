@@ -16,12 +16,11 @@ from typing import Literal
 import torch
 
 from quietgrad.gradients.base import BlockGrads
-from quietgrad.gradients.blocks import Blocks, Space, coordinates
-from quietgrad.gradients.dense import DenseGrad
+from quietgrad.gradients.blocks import Blocks, Positions, Space, coordinates
+from quietgrad.gradients.restricted import WholeNormGrad
 from quietgrad.gradients.stages import BlockwiseGrads, PerSampleGrads, Released
 from quietgrad.representations.base import Codec, Representation, State
 from quietgrad.representations.masks.coordinates import by_block
-from quietgrad.representations.masks.masked_grads import Kept, WholeNormGrad, mask_block, whole_rows
 from quietgrad.representations.public import Public
 from quietgrad.schedules import Schedule, check_fits, value_at
 
@@ -41,14 +40,14 @@ class MaskCodec(Codec):
     """
 
     def __init__(
-        self, source: Space, kept: Mapping[str, Kept], *, clip_first: bool = False, since: int = 0
+        self, source: Space, kept: Mapping[str, Positions], *, clip_first: bool = False, since: int = 0
     ) -> None:
         self.source, self.kept, self.clip_first, self.since = source, dict(kept), clip_first, since
         # A block without kept coordinates vanishes, except from a clip that counts whole norms.
         self.space = {name: torch.Size((len(k),)) for name, k in self.kept.items() if len(k) or clip_first}
 
     def encode(self, grads: PerSampleGrads) -> PerSampleGrads:
-        blocks = block_grads(grads)
+        blocks = grads.blocks
         return BlockwiseGrads({name: self._masked(name, blocks[name]) for name in self.space}, grads.samples)
 
     def decode(self, released: Released) -> Blocks:
@@ -62,9 +61,10 @@ class MaskCodec(Codec):
         return decoded
 
     def _masked(self, name: str, block: BlockGrads) -> BlockGrads:
+        kept = self.kept[name]
         if self.clip_first:
-            return WholeNormGrad(block, self.kept[name])
-        return mask_block(block, self.kept[name], whole_rows(self.kept[name], self.source[name]))
+            return WholeNormGrad(block, kept)
+        return WholeNormGrad(block, None) if len(kept) == block.shape.numel() else block.restricted(kept)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +86,7 @@ class RandomMask(Representation):
         check_redraw(self.redraw)
 
     def refresh(self, public: Public, state: State) -> Codec:
-        def choose() -> dict[str, Kept]:
+        def choose() -> dict[str, Positions]:
             keep = kept_count(self.freeze, public)
             order = torch.randperm(coordinates(public.space), generator=public.generator(MASK_SALT))
             return by_block(order[:keep], public.space)
@@ -98,7 +98,7 @@ def masked(
     redraw: Redraw,
     public: Public,
     state: State,
-    choose: Callable[[], dict[str, Kept]],
+    choose: Callable[[], dict[str, Positions]],
     *,
     clip_first: bool = False,
 ) -> MaskCodec:
@@ -131,10 +131,3 @@ def check_freeze(freeze: float | Schedule) -> None:
 def check_redraw(redraw: str) -> None:
     if redraw not in ("epoch", "step"):
         raise ValueError(f"Expected redraw 'epoch' or 'step', got {redraw!r}.")
-
-
-def block_grads(grads: PerSampleGrads) -> dict[str, BlockGrads]:
-    """The blocks on their own; a representation that mixes blocks is formed first."""
-    if isinstance(grads, BlockwiseGrads):
-        return grads.blocks
-    return {name: DenseGrad(rows) for name, rows in grads.dense().items()}

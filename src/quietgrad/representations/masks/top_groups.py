@@ -17,11 +17,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from quietgrad.gradients.blocks import flatten
+from quietgrad.gradients.blocks import Positions, flatten
 from quietgrad.gradients.stages import Released
 from quietgrad.representations.base import Codec, Representation, State
 from quietgrad.representations.masks.coordinate_groups import GroupBy, Groups, check_group_by, group
-from quietgrad.representations.masks.coordinates import Positions, by_block, is_kept
+from quietgrad.representations.masks.coordinates import by_block, is_kept
 from quietgrad.representations.masks.group_norms import GROUP_NORMS
 from quietgrad.representations.masks.mask import (
     MASK_SALT,

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from quietgrad.gradients.base import BlockGrads
 from quietgrad.gradients.blocks import Space, coordinates
-from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.stages import BlockwiseGrads
 from quietgrad.representations.subspace.basis import Basis, Coordinates, GroupBasis
 from quietgrad.representations.subspace.orthonormal import orthonormal_rows
@@ -143,7 +142,7 @@ def random_image(block: BlockGrads, rank: int, seed: int, like: Tensor) -> Float
     over G instead of k.
     """
     generator = torch.Generator().manual_seed(seed)
-    if not isinstance(block, DenseGrad) and block.samples * block.shape.numel() > _FORMED:
+    if not block.is_formed and block.samples * block.shape.numel() > _FORMED:
         return block.project(_signs((rank, *block.shape), generator, like) / rank**0.5)
     flat = block.dense().flatten(1)
     size = flat.shape[1]
@@ -183,7 +182,7 @@ def _combinations(
         for name, members in shapes.items():
             for block, columns in _columns(totals[name], members):
                 for rows, chunk in chunks:
-                    _add_combinations(columns, weights[name][:, rows], chunk.blocks[block])
+                    chunk.blocks[block].add_weighted_sums(columns, weights[name][:, rows])
     return totals
 
 
@@ -191,13 +190,6 @@ def _columns(rows: Float[Tensor, "r p"], space: Space) -> Iterator[tuple[str, Fl
     """Each block's columns, to be written to: whatever memory is, `split` gives views."""
     sizes = [shape.numel() for shape in space.values()]
     return zip(space, rows.split(sizes, dim=1), strict=True)
-
-
-def _add_combinations(total: Tensor, weights: Float64[Tensor, "r m"], block: BlockGrads) -> None:
-    if isinstance(block, DenseGrad):  # in place, without a copy of the total's size
-        total.addmm_(weights.to(total), block.rows.flatten(1))
-    else:
-        total += block.weighted_sums(weights).flatten(1)
 
 
 def _orthonormal_bases(

@@ -9,9 +9,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from quietgrad.gradients.base import BlockGrads, zero_rows
-from quietgrad.gradients.convolution import ConvGrad
-from quietgrad.gradients.dense import DenseGrad, ZeroGrad
-from quietgrad.gradients.factored import FactoredGrad
+from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.stages import BlockwiseGrads, PerSampleGrads
 from quietgrad.representations.public import Public, PublicLosses
 from quietgrad.representations.subspace.formed import held_bytes, projectable
@@ -66,7 +64,8 @@ class PublicMatrix:
         size = 0
         for raw in self._stream():
             _check_dependence(raw)
-            self.inputs.extend(first_inputs(raw))
+            if raw.first_inputs is not None:
+                self.inputs.append(raw.first_inputs)
             chunk, squared_norms = _finite_rows(projectable(raw))
             del raw  # its activations; the formed rows are all that is needed
             self._lengths.append(squared_norms)
@@ -107,21 +106,11 @@ class PublicMatrix:
 
 
 def _check_dependence(grads: PerSampleGrads) -> None:
-    if isinstance(grads, BlockwiseGrads) and all(isinstance(b, ZeroGrad) for b in grads.blocks.values()):
+    if all(block.is_zero for block in grads.blocks.values()):
         raise ValueError(
             "public_losses do not depend on the model's parameters. Compute them by calling the model that is given to "
             "the function, on public data, with gradients enabled."
         )
-
-
-def first_inputs(grads: PerSampleGrads) -> list[Tensor]:
-    """What the model's first layer was given, where its gradient holds that."""
-    if not isinstance(grads, BlockwiseGrads):
-        return []
-    first = next(iter(grads.blocks.values()), None)
-    if isinstance(first, ConvGrad):
-        return [first.inputs]
-    return [first.a] if isinstance(first, FactoredGrad) else []
 
 
 def _finite_rows(grads: BlockwiseGrads) -> tuple[BlockwiseGrads, Float64[Tensor, " n"]]:

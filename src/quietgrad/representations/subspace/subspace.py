@@ -19,7 +19,7 @@ from quietgrad.representations.subspace.basis import Basis, Coordinates, GroupBa
 from quietgrad.representations.subspace.formed import projectable
 from quietgrad.representations.subspace.orthonormal import orthonormality_error
 from quietgrad.representations.subspace.partition import Groups, group_sizes, partition, share_rank
-from quietgrad.representations.subspace.public_matrix import PublicMatrix, first_inputs
+from quietgrad.representations.subspace.public_matrix import PublicMatrix
 
 Rule = Literal["power", "eigenvectors", "random"]
 _SALT = 0x6E9
@@ -72,7 +72,8 @@ class SubspaceCodec(Codec):
         copies, labels, or public data that was once private.
         """
         public = {tensor.untyped_storage().data_ptr() for tensor in self._public_inputs if tensor.numel()}
-        if any(tensor.untyped_storage().data_ptr() in public for tensor in first_inputs(grads)):
+        private = grads.first_inputs
+        if private is not None and private.untyped_storage().data_ptr() in public:
             raise ValueError(
                 "public_losses fed the private batch to the model, so the subspace would leak it. Compute it from "
                 "public data only; look for a variable of the training loop inside it."

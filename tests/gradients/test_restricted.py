@@ -1,4 +1,4 @@
-"""Masked gradients of every kind equal the dense ones with coordinates taken out."""
+"""Restricted gradients of every kind equal the dense ones with coordinates taken out."""
 
 from __future__ import annotations
 
@@ -6,16 +6,12 @@ import pytest
 import torch
 
 from quietgrad.gradients.base import BlockGrads
-from quietgrad.gradients.convolution import ConvGrad, Window
+from quietgrad.gradients.convolution import ConvGrad
 from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.factored import FactoredGrad
 from quietgrad.gradients.indexed import IndexedGrad
-from quietgrad.representations.masks.masked_grads import (
-    MaskedOuterGrad,
-    WholeNormGrad,
-    mask_block,
-    whole_rows,
-)
+from quietgrad.gradients.patches import Window
+from quietgrad.gradients.restricted import RestrictedOuterGrad, WholeNormGrad, whole_rows
 
 N = 7
 
@@ -52,7 +48,7 @@ def kept_of(block: BlockGrads, which: str) -> torch.Tensor:
 def test_norms_sums_and_rows_are_those_of_the_kept_coordinates(kind: str, which: str) -> None:
     block = blocks()[kind]
     kept = kept_of(block, which)
-    masked = mask_block(block, kept, whole_rows(kept, block.shape))
+    masked = block.restricted(kept)
     reference = block.dense().flatten(1)[:, kept]
     weights = torch.linspace(-1, 1, N, dtype=torch.float64)
     assert masked.shape == (len(kept),)
@@ -67,11 +63,11 @@ def test_norms_sums_and_rows_are_those_of_the_kept_coordinates(kind: str, which:
 
 def test_one_position_forms_nothing_and_whole_channels_stay_factored() -> None:
     outer, conv = blocks()["outer"], blocks()["conv"]
-    assert isinstance(mask_block(outer, torch.tensor([1, 5]), None), MaskedOuterGrad)
+    assert isinstance(outer.restricted(torch.tensor([1, 5])), RestrictedOuterGrad)
     kept = kept_of(outer, "rows")
-    assert isinstance(mask_block(outer, kept, whole_rows(kept, outer.shape)), FactoredGrad)
+    assert isinstance(outer.restricted(kept), FactoredGrad)
     kept = kept_of(conv, "rows")
-    assert isinstance(mask_block(conv, kept, whole_rows(kept, conv.shape)), WholeNormGrad)
+    assert isinstance(conv.restricted(kept), WholeNormGrad)
 
 
 def test_whole_rows_recognises_channels_and_nothing_else() -> None:
@@ -88,7 +84,7 @@ def test_a_small_factor_does_not_hide_behind_a_large_one() -> None:
     a, b = torch.full((1, 1, 64), 1e19), torch.full((1, 1, 64), 3e-23)
     block = FactoredGrad(a, b)
     kept = torch.arange(0, 64 * 64, 3)
-    norm = float(MaskedOuterGrad(block, kept).squared_norms())
+    norm = float(RestrictedOuterGrad(block, a[:, 0], b[:, 0], kept).squared_norms())
     assert norm == pytest.approx(9e-8 * len(kept), rel=1e-5)
 
 

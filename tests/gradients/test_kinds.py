@@ -1,0 +1,56 @@
+"""Nobody outside the gradients asks which kind a block is: all that differs between kinds is a method of theirs."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import quietgrad
+import quietgrad.gradients.combined
+from quietgrad.gradients.base import BlockGrads
+
+ROOT = Path(quietgrad.__file__).parent
+
+
+def subclasses(kind: type[BlockGrads]) -> set[str]:
+    return {kind.__name__}.union(*(subclasses(sub) for sub in kind.__subclasses__()))
+
+
+def questions(source: str, kinds: set[str]) -> list[int]:
+    """Lines that ask for a kind: isinstance, issubclass, type(x) is Kind, singledispatch on a kind, match."""
+    found: list[int] = []
+    for node in ast.walk(ast.parse(source)):
+        asked: list[ast.AST] = []
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            asked = list(node.args[1:]) if node.func.id in ("isinstance", "issubclass") else []
+        elif isinstance(node, ast.Compare):
+            asked = list(node.comparators)
+        elif isinstance(node, ast.MatchClass):
+            asked = [node.cls]
+        elif isinstance(node, ast.FunctionDef):
+            registered = any("register" in ast.unparse(each) for each in node.decorator_list)
+            asked = [a.annotation for a in node.args.args if a.annotation is not None] if registered else []
+        names = {name.id for part in asked for name in ast.walk(part) if isinstance(name, ast.Name)}
+        found += [getattr(node, "lineno", 0)] if names & kinds else []
+    return found
+
+
+def test_no_module_outside_the_gradients_asks_for_a_kind() -> None:
+    kinds = subclasses(BlockGrads)
+    assert {"DenseGrad", "ZeroGrad", "FactoredGrad", "ConvGrad", "IndexedGrad", "TiedGrad"} <= kinds
+    outside = [file for file in ROOT.rglob("*.py") if ROOT / "gradients" not in file.parents]
+    assert len(outside) > 100
+    asking = {str(file.relative_to(ROOT)): questions(file.read_text(), kinds) for file in outside}
+    assert not {file: lines for file, lines in asking.items() if lines}
+
+
+def test_every_way_of_asking_is_seen() -> None:
+    ways = (
+        "isinstance(block, DenseGrad | ZeroGrad)",
+        "type(block) is DenseGrad",
+        "match block:\n    case DenseGrad():\n        pass",
+        "@f.register\ndef _(block: DenseGrad) -> None: ...",
+    )
+    for way in ways:
+        assert questions(way, {"DenseGrad", "ZeroGrad"}), way
+    assert not questions("made = DenseGrad(rows)", {"DenseGrad"})
