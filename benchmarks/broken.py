@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
+from quietgrad.collective import Reducer
 from quietgrad.gradients.stages import ClippedSum, PerSampleGrads, Released
 from quietgrad.mechanism.clipping import FlatClip
 from quietgrad.mechanism.mechanism import Mechanism, Release
@@ -17,6 +18,7 @@ from quietgrad.noise.base import NoiseDraw
 from quietgrad.noise.gaussian import Gaussian
 from quietgrad.noise.sources import NoiseSource, SeededSource
 from quietgrad.privatizer.privatizer import Privatizer
+from quietgrad.privatizer.step import Step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +46,9 @@ class SilentBlock(Gaussian):
 class NoClip(FlatClip):
     """Declares a bound and does not keep it."""
 
+    def weights(self, grads: PerSampleGrads, step: int) -> dict[str, Tensor]:
+        return dict.fromkeys(grads.space, torch.ones(grads.samples, dtype=torch.float64))
+
     def __call__(self, grads: PerSampleGrads, step: int) -> ClippedSum:
         ones = torch.ones(grads.samples, dtype=torch.float64)
         return ClippedSum(blocks=grads.weighted_sum(ones), sensitivity=self.sensitivity(step))
@@ -60,38 +65,44 @@ class OneReleaseAccounted(Mechanism):
         return cls(**{field.name: getattr(mechanism, field.name) for field in fields(mechanism)})
 
 
+class UncheckedStep(Step):
+    def check_conservation(self, released: list[Released]) -> None:
+        pass
+
+
 class Unchecked(Privatizer):
     """Without the run-time check of law 0."""
 
-    def _check_conservation(self, released: list[Released]) -> None:
-        pass
+    def _begin_step(self) -> Step:
+        return UncheckedStep(self.mechanism, super()._begin_step().public)
+
+
+class DividedStep(Step):
+    """Divides by a number of its own."""
+
+    divisor: float
+
+    def release(self, *, source: NoiseSource, reducer: Reducer, divisor: float) -> list[Released]:
+        return super().release(source=source, reducer=reducer, divisor=self.divisor)
 
 
 class BatchSizeDivisor(Privatizer):
     """Divides by the number of records drawn instead of by qN."""
 
-    def _add_noise(self, index: int) -> Released:
-        release = self.mechanism.releases[index]
-        draw = NoiseDraw(
-            std=self.mechanism.std(release, self.step),
-            divisor=max(self._rows._seen, 1),
-            source=self._source,
-            reducer=self._reducer,
-            step=self.step,
-        )
-        return self.mechanism.noise.release(self._sums[index], draw)
+    def _begin_step(self) -> Step:
+        step = DividedStep(self.mechanism, super()._begin_step().public)
+        step.divisor = max(self.sampler.rows(self.step) or 0, 1)
+        return step
 
 
 class SkipsEmptyBatches(Privatizer):
     """Releases nothing for an empty batch, which tells that it was empty."""
 
     def release(self) -> None:
-        if self._rows._seen:
+        if self.sampler.rows(self.step):
             super().release()
-            return
-        self.step += 1
-        self._public, self._sums = None, []
-        self._rows.next_step()
+        else:
+            self._end_step()
 
 
 class ReusedSeed(NoiseSource):

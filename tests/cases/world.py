@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch.utils.data import TensorDataset
 import quietgrad as qg
 from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.noise.sources import NoiseSource, SeededSource
+from quietgrad.sampling.batches import Batch
 
 RECORDS, CLASSES, SIDE = 40, 3, 6
 
@@ -71,18 +72,18 @@ def privatizer(
 ) -> Iterator[tuple[qg.Privatizer, qg.PoissonBatches, nn.Module]]:
     """A run over explicit draws with seeded noise and a fixed public seed: everything reproducible."""
     model = small_net() if model is None else model
+    options.setdefault("public_seed", 7)
     data = records(next(model.parameters()).dtype) if data is None else data
     batches = qg.PoissonBatches.replay(data, draws, rate=rate)
     private = qg.Privatizer(
         model, mechanism, batches, noise_source=source or SeededSource(5), deterministic=True, **options
     )
-    private._seed = 7
     with private:
         yield private, batches, model
 
 
 def run(
-    private: qg.Privatizer, batches: qg.PoissonBatches, model: nn.Module, *, micro: int = 64, lr: float = 0.0
+    private: qg.Privatizer, batches: Iterable[Batch], model: nn.Module, *, micro: int = 64, lr: float = 0.0
 ) -> list[dict[str, Tensor]]:
     """Train through all batches with plain SGD; the gradients of each step."""
     history = []

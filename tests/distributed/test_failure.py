@@ -63,7 +63,7 @@ def train(rank: int, folder: str, failing: int | None, how: str = "kill") -> dic
             private.load_state_dict(checkpoint["private"])
         first = private.step
         for batch in batches:
-            if private._ledger.upcoming is None:
+            if private.ledger.upcoming is None:
                 break
             for x, y in batch.split(64):
                 private.backward(losses_of(model, x, y))

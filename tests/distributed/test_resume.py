@@ -63,8 +63,8 @@ def whole_ledger(mechanism: qg.Mechanism) -> Any:
     """A ledger that holds the first half."""
     with privatizer(mechanism, DRAWS, reducer=SingleProcess()) as (private, _, __):
         for step in range(SAVED_AT):
-            private._ledger.record(mechanism.event(step), private._sampler.rate, step=step)
-        return private._ledger
+            private.ledger.record(mechanism.event(step), private.sampler.rate, step=step)
+        return private.ledger
 
 
 @pytest.fixture(scope="module")

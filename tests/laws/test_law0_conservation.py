@@ -29,7 +29,7 @@ def test_precision_of_what_was_released_equals_the_ledger(case: MethodCase) -> N
     with privatizer(mechanism, DRAWS, research=True) as (private, batches, model):
         private.watch(observer)
         run(private, batches, model, lr=0.1)
-        phases = private._ledger.phases
+        phases = private.ledger.phases
     assert len(observer.precisions) == len(DRAWS)
     told = [mechanism.multiplier(step) ** -2 for step in range(len(DRAWS))]
     assert observer.precisions == pytest.approx(told, rel=1e-9)
@@ -56,5 +56,5 @@ def test_rows_seen_are_rows_drawn() -> None:
             private.backward(model(x[:3]).sum(1))
         with pytest.raises(ValueError, match="release\\(\\) after 0 of the 4 drawn rows"):
             private.release()
-        assert private._ledger.count == 0
+        assert private.ledger.count == 0
     assert torch.is_tensor(x)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
+from quietgrad.audit.traces import TracedNoise, TracedRelease
 from quietgrad.gradients.blocks import Blocks
 from quietgrad.gradients.stages import Released
 from quietgrad.noise.sources import SeededSource
@@ -44,18 +47,16 @@ def traced_run(case: MethodCase, draws: list[list[int]], micro: int = 2):  # typ
     source, first = CountingSource(), FirstStep()
     sums: list[list[Tensor]] = []
     mechanism = case.build(0.5).with_noise(2.0)
-    with privatizer(mechanism, draws, source=source, research=True) as (private, batches, model):
+
+    def note(release: TracedRelease) -> None:
+        if release.step == 0:
+            sums.append([block.clone() for block in release.total.blocks.values()])
+
+    traced = replace(mechanism, noise=TracedNoise(mechanism.noise, note))
+    with privatizer(traced, draws, source=source, research=True) as (private, batches, model):
         private.watch(first)
-        release = private._add_noise
-
-        def spy(index: int) -> Released:
-            if private.step == 0:
-                sums.append([block.clone() for block in private._sums[index].blocks.values()])
-            return release(index)
-
-        private._add_noise = spy  # type: ignore[method-assign]
         run(private, batches, model, micro=micro, lr=0.05)
-        ledger = private._ledger.phases
+        ledger = private.ledger.phases
     return source.asked, ledger, first.released, sums
 
 

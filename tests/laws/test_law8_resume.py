@@ -55,9 +55,9 @@ def test_a_resumed_run_goes_on_and_counts_replayed_steps_again(case: MethodCase,
     ):
         private.load_state_dict(checkpoint)
         assert private.step == 2
-        assert private._ledger.count == 3
+        assert private.ledger.count == 3
         steps(private, batches, resumed, 3)
-        assert private._ledger.count == 6
+        assert private.ledger.count == 6
         with pytest.raises(ValueError, match="plan"):
             steps(private, batches, resumed, 1)  # the replayed step used the plan up
         assert private.epsilon(1e-5, spent=True) == pytest.approx(private.epsilon(1e-5))

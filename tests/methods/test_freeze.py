@@ -91,8 +91,7 @@ def test_a_mask_depends_on_the_public_seed_and_not_on_the_data() -> None:
     mechanism = qg.methods.random_freeze(freeze=0.5).with_noise(1.0)
 
     def mask(rows: list[int], seed: int) -> Tensor:
-        with privatizer(mechanism, [rows]) as (private, batches, model):
-            private._seed = seed
+        with privatizer(mechanism, [rows], public_seed=seed) as (private, batches, model):
             return flatten(run(private, batches, model)[0]) != 0
 
     assert torch.equal(mask([0, 1], 7), mask([5, 6, 7], 7))
@@ -112,7 +111,7 @@ def test_inside_a_mask_everything_shrinks_by_the_density() -> None:
     assert (embedding, residual) == (4, round(0.3 * total))
     with privatizer((gep @ RandomMask(0.7)).with_noise(1.0), [[0]]) as (private, _, _):
         private.explain()
-        public = private._begin()
+        public = private.current.public
         composed = public.codec(private.mechanism.releases[0].representation)
         basis = sum(group.rows.numel() for group in composed.outer.basis.groups.values())
     assert basis == 4 * round(0.3 * total)
@@ -143,7 +142,7 @@ def test_a_new_mask_makes_an_old_basis_stale(freeze: float | Schedule) -> None:
             for x, y in batch.split(8):
                 private.backward(losses_of(model, x, y))
             private.release()
-            states = private._refresher._states.values()
+            states = private.state_dict()["representations"].values()
             refreshed += [state["refreshed"] for state in states if "refreshed" in state]
     assert refreshed == [0] * 4 + [4] * 4 + [8] * 4
 

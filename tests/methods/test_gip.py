@@ -110,7 +110,7 @@ def test_another_model_than_it_was_made_for_is_refused_before_anything_is_counte
     with privatizer(mechanism, [[0]]) as (private, batches, model):
         with pytest.raises(ValueError, match="made for 100 coordinates, but 371"):
             run(private, batches, model)
-        assert private._ledger.count == 0
+        assert private.ledger.count == 0
 
 
 def test_the_hardened_source_is_refused_by_name() -> None:

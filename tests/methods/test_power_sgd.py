@@ -47,7 +47,7 @@ def test_matrices_are_projected_and_the_rest_is_dp_sgd() -> None:
 def test_a_gradient_of_that_rank_is_returned_whole() -> None:
     post = PowerProjection(rank=2, matrices=("hidden.weight",))
     with privatizer(qg.methods.dp_sgd().with_noise(1.0), [[0]]) as (private, batches, model):
-        public = private._begin()
+        public = private.current.public
         state = post.init(public)
         gradient = torch.randn(8, 2) @ torch.randn(2, 36)
         got = post.apply({"hidden.weight": gradient}, public, state)["hidden.weight"]
@@ -85,7 +85,7 @@ def test_the_start_of_the_power_iteration_is_kept_between_steps() -> None:
     gradient = torch.randn(8, 36)
     best = torch.linalg.svdvals(gradient)[:2].norm()
     with privatizer(qg.methods.dp_sgd().with_noise(1.0), [[0]]) as (private, batches, model):
-        public = private._begin()
+        public = private.current.public
         state = post.init(public)
         kept = [
             float(post.apply({"hidden.weight": gradient}, public, state)["hidden.weight"].norm())
@@ -107,7 +107,7 @@ def test_a_run_goes_on_from_a_checkpoint(feedback: bool) -> None:
         run(private, itertools.islice(batches, 3), model, lr=0.3)
         file = io.BytesIO()
         torch.save({"private": private.state_dict(), "model": model.state_dict()}, file)
-        ledger = private._ledger
+        ledger = private.ledger
     file.seek(0)
     saved = torch.load(file, weights_only=True)
     net = small_net()

@@ -71,9 +71,9 @@ def state_after(mechanism: Mechanism, steps: int):  # type: ignore[no-untyped-de
     with privatizer(mechanism, [[]] * steps) as (private, batches, model):
         run(private, batches, model)
         mask = mechanism.releases[0].representation
-        public = private._begin()
+        public = private.current.public
         public.codec(mask)
-        return private._refresher._states[0], public
+        return private.state_dict()["representations"]["0"], public
 
 
 def test_pure_noise_has_no_energy_on_average_and_is_drawn_together() -> None:
@@ -119,10 +119,10 @@ def test_what_is_not_seen_keeps_its_energy() -> None:
     mechanism = qg.methods.top_groups(freeze=0.5, group_by=10, explore=0.0).with_noise(1.0)
     with privatizer(mechanism, [[0, 1]] * 4) as (private, batches, model):
         run(private, batches, model)
-        state = private._refresher._states[0]
-        public = private._view.at(3, 7)
-    seen = is_kept(state["kept"], public.space)
-    of = group(public.space, 10).of
+        state = private.state_dict()["representations"]["0"]
+        space = {name: p.shape for name, p in private.parameters.items()}
+    seen = is_kept(state["kept"], space)
+    of = group(space, 10).of
     energy, weights = state["free"]["mean"][of], state["free"]["weight"][of]
     assert bool((energy[~seen] == 0).all())
     assert bool((energy[seen] != 0).all())
@@ -135,7 +135,7 @@ def test_a_strong_group_is_found_and_kept() -> None:
     mechanism = qg.methods.top_groups(freeze=Cooling(0.8, epochs=2), explore=0.0, clip=1e6, memory=0.5)
     with privatizer(mechanism.with_noise(0.0), [[0, 1, 2, 3]] * 8) as (private, batches, model):
         grads = [flatten(grad) for grad in run(private, batches, model)]
-        groups = group(private._view.space, "channel")
+        groups = group({name: p.shape for name, p in private.parameters.items()}, "channel")
     energy = torch.zeros_like(grads[0])
     for grad in grads[:4]:
         energy = 0.5 * energy + 0.5 * grad.square()
@@ -183,7 +183,7 @@ def test_paid_energies_take_their_share_and_move_nothing() -> None:
     assert mechanism.std(norms, 0) == pytest.approx(20.0)
     with privatizer(mechanism, [[0, 1]]) as (private, batches, model):
         got = flatten(run(private, batches, model)[0])
-        state = private._refresher._states[0]
+        state = private.state_dict()["representations"]["0"]
     assert len(got) == 371
     assert int((got != 0).sum()) <= round(0.5 * 371)
     assert torch.allclose(state["paid"]["weight"], torch.tensor(0.01))

@@ -38,7 +38,7 @@ def test_a_parameter_that_no_adapter_reaches_is_named() -> None:
         x, y = next(next(iter(batches)).split(2))
         with pytest.raises(ValueError, match=r"inner\.weight"):
             private.backward(losses_of(model, x, y))
-        assert private._ledger.count == 0
+        assert private.ledger.count == 0
 
 
 def test_a_reduced_loss_is_refused() -> None:
@@ -91,7 +91,7 @@ def test_release_without_backward_on_a_non_empty_batch() -> None:
         next(iter(batches))
         with pytest.raises(ValueError, match="0 of the 2 drawn rows"):
             private.release()
-        assert private._ledger.count == 0
+        assert private.ledger.count == 0
 
 
 def test_release_without_a_batch() -> None:
@@ -107,7 +107,7 @@ def test_training_beyond_the_plan() -> None:
             next(iter(batches))
         with pytest.raises(ValueError, match="No batch was drawn"):
             private.release()
-        assert private._ledger.count == 2
+        assert private.ledger.count == 2
 
 
 def test_a_micro_batch_passed_twice() -> None:
@@ -156,7 +156,7 @@ def test_a_buffer_that_a_private_forward_changes() -> None:
         x, y = next(next(iter(batches)).split(2))
         with pytest.raises(ValueError, match="seen"):
             private.backward(losses_of(model, x, y))
-        assert private._ledger.count == 0
+        assert private.ledger.count == 0
 
 
 def test_observers_need_research_mode() -> None:

@@ -27,18 +27,11 @@ def kept_history(mask: Representation, steps: int, rate: float = 0.25) -> list[t
     mechanism = Mechanism(name="masked", releases=(qg.Release(representation=mask, clip=qg.FlatClip(1.0)),))
     history = []
     with privatizer(mechanism.with_noise(1.0), [[0, 1]] * steps, rate=rate) as (private, batches, model):
-        begin = private._begin
-
-        def spy():  # type: ignore[no-untyped-def]
-            public = begin()
-            codec = public.codec(mask)
+        for batch in batches:
+            codec = private.current.codec(0)
             assert isinstance(codec, MaskCodec)
-            if len(history) == private.step:
-                history.append(is_kept(codec.kept, public.space))
-            return public
-
-        private._begin = spy  # type: ignore[method-assign]
-        run(private, batches, model, lr=0.1)
+            history.append(is_kept(codec.kept, codec.source))
+            run(private, [batch], model, lr=0.1)
     return history
 
 
@@ -133,8 +126,8 @@ def test_ranking_noise_has_the_std_of_an_epochs_releases() -> None:
     mechanism = Mechanism(name="ranked", releases=(qg.Release(representation=mask, clip=qg.FlatClip(1.0)),))
     with privatizer(mechanism.with_noise(3.0), [[]] * 8) as (private, batches, model):
         run(private, batches, model)
-        state = copy.deepcopy(private._refresher._states[0])
-        public = private._begin()
+        state = copy.deepcopy(private.state_dict()["representations"]["0"])
+        public = private.current.public
     # Steps 4 to 7 were seen with half of the coordinates frozen; the run ended before they were ranked.
     assert state["variance"] == pytest.approx(4 * (3.0 / 10) ** 2)
     scores = mask._scores(public, state)
@@ -166,7 +159,7 @@ def test_cooling_longer_than_training_is_refused_before_anything_is_counted(meth
     with privatizer(mechanism, draws) as (private, batches, model):
         with pytest.raises(ValueError, match="training ends with epoch 1"):
             run(private, batches, model)
-        assert private._ledger.count == 0
+        assert private.ledger.count == 0
 
 
 def test_a_resumed_run_goes_on_with_the_same_mask() -> None:
@@ -177,7 +170,7 @@ def test_a_resumed_run_goes_on_with_the_same_mask() -> None:
             private.backward(model(x).sum(1))
         private.release()
         before = flatten({n: p.grad != 0 for n, p in model.named_parameters()})
-        saved, ledger = private.state_dict(), private._ledger
+        saved, ledger = private.state_dict(), private.ledger
     with privatizer(mechanism, [[0]] * 4, ledger=ledger) as (private, batches, model):
         private.load_state_dict(saved)
         after = flatten({n: g != 0 for n, g in run(private, batches, model)[0].items()})

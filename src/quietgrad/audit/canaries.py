@@ -92,9 +92,8 @@ def audit_mechanism(
     while done < wanted:
         per_step = max(canaries, math.ceil((wanted - done) / count))
         sampler = ReplayedSampler(records, [[]] * steps, rate=rate)
-        with privatizer(copy.deepcopy(model), mechanism, sampler, research=True, **options) as private:
-            if seed is not None:
-                private._seed = seed
+        own = copy.deepcopy(model)
+        with privatizer(own, mechanism, sampler, research=True, public_seed=seed, **options) as private:
             run = canary_steps(private, sampler, canaries=per_step, learning_rate=learning_rate, seed=seed)
             for step, result in zip(range(count), run, strict=False):
                 made.append(result)
@@ -116,7 +115,7 @@ def canary_steps(
     for _ in sampler:
         yield audit.release()
         with torch.no_grad():
-            for p in private._recorder.parameters.values():
+            for p in private.parameters.values():
                 assert p.grad is not None
                 p.sub_(learning_rate * p.grad)
 

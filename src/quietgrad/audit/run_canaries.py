@@ -58,14 +58,13 @@ def audit_one_run(
     """Run all steps once with gradient canaries and guess which were members. Arguments as in `audit_mechanism`."""
     rng = np.random.default_rng(seed)
     sampler = ReplayedSampler(records, [[]] * steps, rate=rate)
-    with privatizer(copy.deepcopy(model), mechanism, sampler, research=True, **options) as private:
-        if seed is not None:
-            private._seed = seed
+    own = copy.deepcopy(model)
+    with privatizer(own, mechanism, sampler, research=True, public_seed=seed, **options) as private:
         run = RunCanaries(private, canaries=canaries, rng=rng)
         for step, _ in enumerate(sampler, start=1):
             run.release()
             with torch.no_grad():
-                for p in private._recorder.parameters.values():
+                for p in private.parameters.values():
                     assert p.grad is not None
                     p.sub_(learning_rate * p.grad)
             if progress is not None:
@@ -92,9 +91,9 @@ class RunCanaries:
 
     def __init__(self, private: Privatizer, *, canaries: int, rng: np.random.Generator) -> None:
         self._private, self._rng = private, rng
-        space = {name: p.shape for name, p in private._recorder.parameters.items()}
+        space = {name: p.shape for name, p in private.parameters.items()}
         count = min(canaries, max(shape.numel() for shape in space.values()))
-        like = next(iter(private._recorder.parameters.values()))
+        like = next(iter(private.parameters.values()))
         self._rows = {name: rows.to(like) for name, rows in disjoint_rows(space, count).items()}
         self.members: Bool[ndarray, " m"] = rng.random(count) < 0.5
         self.scores: Float64[ndarray, " m"] = np.zeros(count)
@@ -103,33 +102,31 @@ class RunCanaries:
 
     def release(self) -> None:
         """One step: insert the members that are drawn, release, and update every canary's score."""
-        private, releases = self._private, self._private.mechanism.releases
-        public = private._begin()
+        private, step, rate = self._private, self._private.current, self._private.sampler.rate
+        releases = private.mechanism.releases
         far = FAR * max(release.clip.sensitivity(private.step) for release in releases)
         grads = _as_grads(self._rows, far)
         alone = [
-            clipped_rows(release.clip, public.codec(release.representation).encode(grads), private.step)
-            for release in releases
+            clipped_rows(release.clip, step.codec(index).encode(grads), private.step)
+            for index, release in enumerate(releases)
         ]
-        clean = private._sums or [private._zero_sum(j) for j in range(len(releases))]
-        drawn = np.flatnonzero(self.members & (self._rng.random(len(self.members)) < private._sampler.rate))
-        private._sums = self._inserted(clean, torch.from_numpy(drawn), far)
+        clean = step.sums
+        drawn = np.flatnonzero(self.members & (self._rng.random(len(self.members)) < rate))
+        if len(drawn):
+            step.add(_as_grads(self._drawn(torch.from_numpy(drawn)), far))
         private.release()
         signal, squared = self._readout(alone, clean)
         likelier = np.expm1(np.minimum(signal - squared / 2, 500.0))
-        self.scores += np.log1p(private._sampler.rate * likelier)
+        self.scores += np.log1p(rate * likelier)
 
-    def _inserted(self, sums: list[ClippedSum], drawn: Int[Tensor, " k"], far: float) -> list[ClippedSum]:
-        if not len(drawn):
-            return sums
-        chosen = _as_grads({name: rows[drawn] for name, rows in self._rows.items()}, far)
-        return [total + self._private._encoded_sum(j, chosen) for j, total in enumerate(sums)]
+    def _drawn(self, canaries: Int[Tensor, " k"]) -> dict[str, Float[Tensor, "k *shape"]]:
+        return {name: rows[canaries] for name, rows in self._rows.items()}
 
     def _readout(
         self, alone: list[Blocks], clean: list[ClippedSum]
     ) -> tuple[Float64[ndarray, " m"], Float64[ndarray, " m"]]:
         """⟨c_m, y⟩ and ‖c_m‖² over all releases, whitened by the claimed noise."""
-        divisor = self._private._sampler.expected_batch
+        divisor = self._private.sampler.expected_batch
         signal, squared = np.zeros(len(self.members)), np.zeros(len(self.members))
         for rows, known, released in zip(alone, clean, self._last.released, strict=True):
             std = released.std * divisor

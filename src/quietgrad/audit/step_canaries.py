@@ -20,7 +20,7 @@ from torch import Tensor
 from quietgrad.audit.canary_design import Canary, Group, as_samples, capacity, design
 from quietgrad.audit.each_row import clipped_rows
 from quietgrad.gradients.blocks import Blocks
-from quietgrad.gradients.stages import ClippedSum, PerSampleGrads, Released
+from quietgrad.gradients.stages import PerSampleGrads, Released
 from quietgrad.privatizer.privatizer import Privatizer
 from quietgrad.privatizer.research import Observer
 
@@ -80,38 +80,28 @@ class StepCanaries:
         """Insert canaries into the batch at hand, release it, and read them out."""
         canaries = self._design()
         included = self._coins.random(len(canaries)) < 0.5
-        clean = [_flat(total.blocks) for total in self._sums()]
+        clean = [_flat(total.blocks) for total in self._private.current.sums]
         alone = self._alone(as_samples(canaries))
         chosen = [canary for canary, inside in zip(canaries, included, strict=True) if inside]
         if chosen:
-            self._insert(as_samples(chosen))
+            # As a micro-batch of its own, through the run's own codecs, clips and sums.
+            self._private.current.add(as_samples(chosen))
         self._private.release()
         return self._read(canaries, included, clean, alone)
 
     def _design(self) -> list[Canary]:
-        public = self._private._begin()
-        mechanism = self._private.mechanism
+        public, mechanism = self._private.current.public, self._private.mechanism
         count = min(self._wanted, capacity(mechanism, public))
         canaries = design(mechanism, public, count, turn=self._turn, generator=self._generator)
         self._turn += count
         return canaries
 
-    def _sums(self) -> list[ClippedSum]:
-        """What the batch at hand has added up to so far; an empty batch to zeros."""
-        releases = range(len(self._private.mechanism.releases))
-        return self._private._sums or [self._private._zero_sum(j) for j in releases]
-
-    def _insert(self, rows: PerSampleGrads) -> None:
-        """As a micro-batch of its own, through the run's own codecs, clips and sums."""
-        sums = enumerate(self._sums())
-        self._private._sums = [total + self._private._encoded_sum(j, rows) for j, total in sums]
-
     def _alone(self, rows: PerSampleGrads) -> list[Float[Tensor, "m d"]]:
         """What each canary adds to each release."""
-        public, step = self._private._begin(), self._private.step
+        step = self._private.current
         return [
-            _flat_rows(clipped_rows(release.clip, public.codec(release.representation).encode(rows), step))
-            for release in self._private.mechanism.releases
+            _flat_rows(clipped_rows(release.clip, step.codec(index).encode(rows), self._private.step))
+            for index, release in enumerate(self._private.mechanism.releases)
         ]
 
     def _read(
@@ -121,7 +111,7 @@ class StepCanaries:
         clean: list[Float[Tensor, " d"]],
         alone: list[Float[Tensor, "m d"]],
     ) -> StepScores:
-        divisor = self._private._sampler.expected_batch
+        divisor = self._private.sampler.expected_batch
         noise, signals = [], []
         for j, released in enumerate(self._last.released):
             seen = _flat(released.blocks)

@@ -60,15 +60,14 @@ def trace_run(
     source = TracedSource(seed, trace.draws)
     with (
         torch.random.fork_rng(),
-        privatizer(own, watched, batches, noise_source=source, **options) as private,
+        privatizer(own, watched, batches, noise_source=source, public_seed=seed, **options) as private,
     ):
         torch.manual_seed(seed)
-        private._seed = seed
         try:
             loop(private, batches, own)
         except (ValueError, RuntimeError, ArithmeticError) as error:
             trace.error = error
-        trace.ledger = private._ledger.phases
+        trace.ledger = private.ledger.phases
     return trace
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from quietgrad.capture.independence import check_independence
 from quietgrad.capture.recorder import Recorder
+from quietgrad.capture.report import LayerReport
 from quietgrad.gradients.blocks import coordinates
-from quietgrad.mechanism.mechanism import Mechanism
-from quietgrad.representations.public import Public
+from quietgrad.privatizer.step import Step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class Explanation:
     """`print` it, or read the fields."""
 
     mechanism: str
-    layers: tuple[Any, ...]
+    layers: tuple[LayerReport, ...]
     releases: tuple[ReleaseReport, ...]
     independence: str
 
@@ -58,31 +58,28 @@ class Explanation:
         return "\n".join(parts)
 
 
-def explain(
-    mechanism: Mechanism, recorder: Recorder, public: Public, rows: float, inputs: Sequence[Any]
-) -> Explanation:
-    """Collect the reports of a mechanism on a model, at the step that `public` shows, for a batch of `rows`."""
+def explain(step: Step, recorder: Recorder, rows: float, inputs: Sequence[Any]) -> Explanation:
+    """Collect the reports of a step, for a batch of `rows`."""
     return Explanation(
-        mechanism=mechanism.name,
+        mechanism=step.mechanism.name,
         layers=recorder.explain(rows),
-        releases=release_reports(mechanism, public),
+        releases=release_reports(step),
         independence=_independence(recorder, inputs),
     )
 
 
-def release_reports(mechanism: Mechanism, public: Public) -> tuple[ReleaseReport, ...]:
+def release_reports(step: Step) -> tuple[ReleaseReport, ...]:
     """Dimension, sensitivity and noise of each release at this step."""
     reports = []
-    for release in mechanism.releases:
-        space = public.codec(release.representation).space
-        dimension = coordinates(space)
-        std = mechanism.std(release, public.step)
+    for index, release in enumerate(step.mechanism.releases):
+        dimension = coordinates(step.codec(index).space)
+        std = step.mechanism.std(release, step.public.step)
         reports.append(
             ReleaseReport(
                 representation=type(release.representation).__name__,
                 share=release.share,
                 dimension=dimension,
-                sensitivity=release.clip.sensitivity(public.step),
+                sensitivity=release.clip.sensitivity(step.public.step),
                 std=std,
                 noise_norm=std * math.sqrt(dimension),
             )

@@ -20,6 +20,7 @@ from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.stages import BlockwiseGrads
 from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.noise.sources import NoiseSource
+from quietgrad.privatizer.step import Step
 from quietgrad.representations.public import Public
 from quietgrad.sampling.poisson import PoissonSampler
 
@@ -49,20 +50,19 @@ def run_facts(
     )
 
 
-def step_facts(
-    step: int, public: Public, mechanism: Mechanism, sampler: PoissonSampler, ledger: Ledger
-) -> Facts:
+def step_facts(step: Step, sampler: PoissonSampler, ledger: Ledger) -> Facts:
     """That all ranks are at the same step of the same run, with the same draw, ledger, weights and codecs."""
+    public = step.public
     close = {"weights": _fingerprint(public.parameters)}
-    for index, release in enumerate(mechanism.releases):
-        encoded = public.codec(release.representation).encode(_probe(public.parameters))
+    for index in range(len(step.mechanism.releases)):
+        encoded = step.codec(index).encode(_probe(public.parameters))
         marks = encoded.weighted_sum(torch.ones(1, dtype=torch.float64, device=_device(public)))
         close[f"representation of release {index}"] = _fingerprint(marks)
     return Facts(
         equal={
-            "step": step,
+            "step": public.step,
             "public seed": public.seed,
-            "draw": sampler.draw_hash(step),
+            "draw": sampler.draw_hash(public.step),
             "ledger": {"count": ledger.count, "head": ledger.head},
         },
         close=close,

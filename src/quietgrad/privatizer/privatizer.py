@@ -6,8 +6,8 @@ batch ─▶ capture ─▶ encode ─▶ clip ─▶ sum ─▶ noise ─▶ (a
 
 from __future__ import annotations
 
-import math
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -21,17 +21,16 @@ from quietgrad.accounting.evaluate import epsilon
 from quietgrad.accounting.ledger import Ledger
 from quietgrad.capture.losses import check_losses
 from quietgrad.capture.recorder import Recorder
-from quietgrad.collective import Facts, Reducer, default_reducer
+from quietgrad.collective import Reducer, default_reducer
 from quietgrad.gradients.blocks import Blocks
-from quietgrad.gradients.stages import ClippedSum, PerSampleGrads, Released
 from quietgrad.gradients.views import average_views
 from quietgrad.mechanism.mechanism import Mechanism
-from quietgrad.noise.base import NoiseDraw
 from quietgrad.noise.sources import NoiseSource, as_source
 from quietgrad.privatizer.explanation import Explanation, explain
 from quietgrad.privatizer.facts import run_facts, step_facts
 from quietgrad.privatizer.research import Observer, Watch
 from quietgrad.privatizer.rows import RowCount
+from quietgrad.privatizer.step import Step
 from quietgrad.representations.base import State
 from quietgrad.representations.public import Public
 from quietgrad.representations.public_view import PublicView
@@ -43,6 +42,9 @@ from quietgrad.sampling.poisson import PoissonSampler
 class Privatizer:
     """Makes `p.grad` private: `backward(losses)` for each micro-batch, then `release()` once per batch.
 
+        private = qg.Privatizer(model, mechanism, batches)
+        private.backward(F.cross_entropy(model(x), y, reduction="none")); private.release(); optimizer.step()
+
     No `zero_grad()` is needed: `backward` drops the last release, and `release` writes the next.
 
     Args:
@@ -52,9 +54,14 @@ class Privatizer:
         ledger: a file to keep the ledger in, or a Ledger; in memory if left out.
         memory_budget: bytes that per-sample gradients may take at once.
         noise_source: "default" or "hardened", or a NoiseSource.
+        public_seed: of masks, random bases and public losses, to make a run again; drawn if left out.
         research: allow observers that read private gradients; the run is then reported as not covered by ε.
         deterministic: choose the engine's ways by rule instead of by measurement.
         reducer: `qg.distributed.AllReduce()` for several ranks; each takes its part of one global draw.
+
+    Raises:
+        ValueError: the mechanism has no noise yet, the model mixes samples or holds a layer that cannot be private, or
+            the ledger is of another run.
     """
 
     def __init__(
@@ -66,139 +73,91 @@ class Privatizer:
         ledger: Ledger | str | Path | None = None,
         memory_budget: int | None = None,
         noise_source: str | NoiseSource = "default",
+        public_seed: int | None = None,
         research: bool = False,
         deterministic: bool = False,
         reducer: Reducer | None = None,
     ) -> None:
-        self.mechanism = mechanism
-        self._sampler = batches.sampler if isinstance(batches, PoissonBatches) else batches
-        self._batches = batches if isinstance(batches, PoissonBatches) else None
-        self.plan = plan(mechanism, self._sampler.rate, self._sampler.steps)
+        self.mechanism, self.step = mechanism, 0
+        self._sampler = sampler = batches.sampler if isinstance(batches, PoissonBatches) else batches
+        self.plan = plan(mechanism, sampler.rate, sampler.steps)
         self._reducer = default_reducer() if reducer is None else reducer
+        by_rule = self._reducer.world > 1
         self._recorder = Recorder(
-            model,
-            memory_budget=memory_budget,
-            deterministic=deterministic,
-            public_by_rule=self._reducer.world > 1,
+            model, memory_budget=memory_budget, deterministic=deterministic, public_by_rule=by_rule
         )
-        self._view = PublicView(self._recorder, steps=self._sampler.steps, rate=self._sampler.rate)
-        self._source = as_source(noise_source)
+        self._view = PublicView(self._recorder, steps=sampler.steps, rate=sampler.rate)
+        self._source = source = as_source(noise_source)
         self._watch = Watch(enabled=research)
-        self._reducer.agree(lambda: self._run_facts(model))
-        self._sampler.divide(self._reducer)
-        self._ledger = self._reducer.broadcast(lambda: _ledger(ledger, self.plan, mechanism, self._sampler))
+        self._reducer.agree(
+            lambda: run_facts(model, self.parameters, mechanism, sampler, source, research=research)
+        )
+        sampler.divide(self._reducer)
+        self._ledger = self._reducer.broadcast(lambda: self._opened(ledger))
         self._owns_ledger = not isinstance(ledger, Ledger)
         self._refresher = Refresher()
         self._post_states: list[State] = []
-        self._seed = self._reducer.broadcast(lambda: secrets.randbits(48))
-        self.step = 0
-        self._rows = RowCount(self._sampler, self._batches)
-        self._public: Public | None = None
-        self._sums: list[ClippedSum] = []
+        seed = secrets.randbits(48) if public_seed is None else public_seed
+        self._seed = self._reducer.broadcast(lambda: seed)
+        self._rows = RowCount(sampler, batches if isinstance(batches, PoissonBatches) else None)
+        self._current: Step | None = None
         self._recorder.attach()
 
     # ---- one step -------------------------------------------------------------------------------------------
 
-    def backward(self, losses: Float[Tensor, " n"]) -> None:
+    def backward(self, losses: Float[Tensor, " n"] | Float[Tensor, "n views"]) -> None:
         """Add a micro-batch: capture, encode, clip and sum its per-sample gradients.
 
         Args:
             losses: one loss per row (`reduction="none"`), or `[n, views]` for augmented views of each record, which
                 the model saw record by record (row i·views + j); a record's gradients are averaged, then clipped.
+
+        Raises:
+            ValueError: the losses are not one number per row, or not those of the rows that were drawn.
         """
         check_losses(losses)
         self._rows.consume(self.step, len(losses))
-        public = self._begin()
+        step = self.current
         self._drop_last_release()
         grads = self._recorder.collect(losses.flatten())
         if losses.dim() == 2:
             grads = average_views(grads, views=losses.shape[1])
-        self._watch.micro_batch(grads, public, self.mechanism)
-        sums = [self._encoded_sum(index, grads) for index in range(len(self.mechanism.releases))]
-        # The first micro-batch needs no zeros to be added to: a pass over all parameters less.
-        self._sums = [a + b for a, b in zip(self._sums, sums, strict=True)] if self._sums else sums
+        self._watch.micro_batch(grads, step.public, self.mechanism)
+        step.add(grads)
 
     def release(self) -> None:
-        """Add noise, once per batch (empty ones too), and overwrite `p.grad` with the public gradient."""
+        """Add noise, once per batch (empty ones too), and overwrite `p.grad` with the public gradient.
+
+        Raises:
+            ValueError: no batch was drawn, some of its rows were not seen, or the plan is used up.
+        """
         self._rows.finish(self.step)
-        public = self._begin()
-        self._reducer.agree(lambda: self._step_facts(public))
+        step = self.current
+        self._reducer.agree(lambda: step_facts(step, self.sampler, self.ledger))
         # On disk before anything is visible: a crash from here on can only over-count.
-        self._ledger.record(self.mechanism.event(self.step), self._sampler.rate, step=self.step)
-        self._sums = self._sums or [self._zero_sum(index) for index in range(len(self.mechanism.releases))]
-        released = [self._add_noise(index) for index in range(len(self._sums))]
-        self._check_conservation(released)
-        update = self._post_process(self._decode(released, public), public)
+        self.ledger.record(self.mechanism.event(self.step), self.sampler.rate, step=self.step)
+        released = step.release(
+            source=self._source, reducer=self._reducer, divisor=self.sampler.expected_batch
+        )
+        update = self._post_process(step.decode(released), step.public)
         self._watch.step(self.step, released, update)
         self._write(update)
+        self._end_step()
+
+    @property
+    def current(self) -> Step:
+        """The step in progress. Begun if it is not yet: its codecs are then those of the weights as they are now."""
+        if self._current is None:
+            self._current = self._begin_step()
+        return self._current
+
+    def _begin_step(self) -> Step:
+        return Step(self.mechanism, self._refresher.begin(self._view.at(self.step, self._seed)))
+
+    def _end_step(self) -> None:
         self.step += 1
-        self._public, self._sums = None, []
+        self._current = None
         self._rows.next_step()
-
-    def _run_facts(self, model: nn.Module) -> Facts:
-        return run_facts(
-            model,
-            self._recorder.parameters,
-            self.mechanism,
-            self._sampler,
-            self._source,
-            research=self._watch.enabled,
-        )
-
-    def _step_facts(self, public: Public) -> Facts:
-        return step_facts(self.step, public, self.mechanism, self._sampler, self._ledger)
-
-    def _begin(self) -> Public:
-        """Refresh the representations, once per logical step, before the first micro-batch."""
-        if self._public is None:
-            self._public = self._refresher.begin(self._view.at(self.step, self._seed))
-            for index, release in enumerate(self.mechanism.releases):
-                release.clip.validate(self._codec(index).space)
-        return self._public
-
-    def _zero_sum(self, index: int) -> ClippedSum:
-        release = self.mechanism.releases[index]
-        codec = self._codec(index)
-        like = next(iter(self._recorder.parameters.values()))
-        blocks = {
-            name: torch.zeros(s, dtype=like.dtype, device=like.device) for name, s in codec.space.items()
-        }
-        return ClippedSum(blocks=blocks, sensitivity=release.clip.sensitivity(self.step))
-
-    def _codec(self, index: int) -> Any:
-        assert self._public is not None
-        return self._public.codec(self.mechanism.releases[index].representation)
-
-    def _encoded_sum(self, index: int, grads: PerSampleGrads) -> ClippedSum:
-        return self.mechanism.releases[index].clip(self._codec(index).encode(grads), self.step)
-
-    def _add_noise(self, index: int) -> Released:
-        draw = NoiseDraw(
-            std=self.mechanism.std(self.mechanism.releases[index], self.step),
-            divisor=self._sampler.expected_batch,
-            source=self._source,
-            reducer=self._reducer,
-            step=self.step,
-        )
-        return self.mechanism.noise.release(self._sums[index], draw)
-
-    def _check_conservation(self, released: list[Released]) -> None:
-        """Law 0: Σ (S/s)² of what was released is what the ledger was told."""
-        precision = sum(part.precision for part in released)
-        multiplier = self.mechanism.multiplier(self.step)
-        told = multiplier**-2 if multiplier > 0 else math.inf
-        if not math.isclose(precision, told, rel_tol=1e-9):
-            raise RuntimeError(
-                f"Released precision {precision} differs from the accounted {told}: this is a bug."
-            )
-
-    def _decode(self, released: list[Released], public: Public) -> Blocks:
-        total: Blocks = {}
-        for release, part in zip(self.mechanism.releases, released, strict=True):
-            public.observe(release.representation, part)
-            for name, block in (public.codec(release.representation).decode(part) or {}).items():
-                total[name] = total[name] + block if name in total else block
-        return total
 
     def _post_process(self, update: Blocks, public: Public) -> Blocks:
         if len(self._post_states) != len(self.mechanism.post):
@@ -209,13 +168,36 @@ class Privatizer:
 
     def _drop_last_release(self) -> None:
         """As zero_grad() does: `release` will overwrite it, and the backward needs the memory."""
-        for parameter in self._recorder.parameters.values():
+        for parameter in self.parameters.values():
             parameter.grad = None
 
     def _write(self, update: Blocks) -> None:
-        for name, parameter in self._recorder.parameters.items():
+        for name, parameter in self.parameters.items():
             block = update.get(name)
             parameter.grad = torch.zeros_like(parameter) if block is None else block.to(parameter.dtype)
+
+    # ---- what it works with ---------------------------------------------------------------------------------
+
+    @property
+    def parameters(self) -> Mapping[str, nn.Parameter]:
+        """The trainable parameters by name: those whose `grad` a release writes."""
+        return self._recorder.parameters
+
+    @property
+    def sampler(self) -> PoissonSampler:
+        """Draws the batches; says their rate, number and expected size."""
+        return self._sampler
+
+    @property
+    def ledger(self) -> Ledger:
+        """Every release so far."""
+        return self._ledger
+
+    def _opened(self, ledger: Ledger | str | Path | None) -> Ledger:
+        if isinstance(ledger, Ledger):
+            return ledger
+        description = {"mechanism": self.mechanism.describe(), "records": self.sampler.records}
+        return Ledger(ledger, plan=self.plan, description=description)
 
     # ---- what it cost ---------------------------------------------------------------------------------------
 
@@ -224,33 +206,35 @@ class Privatizer:
 
         Report the plan whenever anything (early stopping, choosing a checkpoint) depended on the releases.
         """
-        return epsilon(self._ledger.phases if spent else self.plan, delta)
+        return epsilon(self.ledger.phases if spent else self.plan, delta)
 
     @property
     def steps_left(self) -> int:
         """Releases that the plan still allows; replayed steps of a resumed run have used some up."""
-        return self._sampler.steps - self._ledger.count
+        return self.sampler.steps - self.ledger.count
 
     @property
     def covered(self) -> bool:
         """Whether ε describes this run: false after research observers, fixed seeds or replayed draws."""
-        return self._source.private and self._sampler.private and not self._watch.enabled
+        return self._source.private and self.sampler.private and not self._watch.enabled
 
     def explain(self, *inputs: Any) -> Explanation:
         """Per layer the engine's way, time and memory; per release its dimension, sensitivity and noise.
 
         Given model inputs, also proves on them that no sample's output depends on another sample.
+
+        Raises:
+            ValueError: on those inputs a sample's output depends on another sample.
         """
-        return explain(
-            self.mechanism,
-            self._recorder,
-            self._public or self._refresher.begin(self._view.at(self.step, self._seed)),
-            self._sampler.expected_batch,
-            inputs,
-        )
+        step = self._current or self._begin_step()
+        return explain(step, self._recorder, self.sampler.expected_batch, inputs)
 
     def watch(self, observer: Observer) -> None:
-        """Let an observer read private gradients (research mode only)."""
+        """Let an observer read private gradients.
+
+        Raises:
+            ValueError: not in research mode.
+        """
         self._watch.add(observer)
 
     # ---- resume and end -------------------------------------------------------------------------------------
@@ -262,30 +246,34 @@ class Privatizer:
             "public_seed": self._seed,
             "representations": self._refresher.state_dict(),
             "post": self._post_states,
-            "ledger_head": self._ledger.head,
-            "ledger_count": self._ledger.count,
+            "ledger_head": self.ledger.head,
+            "ledger_count": self.ledger.count,
             "mechanism": self.mechanism.describe(),
         }
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Go on from a checkpoint: the same mechanism, a ledger that holds at least what the checkpoint saw."""
+        """Go on from a checkpoint.
+
+        Raises:
+            ValueError: it was made with another mechanism, or the ledger holds less than it saw.
+        """
         if saved["mechanism"] != self.mechanism.describe():
             raise ValueError(
                 "The checkpoint was made with another mechanism. Build the same one, or start a new run."
             )
-        self._ledger.verify_against(saved["ledger_head"], saved["ledger_count"])
+        self.ledger.verify_against(saved["ledger_head"], saved["ledger_count"])
         self.step = saved["step"]
         self._seed = saved["public_seed"]
         self._refresher.load_state_dict(saved["representations"])
         self._post_states = saved["post"]
-        self._sampler.skip_to(self.step)
+        self.sampler.skip_to(self.step)
 
     def close(self) -> None:
         """Take the hooks off, so that the model is exactly what it was; close a ledger that was given as a path."""
         self._recorder.detach()
         self._rows.detach()
         if self._owns_ledger:
-            self._ledger.close()
+            self.ledger.close()
 
     def __enter__(self) -> Privatizer:
         return self
@@ -294,13 +282,3 @@ class Privatizer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _ledger(
-    ledger: Ledger | str | Path | None, planned: Any, mechanism: Mechanism, sampler: PoissonSampler
-) -> Ledger:
-    if isinstance(ledger, Ledger):
-        return ledger
-    path = None if ledger is None else Path(ledger)
-    description = {"mechanism": mechanism.describe(), "records": sampler.records}
-    return Ledger(path, plan=planned, description=description)

@@ -70,7 +70,7 @@ class LowRankObserver(Observer):
     def __init__(self, *, rank: int, every: int = 1, matrices: Sequence[str] | None = None) -> None:
         check_rank(rank)
         self._rank, self._every, self._matrices = rank, every, matrices
-        self._sums: Blocks = {}
+        self._gradients: Blocks = {}
         self._used: dict[str, Carriers] = {}
         self._last: dict[str, Carriers] = {}
         self.reports: list[LowRankReport] = []
@@ -82,14 +82,14 @@ class LowRankObserver(Observer):
         sums = grads.weighted_sum(torch.ones(grads.samples))
         for name in chosen:
             part = as_matrix(sums[name]).double()
-            self._sums[name] = self._sums[name] + part if name in self._sums else part
+            self._gradients[name] = self._gradients[name] + part if name in self._gradients else part
         codecs = [public.codec(release.representation) for release in mechanism.releases]
         self._used = {
             n: c for codec in codecs if isinstance(codec, LowRankCodec) for n, c in codec.carriers.items()
         }
 
     def step(self, step: int, released: list[Released], update: Blocks) -> None:
-        for name, gradient in self._sums.items():
+        for name, gradient in self._gradients.items():
             own = principal_carriers(gradient, self._rank)
             self.reports.append(
                 LowRankReport(
@@ -102,7 +102,7 @@ class LowRankObserver(Observer):
                 )
             )
             self._last[name] = own
-        self._sums = {}
+        self._gradients = {}
 
 
 def _residual(gradient: Float[Tensor, "o i"], carriers: Carriers | None) -> float | None:

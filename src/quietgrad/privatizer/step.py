@@ -1,0 +1,98 @@
+"""One step in progress: its codecs, the sums of its micro-batches, and what it releases of them."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from quietgrad.collective import Reducer
+from quietgrad.gradients.blocks import Blocks
+from quietgrad.gradients.stages import ClippedSum, PerSampleGrads, Released
+from quietgrad.mechanism.mechanism import Mechanism
+from quietgrad.noise.base import NoiseDraw
+from quietgrad.noise.sources import NoiseSource
+from quietgrad.representations.base import Codec
+from quietgrad.representations.public import Public
+
+
+class Step:
+    """Everything between two releases: `add` each micro-batch, then `release` once, then `decode`.
+
+        step = private.current
+        step.add(grads)
+
+    Representations are refreshed when it begins, before any private gradient is there.
+
+    Args:
+        mechanism: says which releases there are.
+        public: what representations may look at.
+    """
+
+    def __init__(self, mechanism: Mechanism, public: Public) -> None:
+        self.mechanism, self.public = mechanism, public
+        self._sums: list[ClippedSum] = []
+        for index, release in enumerate(mechanism.releases):
+            release.clip.validate(self.codec(index).space)
+
+    def codec(self, index: int) -> Codec:
+        """Of a release, made once and the same for all micro-batches."""
+        return self.public.codec(self.mechanism.releases[index].representation)
+
+    def add(self, grads: PerSampleGrads) -> None:
+        """Encode, clip and sum a micro-batch for every release."""
+        sums = [self.encoded_sum(index, grads) for index in range(len(self.mechanism.releases))]
+        # The first micro-batch needs no zeros to be added to: a pass over all parameters less.
+        self._sums = [a + b for a, b in zip(self._sums, sums, strict=True)] if self._sums else sums
+
+    @property
+    def sums(self) -> list[ClippedSum]:
+        """Σ_i clip(encode(g_i)) of each release over what was added; zeros before that. Private."""
+        return self._sums or [self.zero_sum(index) for index in range(len(self.mechanism.releases))]
+
+    def encoded_sum(self, index: int, grads: PerSampleGrads) -> ClippedSum:
+        """What these samples would add to a release."""
+        return self.mechanism.releases[index].clip(self.codec(index).encode(grads), self.public.step)
+
+    def zero_sum(self, index: int) -> ClippedSum:
+        """What an empty batch adds to a release."""
+        like = next(iter(self.public.parameters.values()))
+        blocks = {
+            name: torch.zeros(shape, dtype=like.dtype, device=like.device)
+            for name, shape in self.codec(index).space.items()
+        }
+        sensitivity = self.mechanism.releases[index].clip.sensitivity(self.public.step)
+        return ClippedSum(blocks=blocks, sensitivity=sensitivity)
+
+    def release(self, *, source: NoiseSource, reducer: Reducer, divisor: float) -> list[Released]:
+        """(sum + noise)/divisor of each release. To be called once: every call draws noise anew.
+
+        Raises:
+            RuntimeError: the noise is not what the ledger was told (law 0).
+        """
+        released = []
+        for release, total in zip(self.mechanism.releases, self.sums, strict=True):
+            std = self.mechanism.std(release, self.public.step)
+            draw = NoiseDraw(std=std, divisor=divisor, source=source, reducer=reducer, step=self.public.step)
+            released.append(self.mechanism.noise.release(total, draw))
+        self.check_conservation(released)
+        return released
+
+    def check_conservation(self, released: list[Released]) -> None:
+        """Law 0: Σ (S/s)² of what was released is what the ledger was told."""
+        precision = sum(part.precision for part in released)
+        multiplier = self.mechanism.multiplier(self.public.step)
+        told = multiplier**-2 if multiplier > 0 else math.inf
+        if not math.isclose(precision, told, rel_tol=1e-9):
+            raise RuntimeError(
+                f"Released precision {precision} differs from the accounted {told}: this is a bug."
+            )
+
+    def decode(self, released: list[Released]) -> Blocks:
+        """The gradient made of all releases, Σ_j decode_j; representations learn from them on the way."""
+        total: Blocks = {}
+        for index, part in enumerate(released):
+            self.public.observe(self.mechanism.releases[index].representation, part)
+            for name, block in (self.codec(index).decode(part) or {}).items():
+                total[name] = total[name] + block if name in total else block
+        return total
