@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-README = Path(__file__).parents[1] / "README.md"
+from tests.pages import ROOT, snippets
 
 
 def test_the_example_trains_and_leaves_a_plain_model(capsys: pytest.CaptureFixture[str]) -> None:
-    code = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.S)[0]
     rng = torch.Generator().manual_seed(0)
     x = torch.randn(2000, 8, generator=rng)
     labels = (x[:, 0] > 0).long()
     model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2))
     scope = {"train_set": TensorDataset(x, labels), "model": model}
-    exec(code, scope)
+    for code in snippets(ROOT / "README.md"):
+        exec(code, scope)
     printed = capsys.readouterr().out
     assert 2.99 < float(printed.splitlines()[0]) <= 3.0
     assert "sensitivity" in printed

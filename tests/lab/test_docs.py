@@ -107,9 +107,3 @@ def test_the_quickstart_config_is_valid() -> None:
     (text,) = re.findall(r"```toml\n(.*?)```", (DOCS / "quickstart.md").read_text(), flags=re.DOTALL)
     assert parse_config(tomllib.loads(text)).data.name == "patients.npz"
     assert len(text.splitlines()) < 16
-
-
-@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.stem)
-def test_links_between_pages_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
-        assert (page.parent / target).exists(), target

@@ -1,0 +1,18 @@
+"""The pages that a reader meets, and the Python in them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+def snippets(page: Path) -> list[str]:
+    """The Python blocks of a page, in order."""
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+def title(page: Path) -> str:
+    return str(page.relative_to(ROOT))
