@@ -34,6 +34,7 @@ ORDER = (
 LAB_ORDER = (
     "errors",
     "files",
+    "formatting",
     "data",
     "models",
     "run",
@@ -62,7 +63,7 @@ SAME_NAME_SAME_MEANING = {
 }
 """Modules may share a name only for one meaning."""
 
-TO_BE_RENAMED = {"budget", "facts", "losses", "residual"}
+TO_BE_RENAMED: set[str] = set()
 """Names that still have two meanings."""
 
 

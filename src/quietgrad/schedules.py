@@ -191,6 +191,11 @@ def epoch_of(step: int, rate: float) -> int:
     return int(step * rate + 1e-9)
 
 
+def steps_of(epochs: float, rate: float) -> int:
+    """The steps that make this many passes over the data in expectation, ⌈epochs/q⌉, at least one."""
+    return max(1, math.ceil(epochs / rate - 1e-9))
+
+
 def _check_length(name: str, value: int) -> None:
     if int(value) != value or value < 1:
         raise ValueError(f"Expected {name} to be a whole number >= 1, got {value}.")

@@ -27,6 +27,7 @@ OPTIONS = {
         "--epsilons",
         "--out",
         "--data-dir",
+        "--private-only",
         "--json",
         "--debug",
     ],

@@ -154,7 +154,7 @@ def test_labels_out_of_range_are_refused(tmp_path: Path) -> None:
     labels = np.random.default_rng(0).integers(3, size=240)
     labels[17] = -1
     config = write_config(tmp_path, data=write_data(tmp_path, y=labels))
-    assert "-1" in refused("train", config, "--out", tmp_path / "run")
+    assert "some labels are not among 0 to 2" in refused("train", config, "--out", tmp_path / "run")
 
 
 def test_public_data_that_overlap_private_ones_are_refused(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from quietgrad.accounting.evaluate import epsilon
 from quietgrad.accounting.ledger import Ledger
 from quietgrad.lab.cli.app import app
-from quietgrad.lab.compare.compare import jobs, run_job, total_epsilon
+from quietgrad.lab.compare.compare import jobs, private_jobs, run_job, total_epsilon
 from quietgrad.lab.compare.comparison import Comparison
 from quietgrad.lab.run.config import load_config, parse_config
 from quietgrad.lab.run.presets import presets, with_method
@@ -87,26 +87,27 @@ def test_a_comparison_has_its_rows_ends_and_total(board: Path) -> None:
     assert set(rows) == {
         ("dp_sgd", 2.0),
         ("random_freeze", 2.0),
-        ("non-private", None),
+        ("non-private", "inf"),
     }
     for (_, target), row in rows.items():
         assert len(row["runs"]) == 2
         assert row["seconds"] > 0
         assert row["memory_mb"] > 50
         assert row["std"] >= 0
-        if target is not None:
+        if target != "inf":
             assert row["epsilon"] <= target
     assert (board / "out" / "accuracy.png").stat().st_size > 10_000
     ledgers = [
         Ledger.read(board / "out" / name / "ledger.jsonl")
         for row in said["results"]
-        if row["target"]
+        if row["target"] != "inf"
         for name in row["runs"]
     ]
     everything = [phase for ledger in ledgers for phase in ledger.plan or ()]
     assert len(ledgers) == 4
-    assert said["total_epsilon"] == pytest.approx(epsilon(everything, 1e-5))
-    assert said["total_epsilon"] > 2.0
+    assert said["private_total_epsilon"] == pytest.approx(epsilon(everything, 1e-5))
+    assert said["private_total_epsilon"] > 2.0
+    assert said["total_epsilon"] == "inf"  # the non-private baseline saw the same records
 
 
 @pytest.mark.slow
@@ -148,7 +149,8 @@ def test_a_finished_job_is_read_back_and_the_total_counts_whole_plans(tmp_path: 
     assert again == first
     assert contents(tmp_path / "out") == before
     assert first[1]["epsilon"] == math.inf
-    assert total_epsilon(todo, 1e-5) == pytest.approx(first[0]["epsilon"], rel=1e-6)
+    assert total_epsilon(private_jobs(todo), 1e-5) == pytest.approx(first[0]["epsilon"], rel=1e-6)
+    assert total_epsilon(todo, 1e-5) == math.inf
 
 
 def test_a_comparison_survives_the_way_through_json(tmp_path: Path) -> None:
@@ -159,7 +161,26 @@ def test_a_comparison_survives_the_way_through_json(tmp_path: Path) -> None:
         Row("dp_sgd", 2.0, 0.8, 0.01, 1.99, 3.0, 100.0, 5.0, ("a", "b")),
         Row("non-private", math.inf, 0.9, 0.0, math.inf, 3.0, 100.0, None, ("c",)),
     )
-    made = Comparison((2.0,), 1e-5, 2.4, rows)
+    made = Comparison((2.0,), 1e-5, math.inf, 2.4, rows)
     (tmp_path / "results.json").write_text(to_json(made.as_dict()))
     assert Comparison.read(tmp_path) == made
     assert made.as_dict()["epsilon"] == 2.0
+
+
+def test_damaged_public_data_is_an_error_and_not_a_missing_row(tmp_path: Path) -> None:
+    from quietgrad.lab.compare.baselines import public_only
+    from quietgrad.lab.data import DataError
+
+    base = load_config(write_config(tmp_path))
+    assert public_only(base, 1, None) == []  # this task has no public data
+    Path(base.data.name).write_bytes(b"no npz")
+    with pytest.raises(DataError):
+        public_only(base, 1, None)
+
+
+def test_without_the_baseline_the_total_is_finite(tmp_path: Path) -> None:
+    base = load_config(write_config(tmp_path), ["training.epochs=0.3"])
+    todo = jobs(base, ["dp_sgd"], [1.0], 1, tmp_path / "out", None, baseline=False)
+    assert [job.label for job in todo] == ["dp_sgd"]
+    run_job(todo[0], silent)
+    assert total_epsilon(todo, 1e-5) <= 1.0

@@ -63,7 +63,7 @@ def test_public_data_that_overlap_private_data_are_refused(tmp_path: Path) -> No
         tmp_path, x=FEATURES, y=LABELS, test_x=FEATURES[:5] + 1, test_y=LABELS[:5], public_x=FEATURES[7:9]
     )
     with pytest.raises(
-        DataError, match=r"public data overlap the private data: 2 inputs are in both. Remove"
+        DataError, match=r"public data overlap the private data: some inputs are in both. Remove"
     ):
         load(path)
 
@@ -71,7 +71,7 @@ def test_public_data_that_overlap_private_data_are_refused(tmp_path: Path) -> No
 def test_public_data_that_overlap_test_data_are_refused(tmp_path: Path) -> None:
     test = FEATURES[:5] + 1
     path = save(tmp_path, x=FEATURES, y=LABELS, test_x=test, test_y=LABELS[:5], public_x=test[:1])
-    with pytest.raises(DataError, match="public data overlap the test data: 1 inputs"):
+    with pytest.raises(DataError, match="public data overlap the test data: some inputs"):
         load(path)
 
 
@@ -87,7 +87,7 @@ WITH_NAN = np.where(FEATURES[3, 3] == FEATURES, np.nan, FEATURES)
         ({"x": FEATURES, "y": LABELS[:-1]}, "50 inputs, labels of shape"),
         ({"x": FEATURES, "y": LABELS.astype(float)}, "y has shape .50,. and type float64"),
         ({"x": FEATURES, "y": np.eye(3)[LABELS].astype(int)}, "y has shape .50, 3."),
-        ({"x": FEATURES, "y": LABELS - 1}, "labels run from -1 to 1, expected 0 to 1"),
+        ({"x": FEATURES, "y": LABELS - 1}, "some labels are not among 0 to 1"),
         ({"x": FEATURES, "y": LABELS * 0}, "single class"),
         ({"x": FEATURES[:0], "y": LABELS[:0]}, "y has shape .0,."),
         ({"x": WITH_NAN, "y": LABELS}, "NaN or infinite"),
@@ -98,7 +98,7 @@ WITH_NAN = np.where(FEATURES[3, 3] == FEATURES, np.nan, FEATURES)
         ({"x": FEATURES, "y": LABELS, "test_x": FEATURES}, "has test_x but no test_y"),
         ({"x": FEATURES, "y": LABELS, "test_y": LABELS}, "has test_y but no test_x"),
         ({"x": FEATURES, "y": LABELS, "public_y": LABELS}, "has public_y but no public_x"),
-        ({"x": FEATURES, "y": LABELS, "test_x": FEATURES, "test_y": LABELS + 1}, "labels run from 1 to 3"),
+        ({"x": FEATURES, "y": LABELS, "test_x": FEATURES, "test_y": LABELS + 1}, "some labels are not among"),
         (
             {"x": FEATURES, "y": LABELS, "public_x": FEATURES[:, :5]},
             "public_x has rows of .5,. float32, x of .6,.",

@@ -11,9 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from quietgrad.lab.cli.app import app
-from quietgrad.lab.compare.compare import jobs, rows, run_job, total_epsilon
+from quietgrad.lab.compare.baselines import public_only
+from quietgrad.lab.compare.compare import jobs, private_jobs, rows, run_job, total_epsilon
 from quietgrad.lab.compare.comparison import Comparison
-from quietgrad.lab.compare.ends import public_only
 from quietgrad.lab.files import to_json
 from quietgrad.lab.report import write_report
 from quietgrad.lab.run.config import load_config
@@ -150,9 +150,8 @@ def test_the_report_of_a_comparison_has_leaderboard_curves_and_ledgers(tmp_path:
     out = tmp_path / "board"
     todo = jobs(base, ["dp_sgd", "random_freeze"], [1.0, 2.0], 1, out, None)
     results = [run_job(job, lambda _: None) for job in todo]
-    made = Comparison(
-        (1.0, 2.0), 1e-5, total_epsilon(todo, 1e-5), (*public_only(base, 1, None), *rows(todo, results))
-    )
+    totals = (total_epsilon(todo, 1e-5), total_epsilon(private_jobs(todo), 1e-5))
+    made = Comparison((1.0, 2.0), 1e-5, *totals, (*public_only(base, 1, None), *rows(todo, results)))
     (out / "results.json").write_text(to_json(made.as_dict()))
     page = read(write_report([out]))
     for said in (
@@ -162,6 +161,7 @@ def test_the_report_of_a_comparison_has_leaderboard_curves_and_ledgers(tmp_path:
         "non-private",
         "random_freeze",
         "ε of all runs together",
+        "--private-only",
         "dp_sgd-eps2-seed0",
         "not private: no noise",
         "What ε does not cover",

@@ -38,8 +38,13 @@ def make_folder(path: Path) -> None:
 
 
 def to_json(content: Any) -> str:
-    """Strict JSON: what is not finite becomes null (the ε of a run without noise)."""
+    """Strict JSON, which has no infinity: ∞ (the ε of a run without noise) becomes "inf", what is no number null."""
     return json.dumps(_finite(content), indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def number(value: float | str) -> float:
+    """A number that `to_json` wrote."""
+    return float(value)
 
 
 def read_json(path: Path) -> Any:
@@ -56,4 +61,6 @@ def _finite(value: Any) -> Any:
         return {str(key): _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else "inf" if value > 0 else "-inf"
+    return value

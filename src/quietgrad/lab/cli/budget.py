@@ -1,127 +1,18 @@
-"""`quietgrad budget`: the noise for an epsilon, the epsilon for a noise, the steps or batch of a budget."""
+"""`quietgrad budget`: the noise for an ε, the ε for a noise, the steps or batch of a budget."""
 
 from __future__ import annotations
 
-import json
-import math
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal, TypedDict, get_args
+from typing import Annotated, get_args
 
 import typer
 from rich.console import Console
 
-from quietgrad.accounting.calibrate import rate_within, smallest_noise, steps_within
-from quietgrad.accounting.evaluate import Accountant, attack_advantage
-from quietgrad.accounting.evaluate import epsilon as epsilon_of
-from quietgrad.accounting.events import GaussianEvent, Phase
-from quietgrad.lab.cli.budget_view import Budget, draw, jsonable, show
-
-# The releases a method makes of one batch; everything else about it is free of privacy cost.
-ONE_RELEASE = (
-    "dp_sgd",
-    "biased_gep",
-    "rgp",
-    "rgp_random",
-    "dp_power_sgd",
-    "pdp_sgd",
-    "rpdp_sgd",
-    "random_freeze",
-    "ranked_freeze",
-    "posterior_freeze",
-    "random_k",
-    "top_groups",
-    "datalens",
-)
-CURVE_POINTS = 24
-
-Wanted = Literal["noise_multiplier", "epsilon", "steps", "rate"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Flat:
-    """The same Gaussian event at every step: all that a budget needs to know of a method."""
-
-    noise_multiplier: float
-
-    def event(self, step: int) -> GaussianEvent:
-        return GaussianEvent(noise_multiplier=self.noise_multiplier)
-
-
-class Goal(TypedDict):
-    """What the solvers aim at."""
-
-    epsilon: float
-    delta: float
-    accountant: Accountant
-
-
-@dataclass(frozen=True, kw_only=True)
-class Question:
-    """What a user gave; one of noise, epsilon, steps and rate is missing."""
-
-    examples: int | None
-    batch: float | None
-    rate: float | None
-    epochs: float | None
-    steps: int | None
-    delta: float
-    epsilon: float | None
-    noise: float | None
-    accountant: Accountant
-
-    def __post_init__(self) -> None:
-        for name in ("examples", "batch", "epochs", "steps"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise ValueError(f"Expected --{name} > 0 and finite, got {value}.")
-        if self.rate is not None and self.batch is not None:
-            raise ValueError("Expected --rate or --batch, got both. Leave one out.")
-        if self.steps is not None and self.epochs is not None:
-            raise ValueError("Expected --steps or --epochs, got both. Leave one out.")
-        if self.batch is not None and self.examples is None:
-            raise ValueError(
-                "Expected --examples beside --batch, got none. Give it, or --rate instead of both."
-            )
-        if self.known_rate is not None and not 0 < self.known_rate <= 1:
-            raise ValueError(
-                f"Expected a rate (batch / examples) in (0, 1], got {self.known_rate:g}. Lower the batch size."
-            )
-
-    @property
-    def known_rate(self) -> float | None:
-        if self.batch is not None and self.examples is not None:
-            return self.batch / self.examples
-        return self.rate
-
-    @property
-    def known_steps(self) -> int | None:
-        if self.steps is not None or self.epochs is None or self.known_rate is None:
-            return self.steps
-        return math.ceil(self.epochs / self.known_rate - 1e-9)
-
-    @property
-    def wanted(self) -> Wanted:
-        """The one quantity that is missing."""
-        given = {
-            "noise_multiplier": self.noise,
-            "epsilon": self.epsilon,
-            "steps": self.known_steps,
-            "rate": self.known_rate,
-        }
-        missing = [name for name, value in given.items() if value is None]
-        if missing == ["steps", "rate"] and self.epochs is not None:
-            raise ValueError(
-                "Expected --steps when the rate is wanted, got --epochs, which depends on the rate."
-            )
-        for name in get_args(Wanted):
-            if missing == [name]:
-                return name  # type: ignore[no-any-return]
-        got = ", ".join(missing) or "none"
-        raise ValueError(
-            "Expected exactly one of --noise, --epsilon, --steps/--epochs and --batch/--rate to be left out, the one "
-            f"to solve for; missing: {got}."
-        )
+from quietgrad.accounting.evaluate import Accountant
+from quietgrad.lab.cli.budget_view import draw, show
+from quietgrad.lab.files import to_json
+from quietgrad.lab.run.privacy_budget import Question, release_shares, solve
 
 
 def budget(
@@ -159,116 +50,9 @@ def budget(
     if plot is not None:
         draw(solved, plot)
     if as_json:
-        typer.echo(json.dumps(jsonable(solved), indent=2, allow_nan=False))
+        typer.echo(to_json(asdict(solved)))
     else:
         show(solved, Console())
-
-
-def solve(question: Question, method: str, shares: dict[str, float]) -> Budget:
-    """Find the one quantity that was left out."""
-    wanted, rate, steps, noise = question.wanted, question.known_rate, question.known_steps, question.noise
-    goal = Goal(epsilon=question.epsilon or 0.0, delta=question.delta, accountant=question.accountant)
-    if wanted == "rate":
-        rate = rate_within(Flat(noise_multiplier=noise or 0.0), steps or 0, **goal)
-    elif wanted == "steps":
-        steps = steps_within(Flat(noise_multiplier=noise or 0.0), rate or 0.0, **goal)
-    assert rate is not None, "known or solved for"
-    assert steps is not None, "known or solved for"
-    if wanted == "noise_multiplier":
-        noise = smallest_noise(lambda value: _phases(value, rate, steps), **goal)
-    assert noise is not None, "known or solved for"
-    return _answer(question, wanted, rate, steps, noise, method, shares)
-
-
-def release_shares(method: str, split: str) -> dict[str, float]:
-    """The share of the step's budget that each release of a batch gets."""
-    name = method.replace("-", "_")
-    if name == "gip":
-        raise ValueError(
-            "Expected a method whose releases are Gaussian, got --method gip: its selection's price depends on the "
-            "model's size. Calibrate it in Python with qg.calibrate(qg.methods.gip(...), batches, ...)."
-        )
-    if name == "gep":
-        share = _share(split)
-        return {"embedding": share, "residual": 1 - share}
-    if name not in ONE_RELEASE:
-        raise ValueError(
-            f"Expected --method to be one of {', '.join([*ONE_RELEASE, 'gep'])}, got {method!r}."
-        )
-    return {"gradient": 1.0}
-
-
-def _answer(
-    question: Question,
-    wanted: str,
-    rate: float,
-    steps: int,
-    noise: float,
-    method: str,
-    shares: dict[str, float],
-) -> Budget:
-    runs = _phases(noise, rate, steps)
-    examples = question.examples
-    return Budget(
-        solved_for=wanted,
-        examples=examples,
-        batch=question.batch if question.batch is not None else examples and rate * examples,
-        rate=rate,
-        steps=steps,
-        epochs=steps * rate,
-        delta=question.delta,
-        noise_multiplier=noise,
-        epsilon=epsilon_of(runs, question.delta, accountant=question.accountant),
-        epsilon_rdp=epsilon_of(runs, question.delta, accountant="rdp"),
-        accountant=question.accountant,
-        attack_advantage=attack_advantage(runs),
-        method=method,
-        release_multipliers={name: noise / math.sqrt(share) for name, share in shares.items()},
-        curve=_curve(noise, rate, steps, question),
-        notes=_notes(question, noise),
-    )
-
-
-def _curve(noise: float, rate: float, steps: int, question: Question) -> list[tuple[int, float]]:
-    """Epsilon after a part of the steps, on the coarse grid that a picture needs."""
-    counts = sorted({max(1, round(steps * i / CURVE_POINTS)) for i in range(1, CURVE_POINTS + 1)})
-    accountant = question.accountant
-    return [
-        (n, epsilon_of(_phases(noise, rate, n), question.delta, tolerance=1.0, accountant=accountant))
-        for n in counts
-    ]
-
-
-def _notes(question: Question, noise: float) -> list[str]:
-    notes = [
-        "Poisson sampling of every step and the full number of steps are assumed; a shuffled loader costs more."
-    ]
-    if noise == 0:
-        notes.append("without noise nothing is protected: epsilon is infinite.")
-    if question.examples is not None and question.delta * question.examples >= 1:
-        notes.append(
-            f"delta={question.delta:g} is not below 1/examples: it would allow publishing whole records."
-        )
-    return notes
-
-
-def _phases(noise: float, rate: float, steps: int) -> tuple[Phase, ...]:
-    return (Phase(event=GaussianEvent(noise_multiplier=noise), rate=rate, count=steps),)
-
-
-def _share(split: str) -> float:
-    if split == "paper":
-        return 0.5
-    try:
-        share = float(split)
-    except ValueError:
-        share = math.nan
-    if not 0 < share < 1:
-        raise ValueError(
-            f"Expected --split paper or a number in (0, 1), got {split!r}. "
-            "The energy split depends on the model: quietgrad.methods.gep.energy_split computes its number."
-        )
-    return share
 
 
 def _accountant(name: str) -> Accountant:

@@ -1,36 +1,14 @@
-"""How a solved privacy budget looks: a table with a small plot, a picture, JSON."""
+"""How a solved privacy budget looks: a table with a small plot, a picture."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-
-@dataclass(frozen=True, kw_only=True)
-class Budget:
-    """A solved budget: all quantities, given or found."""
-
-    solved_for: str
-    examples: int | None
-    batch: float | None
-    rate: float
-    steps: int
-    epochs: float
-    delta: float
-    noise_multiplier: float
-    epsilon: float
-    epsilon_rdp: float
-    accountant: str
-    attack_advantage: float
-    method: str
-    release_multipliers: dict[str, float]
-    curve: list[tuple[int, float]]
-    notes: list[str]
+from quietgrad.lab.run.privacy_budget import Budget
 
 
 def show(solved: Budget, console: Console) -> None:
@@ -85,12 +63,3 @@ def _sketch(curve: list[tuple[int, float]], height: int = 6) -> str:
         cells = "".join("*" if value / top > (row - 1) / height else " " for _, value in curve)
         lines.append(f"{top * row / height:8.3f} |{cells}")
     return "\n".join([*lines, f"{'epsilon':>8} +{'-' * len(curve)} {curve[-1][0]} steps"])
-
-
-def jsonable(solved: Budget) -> dict[str, Any]:
-    """JSON has no infinity: it becomes the string "inf"."""
-    data = asdict(solved)
-    for key in ("epsilon", "epsilon_rdp"):
-        data[key] = data[key] if math.isfinite(data[key]) else "inf"
-    data["curve"] = [[steps, value if math.isfinite(value) else "inf"] for steps, value in solved.curve]
-    return data

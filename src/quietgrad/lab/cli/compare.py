@@ -11,15 +11,16 @@ from rich.console import Console
 from quietgrad.lab.cli.options import Changes, ConfigFile, DataDir, Json
 from quietgrad.lab.compare.compare import compare as run_comparison
 from quietgrad.lab.compare.compare import jobs
-from quietgrad.lab.compare.comparison import Comparison
-from quietgrad.lab.compare.leaderboard import Bars, budget, table
+from quietgrad.lab.compare.comparison import Comparison, totals
+from quietgrad.lab.compare.leaderboard import Bars, table
 from quietgrad.lab.errors import LabError
 from quietgrad.lab.files import to_json
 from quietgrad.lab.report import write_report
 from quietgrad.lab.report.plots import accuracy_against_epsilon, save_png
 from quietgrad.lab.run.config import Config, load_config
+from quietgrad.lab.run.presets import compared_methods
 
-METHODS = "dp_sgd,gep,rgp,pdp_sgd,random_freeze,gip,top_groups"
+METHODS = ",".join(compared_methods())
 
 
 def compare(
@@ -33,12 +34,16 @@ def compare(
     ] = "",
     out: Annotated[Path | None, typer.Option(help="Folder; runs/compare-NAME if left out.")] = None,
     data_dir: DataDir = None,
+    private_only: Annotated[
+        bool, typer.Option("--private-only", help="Leave the non-private baseline out: its ε is ∞.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """A leaderboard at equal (ε, δ); started again, it goes on where it was stopped."""
     base = load_config(config, changes)
     folder = out or Path("runs") / f"compare-{config.stem}"
-    made = show_progress(base, _names(methods), _budgets(epsilons, base), seeds, folder, data_dir)
+    targets, baseline = _budgets(epsilons, base), not private_only
+    made = show_progress(base, _names(methods), targets, seeds, folder, data_dir, baseline=baseline)
     save_png(accuracy_against_epsilon(made.rows), folder / "accuracy.png")
     page = write_report([folder])
     if as_json:
@@ -49,20 +54,29 @@ def compare(
 
 
 def show_progress(
-    base: Config, methods: list[str], epsilons: list[float], seeds: int, out: Path, data_dir: Path | None
+    base: Config,
+    methods: list[str],
+    epsilons: list[float],
+    seeds: int,
+    out: Path,
+    data_dir: Path | None,
+    *,
+    baseline: bool = True,
 ) -> Comparison:
     """Run the comparison with one bar per run."""
-    names = [job.out.name for job in jobs(base, methods, epsilons, seeds, out, data_dir)]
+    planned = jobs(base, methods, epsilons, seeds, out, data_dir, baseline=baseline)
+    names = [job.out.name for job in planned]
     with Bars(names, Console(stderr=True)) as bars:
-        return run_comparison(base, methods, epsilons, seeds, out, bars.heard, data_dir=data_dir)
+        return run_comparison(
+            base, methods, epsilons, seeds, out, bars.show, data_dir=data_dir, baseline=baseline
+        )
 
 
 def show(made: Comparison, console: Console) -> None:
-    """The table, and what all its runs would cost together."""
+    """The table, and what all its runs cost together."""
     console.print(table(made.rows))
     console.print(
-        f"δ = {made.delta:g}. Each line keeps its own ε. Were the data private, all these runs together would cost "
-        f"ε = {budget(made.total_epsilon)}: choosing the best of them is not free.",
+        f"δ = {made.delta:g}. {totals(made)}",
         highlight=False,
     )
 

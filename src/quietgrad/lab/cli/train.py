@@ -9,8 +9,8 @@ import typer
 from rich.console import Console
 
 from quietgrad.lab.cli.options import Changes, ConfigFile, DataDir, Json
-from quietgrad.lab.compare.leaderboard import budget
 from quietgrad.lab.files import to_json
+from quietgrad.lab.formatting import epsilon_text
 from quietgrad.lab.report import write_report
 from quietgrad.lab.run.config import load_config
 from quietgrad.lab.run.progress import Bar
@@ -36,6 +36,6 @@ def train(
         return
     typer.echo(
         f"{outcome.method}: {outcome.accuracy:.2%} of the test data right, "
-        f"ε = {budget(outcome.epsilon)} at δ = {outcome.delta:g}, {outcome.seconds:.0f} s"
+        f"ε = {epsilon_text(outcome.epsilon)} at δ = {outcome.delta:g}, {outcome.seconds:.0f} s"
     )
     typer.echo(f"Everything is in {folder}; to read: {page}")

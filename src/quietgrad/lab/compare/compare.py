@@ -12,11 +12,11 @@ from typing import Any
 import quietgrad as qg
 from quietgrad.accounting.evaluate import epsilon as epsilon_of
 from quietgrad.accounting.ledger import Ledger
-from quietgrad.lab.compare.comparison import NON_PRIVATE, Comparison, Row, or_infinite, row_of
-from quietgrad.lab.compare.ends import non_private, public_only
-from quietgrad.lab.compare.parallel import Heard, Tell, run_parallel
+from quietgrad.lab.compare.baselines import non_private, public_only
+from quietgrad.lab.compare.comparison import NON_PRIVATE, Comparison, Row, row_of
+from quietgrad.lab.compare.parallel import OnMessage, Send, run_parallel
 from quietgrad.lab.errors import LabError
-from quietgrad.lab.files import make_folder, to_json, write_whole
+from quietgrad.lab.files import make_folder, number, to_json, write_whole
 from quietgrad.lab.run.config import Config, parse_config
 from quietgrad.lab.run.folder import RunFolder
 from quietgrad.lab.run.presets import with_method
@@ -41,31 +41,32 @@ def compare(
     epsilons: Sequence[float],
     seeds: int,
     out: Path,
-    heard: Heard,
+    on_message: OnMessage,
     *,
     data_dir: Path | None = None,
     workers: int | None = None,
+    baseline: bool = True,
 ) -> Comparison:
     """Run what is not there yet, and put everything together in `out/results.json`."""
-    todo = jobs(base, methods, epsilons, seeds, out, data_dir)
+    todo = jobs(base, methods, epsilons, seeds, out, data_dir, baseline=baseline)
     _check_folder(out, todo)
     make_folder(out)
     unfinished = [number for number, job in enumerate(todo) if not RunFolder(job.out).finished]
     run_parallel(
         [todo[number] for number in unfinished],
         run_job,
-        lambda place, message: heard(unfinished[place], message),
+        lambda place, message: on_message(unfinished[place], message),
         workers=workers,
     )
     results = [
-        run_job(job, partial(heard, number)) for number, job in enumerate(todo)
+        run_job(job, partial(on_message, number)) for number, job in enumerate(todo)
     ]  # all finished now: read back
-    ends = public_only(base, seeds, data_dir)
     made = Comparison(
         epsilons=tuple(epsilons),
         delta=base.privacy.delta,
         total_epsilon=total_epsilon(todo, base.privacy.delta),
-        rows=(*ends, *rows(todo, results)),
+        private_total_epsilon=total_epsilon(private_jobs(todo), base.privacy.delta),
+        rows=(*public_only(base, seeds, data_dir), *rows(todo, results)),
     )
     write_whole(out / "results.json", to_json(made.as_dict()).encode())
     return made
@@ -78,55 +79,62 @@ def jobs(
     seeds: int,
     out: Path,
     data_dir: Path | None,
+    *,
+    baseline: bool = True,
 ) -> list[Job]:
-    """All runs, the ends included; each has a folder of its own, so a stopped comparison goes on where it was."""
+    """All runs; each has a folder of its own, so that a stopped comparison goes on where it was.
+
+    Args:
+        baseline: whether ordinary training on the same records is among them; its ε is ∞.
+    """
     found = []
     for seed in range(seeds):
         for method in methods:
             for target in epsilons:
                 config = _at(_seeded(with_method(base, method), seed), target)
                 found.append(Job(method, config, out / f"{method}-eps{target:g}-seed{seed}", data_dir))
-        plain = non_private(_seeded(base, seed))
-        found.append(Job(NON_PRIVATE, plain, out / f"non_private-seed{seed}", data_dir))
+        if baseline:
+            plain = non_private(_seeded(base, seed))
+            found.append(Job(NON_PRIVATE, plain, out / f"non_private-seed{seed}", data_dir))
     return found
 
 
-class Telling(Reporter):
+class Sending(Reporter):
     """Sends a run's progress to the process that shows it."""
 
-    def __init__(self, tell: Tell) -> None:
-        self._tell, self._steps = tell, 1
+    def __init__(self, send: Send) -> None:
+        self._send, self._steps = send, 1
 
     def start(self, config: Config, private: qg.Privatizer, setup: Setup) -> None:
         self._steps = setup.batches.steps
 
     def stepped(self, step: int) -> None:
         if step % max(1, self._steps // 50) == 0:
-            self._tell({"step": step, "steps": self._steps})
+            self._send({"step": step, "steps": self._steps})
 
     def evaluated(self, point: dict[str, float]) -> None:
-        self._tell(dict(point))
+        self._send(dict(point))
 
 
-def run_job(job: Job, tell: Tell) -> dict[str, Any]:
+def run_job(job: Job, send: Send) -> dict[str, Any]:
     """One run, or its result if it is there already."""
     folder = RunFolder(job.out)
     if folder.exists and folder.finished:
         folder.resume(job.config)
     else:
-        train(job.config, job.out, resume=folder.exists, data_dir=job.data_dir, reporter=Telling(tell))
+        train(job.config, job.out, resume=folder.exists, data_dir=job.data_dir, reporter=Sending(send))
     result: dict[str, Any] = folder.read("results.json")
-    result["epsilon"] = or_infinite(result["epsilon"])
-    tell({"done": True, "accuracy": result["accuracy"], "epsilon": result["epsilon"]})
+    result["epsilon"] = number(result["epsilon"])
+    send({"done": True, "accuracy": result["accuracy"], "epsilon": result["epsilon"]})
     return result
 
 
 def rows(todo: Sequence[Job], results: Sequence[dict[str, Any]]) -> list[Row]:
     """One row per method and budget; best first at each budget."""
     grouped: dict[tuple[str, float], list[int]] = {}
-    for number, job in enumerate(todo):
+    for place, job in enumerate(todo):
         target = job.config.privacy.epsilon
-        grouped.setdefault((job.label, math.inf if target is None else target), []).append(number)
+        grouped.setdefault((job.label, math.inf if target is None else target), []).append(place)
     table = [
         row_of(label, target, [todo[n].out.name for n in numbers], [results[n] for n in numbers])
         for (label, target), numbers in grouped.items()
@@ -134,15 +142,18 @@ def rows(todo: Sequence[Job], results: Sequence[dict[str, Any]]) -> list[Row]:
     return sorted(table, key=lambda row: (row.target, -row.accuracy))
 
 
+def private_jobs(todo: Sequence[Job]) -> list[Job]:
+    """The runs that keep an ε: all but the non-private baseline."""
+    return [job for job in todo if job.config.privacy.epsilon is not None]
+
+
 def total_epsilon(todo: Sequence[Job], delta: float) -> float:
-    """What all private runs together would cost if they were made on the same private data."""
-    phases = [
-        phase
-        for job in todo
-        if job.config.privacy.epsilon is not None
-        for phase in Ledger.read(RunFolder(job.out).ledger).plan or ()
-    ]
-    return epsilon_of(phases, delta)
+    """What these runs cost together, since all of them train on the same private records.
+
+    ∞ with the non-private baseline among them: whoever keeps its model or its accuracy has given the records away.
+    """
+    plans = (Ledger.read(RunFolder(job.out).ledger).plan or () for job in todo)
+    return epsilon_of([phase for plan in plans for phase in plan], delta)
 
 
 def _check_folder(out: Path, todo: Sequence[Job]) -> None:

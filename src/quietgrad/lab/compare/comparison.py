@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from quietgrad.lab.errors import LabError
-from quietgrad.lab.files import read_json
+from quietgrad.lab.files import number, read_json
+from quietgrad.lab.formatting import epsilon_text
 
 NON_PRIVATE, PUBLIC_ONLY = "non-private", "public only"
 
@@ -38,11 +39,18 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All rows, and what making them would have cost if the data were private."""
+    """All rows, and what making them cost the private records.
+
+    Args:
+        total_epsilon: of all runs together; ∞, as the non-private baseline is one of them.
+        private_total_epsilon: of the private runs together: what is left to claim if the baseline is never made on
+            these records, or never leaves the machine.
+    """
 
     epsilons: tuple[float, ...]
     delta: float
     total_epsilon: float
+    private_total_epsilon: float
     rows: tuple[Row, ...]
 
     def as_dict(self) -> dict[str, Any]:
@@ -52,6 +60,7 @@ class Comparison:
             "epsilons": self.epsilons,
             "delta": self.delta,
             "total_epsilon": self.total_epsilon,
+            "private_total_epsilon": self.private_total_epsilon,
             "results": [asdict(row) for row in self.rows],
         }
 
@@ -61,11 +70,26 @@ class Comparison:
         stored = read_json(folder / "results.json")
         try:
             rows = tuple(_row_from(row) for row in stored["results"])
-            return cls(tuple(stored["epsilons"]), stored["delta"], or_infinite(stored["total_epsilon"]), rows)
+            total, private_total = number(stored["total_epsilon"]), number(stored["private_total_epsilon"])
+            return cls(tuple(stored["epsilons"]), stored["delta"], total, private_total, rows)
         except (KeyError, TypeError):
             raise LabError(
                 f"{folder / 'results.json'} is not of a comparison. Make it with quietgrad compare."
             ) from None
+
+
+def totals(made: Comparison) -> str:
+    """What all runs cost together, in words."""
+    chosen = (
+        "Each row keeps its own ε. Choosing the best of them costs what the private runs cost together, ε = "
+        f"{epsilon_text(made.private_total_epsilon)}."
+    )
+    if math.isfinite(made.total_epsilon):
+        return chosen
+    return (
+        f"{chosen} All runs together cost ε = ∞: the non-private baseline was trained on the same records. On data "
+        "that must stay private leave it out with --private-only."
+    )
 
 
 def row_of(label: str, target: float, runs: Sequence[str], results: Sequence[dict[str, Any]]) -> Row:
@@ -84,7 +108,7 @@ def row_of(label: str, target: float, runs: Sequence[str], results: Sequence[dic
         target=target,
         accuracy=statistics.mean(accuracies),
         std=statistics.stdev(accuracies) if len(results) > 1 else 0.0,
-        epsilon=max(or_infinite(result["epsilon"]) for result in results),
+        epsilon=max(number(result["epsilon"]) for result in results),
         seconds=statistics.mean(result["seconds"] for result in results),
         memory_mb=max(result["memory_mb"] for result in results),
         noise_to_signal=statistics.mean(ratios) if ratios and label != NON_PRIVATE else None,
@@ -92,11 +116,6 @@ def row_of(label: str, target: float, runs: Sequence[str], results: Sequence[dic
     )
 
 
-def or_infinite(value: float | None) -> float:
-    """JSON has no infinity: a run without noise has ε = null there."""
-    return math.inf if value is None else value
-
-
 def _row_from(stored: dict[str, Any]) -> Row:
-    infinite = {key: or_infinite(stored[key]) for key in ("target", "epsilon")}
+    infinite = {key: number(stored[key]) for key in ("target", "epsilon")}
     return Row(**{**stored, **infinite, "runs": tuple(stored["runs"])})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 
 from quietgrad.lab.compare.comparison import Row
+from quietgrad.lab.formatting import epsilon_text
 
 
 class Bars:
@@ -36,23 +36,18 @@ class Bars:
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
-    def heard(self, number: int, message: dict[str, Any]) -> None:
+    def show(self, number: int, message: dict[str, Any]) -> None:
         """Show what a run reported."""
         task = self._tasks[number]
         self._progress.start_task(task)
         if "steps" in message:
             self._progress.update(task, total=message["steps"], completed=message["step"])
         if "accuracy" in message:
-            epsilon, accuracy = budget(message["epsilon"]), f"{message['accuracy']:.1%}"
+            epsilon, accuracy = epsilon_text(message["epsilon"]), f"{message['accuracy']:.1%}"
             self._progress.update(task, epsilon=epsilon, accuracy=accuracy)
         if "done" in message:
             self._progress.update(task, total=1, completed=1)
             self._progress.stop_task(task)
-
-
-def budget(epsilon: float) -> str:
-    """ε for people; rounded up, so that no table claims less than was spent."""
-    return "∞" if math.isinf(epsilon) else f"{math.ceil(epsilon * 1000 - 1e-6) / 1000:.4g}"
 
 
 def cells(row: Row) -> tuple[str, ...]:
@@ -61,7 +56,7 @@ def cells(row: Row) -> tuple[str, ...]:
     ratio = "–" if row.noise_to_signal is None else f"{row.noise_to_signal:.1f}"
     seconds = f"{row.seconds:.0f}" if row.seconds else "–"
     memory = f"{row.memory_mb:.0f}" if row.memory_mb else "–"
-    return row.method, budget(row.epsilon), f"{100 * row.accuracy:.1f}{spread}", ratio, seconds, memory
+    return row.method, epsilon_text(row.epsilon), f"{100 * row.accuracy:.1f}{spread}", ratio, seconds, memory
 
 
 TITLES = ("method", "ε", "accuracy %", "noise / signal", "seconds", "peak MB")

@@ -1,4 +1,4 @@
-"""Jobs in processes of their own, as many at a time as there are cores; messages come back while they run."""
+"""Tasks in processes of their own, as many at a time as there are cores; messages come back while they run."""
 
 from __future__ import annotations
 
@@ -15,39 +15,48 @@ import torch
 
 from quietgrad.lab.errors import LabError
 
-Job = TypeVar("Job")
-Tell = Callable[[dict[str, Any]], None]
-Heard = Callable[[int, dict[str, Any]], None]
-"""Called with a job's number and what it told."""
+Task = TypeVar("Task")
+
+Message = dict[str, Any]
+
+Send = Callable[[Message], None]
+"""How a task reports its progress."""
+
+OnMessage = Callable[[int, Message], None]
+"""Called in the parent with a task's number and what it sent."""
 
 RESULT, FAILURE = "result", "failure"
 
 
 def run_parallel(
-    jobs: Sequence[Job], work: Callable[[Job, Tell], Any], heard: Heard, *, workers: int | None = None
+    tasks: Sequence[Task],
+    work: Callable[[Task, Send], Any],
+    on_message: OnMessage,
+    *,
+    workers: int | None = None,
 ) -> list[Any]:
-    """`work(job, tell)` of every job, in fresh processes of one thread each, so that peak memory is a job's own.
+    """`work(task, send)` of every task, in fresh processes of one thread each, so that peak memory is a task's own.
 
-    On an interrupt each running job is asked to stop and may write its checkpoint; the first failure stops the others
+    On an interrupt each running task is asked to stop and may write its checkpoint; the first failure stops the others
     in the same way.
     """
     context = multiprocessing.get_context("spawn")
     messages = context.Queue()
-    waiting, running = list(enumerate(jobs)), dict[int, BaseProcess]()
+    waiting, running = list(enumerate(tasks)), dict[int, BaseProcess]()
     results: dict[int, Any] = {}
     try:
         while waiting or running:
             while waiting and len(running) < (workers or cores()):
-                number, job = waiting.pop(0)
-                running[number] = context.Process(target=_run, args=(number, job, work, messages))
+                number, task = waiting.pop(0)
+                running[number] = context.Process(target=_run, args=(number, task, work, messages))
                 running[number].start()
             for number, message in _next(messages):
-                _take(number, message, results, heard)
+                _take(number, message, results, on_message)
             for number in [n for n, process in running.items() if not process.is_alive()]:
-                _check_ended(number, running.pop(number), messages, results, heard)
+                _check_ended(number, running.pop(number), messages, results, on_message)
     finally:
         _stop(running.values())
-    return [results[number] for number in range(len(jobs))]
+    return [results[number] for number in range(len(tasks))]
 
 
 def cores() -> int:
@@ -57,10 +66,10 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def _run(number: int, job: Any, work: Callable[[Any, Tell], Any], messages: Any) -> None:
+def _run(number: int, task: Any, work: Callable[[Any, Send], Any], messages: Any) -> None:
     torch.set_num_threads(1)
     try:
-        messages.put((number, {RESULT: work(job, lambda message: messages.put((number, message)))}))
+        messages.put((number, {RESULT: work(task, lambda message: messages.put((number, message)))}))
     except KeyboardInterrupt:
         pass
     except ValueError as error:
@@ -69,9 +78,9 @@ def _run(number: int, job: Any, work: Callable[[Any, Tell], Any], messages: Any)
         messages.put((number, {FAILURE: traceback.format_exc()}))
 
 
-def _next(messages: Any, wait: float = 0.2) -> list[tuple[int, dict[str, Any]]]:
+def _next(messages: Any, wait: float = 0.2) -> list[tuple[int, Message]]:
     """What was told, after waiting a moment for the first message."""
-    found: list[tuple[int, dict[str, Any]]] = []
+    found: list[tuple[int, Message]] = []
     try:
         while True:
             found.append(messages.get(timeout=0.0 if found else wait))
@@ -79,22 +88,22 @@ def _next(messages: Any, wait: float = 0.2) -> list[tuple[int, dict[str, Any]]]:
         return found
 
 
-def _take(number: int, message: dict[str, Any], results: dict[int, Any], heard: Heard) -> None:
+def _take(number: int, message: Message, results: dict[int, Any], on_message: OnMessage) -> None:
     if FAILURE in message:
         raise LabError(message[FAILURE])
     if RESULT in message:
         results[number] = message[RESULT]
     else:
-        heard(number, message)
+        on_message(number, message)
 
 
 def _check_ended(
-    number: int, process: BaseProcess, messages: Any, results: dict[int, Any], heard: Heard
+    number: int, process: BaseProcess, messages: Any, results: dict[int, Any], on_message: OnMessage
 ) -> None:
     """A process that ended has told its result, perhaps just now; else it was killed."""
     process.join()
     for other, message in _next(messages):
-        _take(other, message, results, heard)
+        _take(other, message, results, on_message)
     if number not in results:
         raise LabError(
             f"A run ended with code {process.exitcode}, perhaps for lack of memory. Start the command again: it goes "

@@ -9,7 +9,7 @@ import torch
 from numpy import ndarray
 from torch.utils.data import TensorDataset
 
-from quietgrad.lab.data.errors import DataError
+from quietgrad.lab.data.errors import DataError, NoPublicLabelsError
 from quietgrad.lab.data.examples import Examples
 from quietgrad.lab.data.parts import Parts
 from quietgrad.lab.data.source import Source
@@ -60,7 +60,9 @@ def assemble(
     public = _public_part(source, stand_in, pool, choice)
     private = _subset(pool.examples, choice.private, "private", choice.seed)
     if public.labels is None and choice.public_labels:
-        raise DataError(f"public_labels=True, but {public.origin} has no labels. Leave public_labels out.")
+        raise NoPublicLabelsError(
+            f"public_labels=True, but {public.origin} has no labels. Leave public_labels out."
+        )
     refuse_overlap(public.inputs, private.inputs, "private")
     refuse_overlap(public.inputs, test.inputs, "test")
     details = {
@@ -71,7 +73,6 @@ def assemble(
         "public_labels": choice.public_labels,
         "seed": choice.seed,
         "split": "test drawn first, then public, then private; no content is in two parts",
-        "left_out": pool.left_out,
         "normalisation": source.scaling(),
         "notes": source.notes,
     }
@@ -126,7 +127,7 @@ def _from_stand_in(source: Source, stand_in: Source, choice: Choice) -> _PublicP
     if choice.public is None:
         raise DataError("public_from needs public=N, the number of examples to take from it.")
     if choice.public_labels:
-        raise DataError(
+        raise NoPublicLabelsError(
             "public_labels=True, but the labels of public_from mean something else. Leave it out."
         )
     rows = random_rows(len(theirs), choice.public, part="public", seed=choice.seed)

@@ -44,7 +44,7 @@ def checked(inputs: ndarray, labels: ndarray, num_classes: int, source: object) 
         )
     if len(labels) and not (labels.min() >= 0 and labels.max() < num_classes):
         raise DataError(
-            f"{source}: labels run from {labels.min()} to {labels.max()}, expected 0 to {num_classes - 1}. "
+            f"{source}: some labels are not among 0 to {num_classes - 1}. "
             "Renumber the labels from 0 or use undamaged files."
         )
     return Examples(np.ascontiguousarray(inputs), labels.astype(np.int64))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 
 from quietgrad.lab.data.assembling import Choice, assemble
@@ -13,6 +12,7 @@ from quietgrad.lab.data.npz import read_npz
 from quietgrad.lab.data.parts import Parts
 from quietgrad.lab.data.shipped import embedded_source
 from quietgrad.lab.data.source import Source
+from quietgrad.lab.errors import nearest
 
 
 def load(
@@ -75,8 +75,7 @@ def _own_path(name: str, data_dir: str | Path | None) -> Path:
     if name.endswith(".npz") or "/" in name:
         raise DataError(f"{name} does not exist. Check the path or give data_dir.")
     known = [EMBEDDED, *READERS]
-    close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.4)
-    hint = f" (did you mean {close[0]!r}?)" if close else ""
     raise DataError(
-        f"Unknown data set {name!r}{hint}. Known: {', '.join(known)}, a .npz file or a folder of images."
+        f"Unknown data set {name!r}{nearest(name.lower(), known)}. Known: {', '.join(known)}, a .npz file or a "
+        "folder of images."
     )

@@ -14,21 +14,18 @@ from quietgrad.lab.data.examples import Examples, digests
 
 @dataclass
 class Pool:
-    """Records not yet given to a part.
-
-    Args:
-        examples: the records.
-        left_out: how many were dropped because another part has the same content.
-    """
+    """Records not yet given to a part."""
 
     examples: Examples
-    left_out: int = 0
 
     def exclude(self, inputs: ndarray) -> None:
-        """Drop the records with the content of these inputs."""
+        """Drop the records with the content of these inputs.
+
+        How many they were is not told: beside the number of records that are left it would say of a known input whether
+        it was among the private ones.
+        """
         taken = set(digests(inputs))
         keep = [row for row, digest in enumerate(digests(self.examples.inputs)) if digest not in taken]
-        self.left_out += len(self.examples) - len(keep)
         self.examples = self.examples.take(np.array(keep, dtype=np.int64))
 
     def draw(self, rows: Int64[ndarray, "m"]) -> Examples:
@@ -61,6 +58,6 @@ def refuse_overlap(public: ndarray, other: ndarray, part: str) -> None:
     shared = set(digests(public)) & set(digests(other))
     if shared:
         raise DataError(
-            f"public data overlap the {part} data: {len(shared)} inputs are in both. "
+            f"public data overlap the {part} data: some inputs are in both. "
             "Remove them from the public data or take other public data."
         )

@@ -24,7 +24,7 @@ def read_tsv(path: Path) -> Examples:
         raise DataError(f"{path} is not UTF-8 text ({error.reason}). Download it again.") from error
     if lines[0].rstrip("\r") != "sentence\tlabel":
         raise DataError(
-            f"{path} starts with {lines[0][:40]!r}, expected the header sentence<tab>label. "
+            f"{path} does not start with the header sentence<tab>label. "
             "Use train.tsv and dev.tsv of GLUE's SST-2 (its test.tsv has no labels)."
         )
     rows = [_fields(path, number, line) for number, line in enumerate(lines[1:], start=2)]
@@ -35,9 +35,7 @@ def read_tsv(path: Path) -> Examples:
 def _fields(path: Path, number: int, line: str) -> tuple[str, int]:
     sentence, tab, label = line.rstrip("\r").rpartition("\t")
     if not tab or label not in ("0", "1"):
-        raise DataError(
-            f"{path}, line {number}: expected sentence<tab>0 or 1, got {line[:60]!r}. Repair the line."
-        )
+        raise DataError(f"{path}, line {number}: expected sentence<tab>0 or 1. Repair the line.")
     return sentence, int(label)
 
 

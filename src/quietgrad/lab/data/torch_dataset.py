@@ -93,7 +93,7 @@ def _labelled(tensors: list[Tensor], part: str, num_classes: int) -> TensorDatas
     low, high = int(tensors[1].min()), int(tensors[1].max())
     if low < 0 or high >= num_classes:
         raise DataError(
-            f"labels of the {part} dataset run from {low} to {high}, expected 0 to {num_classes - 1}. "
+            f"some labels of the {part} dataset are not among 0 to {num_classes - 1}. "
             "Renumber the labels from 0 or correct num_classes."
         )
     return TensorDataset(*tensors)

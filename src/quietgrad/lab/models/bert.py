@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from quietgrad.lab.models.text import PADDING, VOCABULARY, token_count
+from quietgrad.lab.data.hashed_words import PADDING, VOCABULARY
+from quietgrad.lab.models.text import token_count
 
 
 class EncoderClassifier(nn.Module):

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from torch import nn
 
+from quietgrad.lab.errors import nearest
 from quietgrad.lab.models.bert import bert
 from quietgrad.lab.models.gep_cnn import gep_cnn
 from quietgrad.lab.models.handcrafted import feature_cnn, feature_linear, scatter_cnn, scatter_linear
 from quietgrad.lab.models.perceptrons import linear, mlp
-from quietgrad.lab.models.residual import resnet20, wrn_16_4, wrn_28_4
+from quietgrad.lab.models.resnets import resnet20, wrn_16_4, wrn_28_4
 from quietgrad.lab.models.tanh_cnn import end_to_end_cnn, tanh_cnn
 from quietgrad.lab.models.text import transformer
 
@@ -45,7 +45,7 @@ def build(name: str, input_shape: tuple[int, ...], num_classes: int, **options: 
     """
     if name not in MODELS:
         raise ValueError(
-            f"Unknown model={name!r}{_nearest(name, MODELS)}. Known: {', '.join(sorted(MODELS))}."
+            f"Unknown model={name!r}{nearest(name, MODELS)}. Known: {', '.join(sorted(MODELS))}."
         )
     if num_classes < 2:
         raise ValueError(f"Expected num_classes >= 2, got {num_classes}. Check the labels of the data.")
@@ -55,12 +55,6 @@ def build(name: str, input_shape: tuple[int, ...], num_classes: int, **options: 
         if option not in known:
             listed = ", ".join(sorted(known)) or "none"
             raise ValueError(
-                f"Unknown option {option!r} of model {name!r}{_nearest(option, known)}. Known: {listed}."
+                f"Unknown option {option!r} of model {name!r}{nearest(option, known)}. Known: {listed}."
             )
     return make(input_shape, num_classes, **options)
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.4)
-    return f" (did you mean {close[0]!r}?)" if close else ""

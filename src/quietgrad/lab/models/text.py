@@ -7,8 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-PADDING = 0
-VOCABULARY = 8_192  # of the hashed words in quietgrad.lab.data
+from quietgrad.lab.data.hashed_words import PADDING, VOCABULARY
 
 
 def token_count(input_shape: tuple[int, ...], model: str) -> int:

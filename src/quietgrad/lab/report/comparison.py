@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from quietgrad.lab.compare.comparison import Comparison
-from quietgrad.lab.compare.leaderboard import TITLES, budget, cells
+from quietgrad.lab.compare.comparison import Comparison, totals
+from quietgrad.lab.compare.leaderboard import TITLES, cells
+from quietgrad.lab.formatting import epsilon_text
 from quietgrad.lab.report import plots
-from quietgrad.lab.report.facts import RunFacts, read_run
 from quietgrad.lab.report.html import cards, figure, paragraph, section, table, text
 from quietgrad.lab.report.run import audits, guarantee, provenance, standing
+from quietgrad.lab.run.recorded import RecordedRun, read_run
 
 
 def comparison_article(folder: Path) -> str:
@@ -17,7 +18,7 @@ def comparison_article(folder: Path) -> str:
     made = Comparison.read(folder)
     names = [name for row in made.rows for name in row.runs]
     runs = {name: read_run(folder / name) for name in names}
-    private = [name for row in made.rows if not plots.is_end(row) for name in row.runs]
+    private = [name for row in made.rows if not plots.is_baseline(row) for name in row.runs]
     shown = runs[private[0]]
     parts = [
         _head(folder, made, shown),
@@ -37,9 +38,9 @@ def comparison_article(folder: Path) -> str:
     return f"<article>{''.join(parts)}</article>"
 
 
-def _head(folder: Path, made: Comparison, shown: RunFacts) -> str:
+def _head(folder: Path, made: Comparison, shown: RecordedRun) -> str:
     best = max(
-        (row for row in made.rows if not plots.is_end(row)), key=lambda row: (row.accuracy, -row.target)
+        (row for row in made.rows if not plots.is_baseline(row)), key=lambda row: (row.accuracy, -row.target)
     )
     budgets = ", ".join(f"{value:g}" for value in made.epsilons)
     config = shown.config
@@ -51,7 +52,10 @@ def _head(folder: Path, made: Comparison, shown: RunFacts) -> str:
             "ε of each run": (budgets, f"at δ = {made.delta:g}"),
             "best method": (best.method, f"{100 * best.accuracy:.1f}% at ε = {best.target:g}"),
             "steps": (f"{shown.planned:,}", f"{shown.rate * shown.records:.0f} records each on average"),
-            "ε of all runs together": (budget(made.total_epsilon), "if the data were private"),
+            "ε of all runs together": (
+                epsilon_text(made.total_epsilon),
+                f"of the private ones {epsilon_text(made.private_total_epsilon)}",
+            ),
         }
     )
 
@@ -60,13 +64,10 @@ def _leaderboard(made: Comparison) -> str:
     drawn = plots.leaderboard_bars(made.rows)
     runs = max((len(row.runs) for row in made.rows), default=1)
     seeds = f"mean of {runs} seeds" if runs > 1 else "one seed: differences below about one point mean little"
-    note = (
-        "Every method has its own learning rate from the presets. Choosing the best of these runs on private data "
-        f"would cost ε = {budget(made.total_epsilon)}, not the ε of one run."
-    )
+    note = f"Every method has its own learning rate from the presets. {totals(made)}"
     return section(
         "Leaderboard",
-        figure(drawn, f"Accuracy on the test part, {seeds}; the ends in grey."),
+        figure(drawn, f"Accuracy on the test part, {seeds}; the baselines in grey."),
         table(TITLES, [cells(row) for row in made.rows]),
         paragraph(note),
     )
@@ -79,12 +80,12 @@ def _against_epsilon(made: Comparison) -> str:
     return section("Accuracy against ε", figure(drawn, "Bars: one standard deviation over the seeds."))
 
 
-def _curves(made: Comparison, runs: dict[str, RunFacts]) -> str:
+def _curves(made: Comparison, runs: dict[str, RecordedRun]) -> str:
     """One run of each method at the largest budget; more lines could not be told apart."""
     largest = max(made.epsilons)
     named = {row.method: runs[row.runs[0]].curve for row in made.rows if row.runs and row.target >= largest}
     drawn = plots.curves({name: curve for name, curve in named.items() if curve})
-    return section("Training", figure(drawn, f"First seed, ε = {largest:g}, and the non-private end."))
+    return section("Training", figure(drawn, f"First seed, ε = {largest:g}, and the non-private baseline."))
 
 
 def _noise(made: Comparison) -> str:
@@ -101,13 +102,13 @@ def _noise(made: Comparison) -> str:
     return section("Noise to signal", figure(drawn, f"At ε = {smallest:g}."), paragraph(note))
 
 
-def _ledgers(runs: dict[str, RunFacts]) -> str:
+def _ledgers(runs: dict[str, RecordedRun]) -> str:
     rows = [
         (
             name,
             f"{run.ledger.count:,} of {run.planned:,}",
-            budget(run.epsilon),
-            budget(run.spent),
+            epsilon_text(run.epsilon),
+            epsilon_text(run.spent),
             standing(run)[0],
             run.ledger.head[:12],
         )

@@ -8,11 +8,11 @@ from pathlib import Path
 from quietgrad.lab.errors import LabError
 from quietgrad.lab.files import write_whole
 from quietgrad.lab.report.comparison import comparison_article
-from quietgrad.lab.report.facts import read_run
 from quietgrad.lab.report.html import document
 from quietgrad.lab.report.run import run_article
 from quietgrad.lab.report.style import STYLE
 from quietgrad.lab.run.folder import RunFolder
+from quietgrad.lab.run.recorded import read_run
 
 
 def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:

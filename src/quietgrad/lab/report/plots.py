@@ -48,18 +48,18 @@ def _figure(width: float = 7.0, height: float = 3.6, columns: int = 1) -> Iterat
         yield figure, list(figure.subplots(1, columns, squeeze=False)[0])
 
 
-def is_end(row: Row) -> bool:
-    """Whether a row is one of the two ends, which have no budget."""
+def is_baseline(row: Row) -> bool:
+    """Whether a row is one of the two baselines, which have no budget."""
     return not 0 < row.target < math.inf
 
 
 def leaderboard_bars(rows: Sequence[Row]) -> Figure:
-    """Accuracy of each method, the ends in grey."""
+    """Accuracy of each method, the baselines in grey."""
     shown = sorted(rows, key=lambda row: row.accuracy)
-    several = len({row.target for row in rows if not is_end(row)}) > 1
+    several = len({row.target for row in rows if not is_baseline(row)}) > 1
     with _figure(height=0.9 + 0.34 * len(shown)) as (figure, (axes,)):
         labels = [_label(row, several) for row in shown]
-        colours = ["#9a9a9a" if is_end(row) else PALETTE[0] for row in shown]
+        colours = ["#9a9a9a" if is_baseline(row) else PALETTE[0] for row in shown]
         errors = [100 * row.std for row in shown] if any(row.std for row in shown) else None
         values = [100 * row.accuracy for row in shown]
         axes.barh(labels, values, xerr=errors, color=colours, ecolor=INK, height=0.66)
@@ -73,13 +73,13 @@ def leaderboard_bars(rows: Sequence[Row]) -> Figure:
 
 
 def accuracy_against_epsilon(rows: Sequence[Row]) -> Figure:
-    """One line per method, the ends as horizontal lines."""
+    """One line per method, the baselines as horizontal lines."""
     by_method: dict[str, list[Row]] = {}
     for row in rows:
         by_method.setdefault(row.method, []).append(row)
     with _figure(height=4.2) as (figure, (axes,)):
         for method, points in by_method.items():
-            if is_end(points[0]):
+            if is_baseline(points[0]):
                 _horizontal(axes, method, 100 * points[0].accuracy)
                 continue
             points = sorted(points, key=lambda row: row.target)
@@ -93,7 +93,7 @@ def accuracy_against_epsilon(rows: Sequence[Row]) -> Figure:
                 capsize=3,
                 label=method,
             )
-        targets = sorted({row.target for row in rows if not is_end(row)})
+        targets = sorted({row.target for row in rows if not is_baseline(row)})
         axes.set_xscale("log", base=2)
         axes.set_xticks(targets, [f"{value:g}" for value in targets])
         axes.minorticks_off()
@@ -124,7 +124,7 @@ def curves(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
             steps = [point["step"] for point in points]
             left.plot(steps, [100 * point["accuracy"] for point in points], label=name, linewidth=1.6)
             spent = [point["epsilon"] for point in points]
-            if all(value is not None and math.isfinite(value) for value in spent):
+            if all(math.isfinite(value) for value in spent):
                 right.plot(steps, spent, label=name, linewidth=1.6)
         left.set(xlabel="step", ylabel="test accuracy (%)")
         right.set(xlabel="step", ylabel="ε spent so far")
@@ -159,4 +159,4 @@ def _horizontal(axes: Axes, name: str, value: float) -> None:
 
 
 def _label(row: Row, several: bool) -> str:
-    return row.method if is_end(row) or not several else f"{row.method}, ε = {row.target:g}"
+    return row.method if is_baseline(row) or not several else f"{row.method}, ε = {row.target:g}"

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from quietgrad.lab.compare.leaderboard import budget
+from quietgrad.lab.formatting import epsilon_text
 from quietgrad.lab.report import plots, words
-from quietgrad.lab.report.facts import RunFacts
 from quietgrad.lab.report.html import (
     badge,
     bullets,
@@ -22,15 +21,16 @@ from quietgrad.lab.report.html import (
     text,
 )
 from quietgrad.lab.run import toml
+from quietgrad.lab.run.recorded import RecordedRun
 
 
-def run_article(run: RunFacts) -> str:
+def run_article(run: RecordedRun) -> str:
     """All sections about a run."""
     parts = [_head(run), guarantee(run), _results(run), noise(run), audits([run]), provenance(run)]
     return f"<article>{''.join(parts)}</article>"
 
 
-def guarantee(run: RunFacts) -> str:
+def guarantee(run: RecordedRun) -> str:
     """What is protected, how, and what is not."""
     return "".join(
         [
@@ -43,7 +43,7 @@ def guarantee(run: RunFacts) -> str:
     )
 
 
-def standing(run: RunFacts) -> tuple[str, bool]:
+def standing(run: RecordedRun) -> tuple[str, bool]:
     """Whether ε describes what lies in the folder, in words, and whether that is good."""
     if math.isinf(run.epsilon):
         return "not private: no noise", False
@@ -52,7 +52,7 @@ def standing(run: RunFacts) -> tuple[str, bool]:
     return ("covered by ε", True) if run.results["covered"] else ("NOT covered by ε", False)
 
 
-def _head(run: RunFacts) -> str:
+def _head(run: RecordedRun) -> str:
     config = run.config
     title = f"<h1>{text(config.method.name)} on {text(config.data.name)}</h1>"
     said, good = standing(run)
@@ -66,7 +66,7 @@ def _head(run: RunFacts) -> str:
         + lead
         + cards(
             {
-                "ε": (budget(run.epsilon), f"at δ = {config.privacy.delta:g}, whole plan"),
+                "ε": (epsilon_text(run.epsilon), f"at δ = {config.privacy.delta:g}, whole plan"),
                 "private records": (f"{run.records:,}", f"{run.planned:,} steps"),
                 "noise multiplier σ": (_multiplier(run), "noise std / sensitivity, per step"),
                 "accuracy": accuracy,
@@ -75,23 +75,23 @@ def _head(run: RunFacts) -> str:
     )
 
 
-def _multiplier(run: RunFacts) -> str:
+def _multiplier(run: RecordedRun) -> str:
     return "–" if run.results is None else f"{run.results['noise_multiplier']:.4g}"
 
 
-def _mechanism(run: RunFacts) -> str:
+def _mechanism(run: RecordedRun) -> str:
     content = table(("parameter", "value"), words.mechanism_rows(run))
     return folded(f"Mechanism “{run.mechanism['name']}” with all its parameters", content)
 
 
-def _results(run: RunFacts) -> str:
+def _results(run: RecordedRun) -> str:
     if not run.curve:
         return ""
     drawn = plots.curves({run.config.method.name: run.curve})
     return section("Training", figure(drawn, "Accuracy on the test part and ε spent, over the steps."))
 
 
-def noise(run: RunFacts) -> str:
+def noise(run: RecordedRun) -> str:
     """The releases of a step, and how loud their noise is."""
     if run.results is None:
         return ""
@@ -114,7 +114,7 @@ def noise(run: RunFacts) -> str:
     return section("Noise", table(titles, rows), paragraph(said))
 
 
-def audits(runs: list[RunFacts]) -> str:
+def audits(runs: list[RecordedRun]) -> str:
     """Attacks, if any were made."""
     rows = [_audit_row(run.path.name, audit) for run in runs for audit in run.audits]
     if not rows:
@@ -133,15 +133,15 @@ def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def provenance(run: RunFacts) -> str:
+def provenance(run: RecordedRun) -> str:
     """Ledger, data, versions, seeds, config."""
     ledger = run.ledger
     replayed = ledger.count - run.results["steps"] if run.results is not None else 0
     summary = {
         "releases": f"{ledger.count:,} recorded of {run.planned:,} planned"
         + (f", {replayed} of them replayed after a crash" if replayed > 0 else ""),
-        "ε of the plan": budget(run.epsilon),
-        "ε of what is recorded": budget(run.spent),
+        "ε of the plan": epsilon_text(run.epsilon),
+        "ε of what is recorded": epsilon_text(run.spent),
         "last hash": ledger.head,
     }
     split = {key: value for key, value in run.split.items() if value not in ("", None)}

@@ -6,11 +6,11 @@ import math
 from typing import Any
 
 from quietgrad.accounting.events import Event, GaussianEvent, JointEvent
-from quietgrad.lab.compare.leaderboard import budget
-from quietgrad.lab.report.facts import RunFacts
+from quietgrad.lab.formatting import epsilon_text
+from quietgrad.lab.run.recorded import RecordedRun
 
 
-def protected(run: RunFacts) -> list[str]:
+def protected(run: RecordedRun) -> list[str]:
     """What is protected, and from whom."""
     labels = "with" if run.split.get("public_labels") else "without"
     return [
@@ -24,7 +24,7 @@ def protected(run: RunFacts) -> list[str]:
     ]
 
 
-def meaning(run: RunFacts) -> list[str]:
+def meaning(run: RecordedRun) -> list[str]:
     """ε and δ in words."""
     delta = run.config.privacy.delta
     if math.isinf(run.epsilon):
@@ -32,8 +32,8 @@ def meaning(run: RunFacts) -> list[str]:
     factor = math.exp(min(run.epsilon, 700))
     guess = 50 * (1 + run.advantage)
     return [
-        f"(ε, δ) = ({budget(run.epsilon)}, {delta:g}). Take any conclusion that somebody could draw from the released "
-        "model. "
+        f"(ε, δ) = ({epsilon_text(run.epsilon)}, {delta:g}). Take any conclusion that somebody could draw from the "
+        "released model. "
         f"Its probability changes by a factor of at most e^ε = {factor:.3g} when any one record is left out, except "
         f"with probability δ = {delta:g}.",
         f"Seen from an attacker who tosses a fair coin about a record's presence and then guesses: right in at most "
@@ -41,7 +41,7 @@ def meaning(run: RunFacts) -> list[str]:
     ]
 
 
-def setting(run: RunFacts) -> dict[str, str]:
+def setting(run: RecordedRun) -> dict[str, str]:
     """Neighbours, sampling, accountant."""
     phases = "; ".join(
         f"{phase.count} steps of {_event(phase.event)} at rate {phase.rate:.4g}"
@@ -68,7 +68,7 @@ def _event(event: Event) -> str:
     return "noisy selections"
 
 
-def assumptions(run: RunFacts) -> list[str]:
+def assumptions(run: RecordedRun) -> list[str]:
     """What has to be true for the guarantee to hold."""
     split = run.split
     public = split.get("public", 0)
@@ -93,7 +93,7 @@ def assumptions(run: RunFacts) -> list[str]:
     return said
 
 
-def not_covered(run: RunFacts) -> list[str]:
+def not_covered(run: RecordedRun) -> list[str]:
     """What ε does not say about this run."""
     covered = run.results is None or run.results["covered"]
     said = [
@@ -115,7 +115,7 @@ def not_covered(run: RunFacts) -> list[str]:
     return said
 
 
-def seed_policy(run: RunFacts) -> str:
+def seed_policy(run: RecordedRun) -> str:
     return (
         f"training.seed = {run.config.training.seed} and data.seed = {run.config.data.seed} fix initial weights, views "
         "and the split into parts. Noise and batches come from the operating system's entropy, are not stored and "
@@ -123,7 +123,7 @@ def seed_policy(run: RunFacts) -> str:
     )
 
 
-def mechanism_rows(run: RunFacts) -> list[tuple[str, str]]:
+def mechanism_rows(run: RecordedRun) -> list[tuple[str, str]]:
     """The parameters of the mechanism as the ledger keeps them, nested names joined by dots."""
     return list(_flat(run.mechanism))
 

@@ -1,4 +1,7 @@
-"""Good settings of each method, so that a comparison never gives one learning rate to all."""
+"""Good settings of each method, so that a comparison never gives one learning rate to all.
+
+`presets.toml` is the lab's one list of methods: its keys are `quietgrad.methods.__all__`, in the order of tables.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,17 @@ else:
     import tomli as tomllib
 
 
-def presets() -> dict[str, dict[str, dict[str, Any]]]:
-    """method → {"method": options, "training": settings}."""
-    loaded: dict[str, dict[str, dict[str, Any]]] = tomllib.loads(
+def presets() -> dict[str, dict[str, Any]]:
+    """method → {"method": options, "training": settings, "compared": whether a comparison takes it by itself}."""
+    loaded: dict[str, dict[str, Any]] = tomllib.loads(
         (files("quietgrad.lab.run") / "presets.toml").read_text()
     )
     return loaded
+
+
+def compared_methods() -> list[str]:
+    """The methods of a comparison that names none."""
+    return [name for name, preset in presets().items() if preset.get("compared", False)]
 
 
 def with_method(base: Config, name: str) -> Config:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-if TYPE_CHECKING:
-    from quietgrad import Privatizer
-    from quietgrad.lab.run.config import Config
-    from quietgrad.lab.run.setup import Setup
+from quietgrad import Privatizer
+from quietgrad.lab.run.config import Config
+from quietgrad.lab.run.setup import Setup
 
 
 class Reporter:

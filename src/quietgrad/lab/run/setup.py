@@ -19,6 +19,7 @@ from quietgrad.lab.run.averaging import WeightAverage
 from quietgrad.lab.run.config import Config, TrainingConfig
 from quietgrad.lab.run.task import load_task
 from quietgrad.lab.run.warm_start import train_on_public
+from quietgrad.schedules import steps_of
 
 
 @dataclass
@@ -95,7 +96,7 @@ def make_batches(parts: Parts, training: TrainingConfig) -> qg.PoissonBatches:
             f"training.batch = {training.batch:g} exceeds the {records} private records. Lower it to {records} or less."
         )
     rate = training.batch / records
-    return qg.PoissonBatches(parts.private, rate=rate, steps=max(1, round(training.epochs / rate)))
+    return qg.PoissonBatches(parts.private, rate=rate, steps=steps_of(training.epochs, rate))
 
 
 def make_optimizer(model: nn.Module, training: TrainingConfig) -> torch.optim.Optimizer:

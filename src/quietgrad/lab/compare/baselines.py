@@ -1,4 +1,4 @@
-"""The two ends of a leaderboard: what public data alone give, and what training without privacy gives."""
+"""What the methods are measured against: public data alone, and training without privacy."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 
 from quietgrad.lab.compare.comparison import PUBLIC_ONLY, Row
-from quietgrad.lab.data import DataError, Parts
-from quietgrad.lab.errors import LabError
+from quietgrad.lab.data import Parts
+from quietgrad.lab.data.errors import NoPublicLabelsError
 from quietgrad.lab.models import build
 from quietgrad.lab.run.config import Config, parse_config
 from quietgrad.lab.run.task import load_task
@@ -18,7 +18,7 @@ from quietgrad.lab.run.warm_start import train_on_public
 
 
 def non_private(base: Config) -> Config:
-    """Ordinary SGD with momentum, neither clipped nor noised: the upper end."""
+    """Ordinary SGD with momentum, neither clipped nor noised: what privacy is paid from."""
     return parse_config(
         base.plain()
         | {
@@ -30,13 +30,15 @@ def non_private(base: Config) -> Config:
 
 
 def public_only(base: Config, seeds: int, data_dir: Path | None) -> list[Row]:
-    """Ordinary training on the labelled public part alone, ε = 0; no row where public data has no labels."""
+    """Ordinary training on the labelled public part alone, ε = 0; no row where there is no labelled public data."""
     labelled = parse_config(base.plain() | {"data": base.data.model_dump() | {"public_labels": True}})
     try:
         parts = load_task(labelled, data_dir=data_dir)
-        accuracies = [_public_accuracy(base, parts, seed) for seed in range(seeds)]
-    except (DataError, LabError):
+    except NoPublicLabelsError:
         return []
+    if len(parts.public) == 0:
+        return []
+    accuracies = [_public_accuracy(base, parts, seed) for seed in range(seeds)]
     std = statistics.stdev(accuracies) if seeds > 1 else 0.0
     name = f"{PUBLIC_ONLY} ({len(parts.public)} labelled images)"
     return [Row(name, 0.0, statistics.mean(accuracies), std, 0.0, 0.0, 0.0, None, ())]

@@ -1,4 +1,4 @@
-"""What the folder of a run tells: the material of a report."""
+"""What the folder of a run tells: the material of reports and statements."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from quietgrad.accounting.evaluate import attack_advantage
 from quietgrad.accounting.evaluate import epsilon as epsilon_of
 from quietgrad.accounting.ledger import Ledger
 from quietgrad.lab.errors import LabError
-from quietgrad.lab.files import read_json
+from quietgrad.lab.files import number, read_json
 from quietgrad.lab.run.config import Config
 from quietgrad.lab.run.folder import RunFolder
 
 
 @dataclass(frozen=True)
-class RunFacts:
+class RecordedRun:
     """A run, finished or not.
 
     Args:
@@ -57,10 +57,11 @@ class RunFacts:
 
     @property
     def curve(self) -> list[dict[str, Any]]:
-        return [] if self.results is None else list(self.results["curve"])
+        points = [] if self.results is None else self.results["curve"]
+        return [{**point, "epsilon": number(point["epsilon"])} for point in points]
 
 
-def read_run(path: Path) -> RunFacts:
+def read_run(path: Path) -> RecordedRun:
     """Everything in the folder of a run; the ledger's hash chain is checked on the way."""
     folder = RunFolder(path)
     config = folder.config
@@ -70,7 +71,7 @@ def read_run(path: Path) -> RunFacts:
         )
     ledger = Ledger.read(folder.ledger)
     plan, delta = ledger.plan or (), config.privacy.delta
-    return RunFacts(
+    return RecordedRun(
         path=path,
         config=config,
         versions=folder.read("versions.json"),
