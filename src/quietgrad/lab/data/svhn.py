@@ -40,9 +40,7 @@ def read_mat(path: Path) -> Examples:
         )
     digits = labels.reshape(-1).astype(np.int64)
     if len(digits) and not (digits.min() >= 1 and digits.max() <= 10):
-        raise DataError(
-            f"{path}: some labels are not among 1 to 10 (10 is digit 0)."
-        )
+        raise DataError(f"{path}: some labels are not among 1 to 10 (10 is digit 0). Download it again.")
     return checked(images.transpose(3, 2, 0, 1), digits % 10, NUM_CLASSES, path)
 
 
