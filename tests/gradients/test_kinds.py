@@ -12,8 +12,9 @@ from quietgrad.gradients.base import BlockGrads
 ROOT = Path(quietgrad.__file__).parent
 
 
-def subclasses(kind: type[BlockGrads]) -> set[str]:
-    return {kind.__name__}.union(*(subclasses(sub) for sub in kind.__subclasses__()))
+def subclasses(kind: type) -> set[str]:
+    below: list[type] = kind.__subclasses__()
+    return {kind.__name__}.union(*(subclasses(each) for each in below))
 
 
 def questions(source: str, kinds: set[str]) -> list[int]:

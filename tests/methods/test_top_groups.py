@@ -12,7 +12,7 @@ from quietgrad.gradients.blocks import flatten
 from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.stages import BlockwiseGrads
 from quietgrad.mechanism.mechanism import Mechanism
-from quietgrad.representations.masks.coordinate_groups import group
+from quietgrad.representations.masks.coordinate_groups import group_coordinates
 from quietgrad.representations.masks.coordinates import is_kept
 from quietgrad.representations.masks.group_norms import GROUP_NORMS, GroupNormsCodec
 from quietgrad.representations.masks.top_groups import (
@@ -29,11 +29,11 @@ SPACE = {"conv": torch.Size((3, 2, 2)), "bias": torch.Size((3,)), "head": torch.
 
 
 def test_groups_are_channels_or_runs_of_a_size_and_never_cross_blocks() -> None:
-    channels = group(SPACE, "channel")
+    channels = group_coordinates(SPACE, "channel")
     assert channels.sizes.tolist() == [4, 4, 4, 3, 5, 5]
-    runs = group(SPACE, 5)
+    runs = group_coordinates(SPACE, 5)
     assert runs.sizes.tolist() == [5, 5, 2, 3, 5, 5]
-    assert group(SPACE, 100).sizes.tolist() == [12, 3, 10]
+    assert group_coordinates(SPACE, 100).sizes.tolist() == [12, 3, 10]
     assert channels.sum(torch.ones(25)).tolist() == channels.sizes.tolist()
     assert channels.members(torch.tensor([1, 3])).tolist() == [4, 5, 6, 7, 12, 13, 14]
 
@@ -41,7 +41,9 @@ def test_groups_are_channels_or_runs_of_a_size_and_never_cross_blocks() -> None:
 def chosen(energy: list[float], budget: int, explore: float = 0.0, seed: int = 0) -> set[int]:
     generator = torch.Generator().manual_seed(seed)
     return set(
-        choose_groups(torch.tensor(energy), group(SPACE, "channel"), budget, explore, generator).tolist()
+        choose_groups(
+            torch.tensor(energy), group_coordinates(SPACE, "channel"), budget, explore, generator
+        ).tolist()
     )
 
 
@@ -58,7 +60,7 @@ def test_exploration_takes_its_part_and_reaches_every_group() -> None:
     for seed in range(40):
         picked = chosen([0, 9, 1, 8, 7, 2], budget=12, explore=0.5, seed=seed)
         assert 1 in picked
-        assert int(group(SPACE, "channel").sizes[list(picked)].sum()) <= 12
+        assert int(group_coordinates(SPACE, "channel").sizes[list(picked)].sum()) <= 12
         seen |= picked
     assert seen == {0, 1, 2, 3, 4, 5}
 
@@ -80,7 +82,7 @@ def test_pure_noise_has_no_energy_on_average_and_is_drawn_together() -> None:
     """Empty batches: without the subtraction every energy would be about the noise variance."""
     mechanism = qg.methods.top_groups(freeze=0.0, group_by=1, memory=0.9).with_noise(2.0)
     state, public = state_after(mechanism, 30)
-    groups, blocks = group(public.space, 1), group(public.space, WHOLE_BLOCKS)
+    groups, blocks = group_coordinates(public.space, 1), group_coordinates(public.space, WHOLE_BLOCKS)
     raw = state["free"]["mean"] / state["free"]["weight"]
     variance = state["free"]["variance"] / state["free"]["weight"].square()
     steps = sum(0.1**2 * 0.9 ** (2 * k) for k in range(30)) / (1 - 0.9**30) ** 2
@@ -93,7 +95,7 @@ def test_pure_noise_has_no_energy_on_average_and_is_drawn_together() -> None:
 
 def test_shrinking_keeps_true_differences_and_drops_noise() -> None:
     space = {"a": torch.Size((2000,)), "b": torch.Size((2000,))}
-    groups, blocks = group(space, 1), group(space, WHOLE_BLOCKS)
+    groups, blocks = group_coordinates(space, 1), group_coordinates(space, WHOLE_BLOCKS)
     rng = torch.Generator().manual_seed(0)
     true = torch.cat([torch.full((2000,), 1.0), 3.0 * torch.rand(2000, generator=rng)])
     seen = true + 0.5 * torch.randn(4000, generator=rng)
@@ -106,13 +108,15 @@ def test_shrinking_keeps_true_differences_and_drops_noise() -> None:
 def test_paid_norms_are_averaged_with_their_known_noise() -> None:
     mechanism = qg.methods.top_groups(freeze=0.0, memory=0.9, paid_share=0.2).with_noise(2.0)
     state, public = state_after(mechanism, 30)
-    groups = group(public.space, "channel")
+    groups = group_coordinates(public.space, "channel")
     paid = {name: value / (1 - 0.9**30) for name, value in state["paid"].items()}
     variance = (2.0 / math.sqrt(0.2) / 10) ** 2 * sum(0.1**2 * 0.9 ** (2 * k) for k in range(30))
     assert torch.allclose(paid["weight"], torch.tensor(1.0))
     assert torch.allclose(state["paid"]["variance"], torch.tensor(variance), rtol=1e-4)
     expected = (paid["mean"].clamp_min(0).square() - variance / (1 - 0.9**30) ** 2) / groups.sizes
-    assert torch.allclose(energies(state, groups, group(public.space, WHOLE_BLOCKS)), expected, rtol=1e-3)
+    assert torch.allclose(
+        energies(state, groups, group_coordinates(public.space, WHOLE_BLOCKS)), expected, rtol=1e-3
+    )
 
 
 def test_what_is_not_seen_keeps_its_energy() -> None:
@@ -122,7 +126,7 @@ def test_what_is_not_seen_keeps_its_energy() -> None:
         state = private.state_dict()["representations"]["0"]
         space = {name: p.shape for name, p in private.parameters.items()}
     seen = is_kept(state["kept"], space)
-    of = group(space, 10).of
+    of = group_coordinates(space, 10).of
     energy, weights = state["free"]["mean"][of], state["free"]["weight"][of]
     assert bool((energy[~seen] == 0).all())
     assert bool((energy[seen] != 0).all())
@@ -135,7 +139,7 @@ def test_a_strong_group_is_found_and_kept() -> None:
     mechanism = qg.methods.top_groups(freeze=Cooling(0.8, epochs=2), explore=0.0, clip=1e6, memory=0.5)
     with privatizer(mechanism.with_noise(0.0), [[0, 1, 2, 3]] * 8) as (private, batches, model):
         grads = [flatten(grad) for grad in run(private, batches, model)]
-        groups = group({name: p.shape for name, p in private.parameters.items()}, "channel")
+        groups = group_coordinates({name: p.shape for name, p in private.parameters.items()}, "channel")
     energy = torch.zeros_like(grads[0])
     for grad in grads[:4]:
         energy = 0.5 * energy + 0.5 * grad.square()
@@ -161,7 +165,7 @@ def test_group_norms_are_as_long_as_the_gradient_and_clip_alike(by) -> None:  # 
     rows = adversarial_rows()
     parts = dict(zip(SPACE, rows.split([shape.numel() for shape in SPACE.values()], 1), strict=True))
     grads = BlockwiseGrads({n: DenseGrad(part.reshape(12, *SPACE[n])) for n, part in parts.items()}, 12)
-    groups = group(SPACE, by)
+    groups = group_coordinates(SPACE, by)
     encoded = GroupNormsCodec(SPACE, by).encode(grads)
     norms = rows.double().norm(dim=1)
     assert torch.allclose(encoded.squared_norms().sqrt(), norms, rtol=1e-5)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import torch
 
 from quietgrad.gradients.blocks import Blocks
@@ -25,6 +27,13 @@ class Doubling(Codec):
         return released.blocks
 
 
+class Same(Doubling):
+    """Encodes to the very gradients it is given."""
+
+    def encode(self, grads: PerSampleGrads) -> PerSampleGrads:
+        return grads
+
+
 def micro_batch(rows: torch.Tensor) -> BlockwiseGrads:
     return BlockwiseGrads({"w": DenseGrad(rows)}, len(rows))
 
@@ -43,3 +52,14 @@ def test_another_micro_batch_is_encoded_anew_while_the_first_still_lives() -> No
     grads, others = micro_batch(ones), micro_batch(fives)
     for rows, batch in ((ones, grads), (fives, others), (ones, grads)):
         assert torch.equal(codec.encode(batch).dense()["w"], 4 * rows)
+
+
+def test_an_encoding_is_forgotten_with_its_gradients() -> None:
+    codec, identity = Doubling(), Same()
+    for inner in (codec, identity):
+        grads = micro_batch(torch.ones(2, 3))
+        inner.encode_once(grads)
+        alive = weakref.ref(grads)
+        del grads
+        assert alive() is None
+        assert len(inner._once._made) == 0

@@ -24,7 +24,7 @@ from quietgrad.mechanism.clipping import FlatClip
 from quietgrad.mechanism.mechanism import Mechanism, Release
 from quietgrad.representations.public import PublicLosses
 from quietgrad.representations.subspace.joint import JointSubspace
-from quietgrad.representations.subspace.partition import Groups
+from quietgrad.representations.subspace.partition import ParameterGroups
 from quietgrad.representations.subspace.residual import Residual
 from quietgrad.representations.subspace.subspace import Subspace
 from quietgrad.schedules import Schedule
@@ -39,7 +39,7 @@ def gep(
     split: str | float = "paper",
     parameters: int | None = None,
     joint: bool = False,
-    groups: Groups = 1,
+    groups: ParameterGroups = 1,
     refresh_every: int = 1,
     power_iterations: int = 1,
 ) -> Mechanism:
@@ -80,7 +80,7 @@ def biased_gep(
     *,
     rank: int,
     clip: float | Schedule = 1.0,
-    groups: Groups = 1,
+    groups: ParameterGroups = 1,
     refresh_every: int = 1,
     power_iterations: int = 1,
 ) -> Mechanism:

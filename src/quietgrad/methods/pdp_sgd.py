@@ -17,7 +17,7 @@ from quietgrad.mechanism.mechanism import Mechanism, then
 from quietgrad.mechanism.project_onto import ProjectOnto
 from quietgrad.methods.dp_sgd import dp_sgd
 from quietgrad.representations.public import PublicLosses
-from quietgrad.representations.subspace.partition import Groups
+from quietgrad.representations.subspace.partition import ParameterGroups
 from quietgrad.representations.subspace.subspace import Subspace
 from quietgrad.schedules import Schedule
 
@@ -30,7 +30,7 @@ def pdp_sgd(
     start_step: int = 0,
     refresh_every: int = 1,
     strength: float = 1.0,
-    groups: Groups = 1,
+    groups: ParameterGroups = 1,
 ) -> Mechanism:
     """DP-SGD, then project what was released onto the top eigenvectors of public gradients.
 

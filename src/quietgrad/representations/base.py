@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import weakref
 from abc import ABC, abstractmethod
 from functools import cached_property
 from typing import Any
 
 from quietgrad.gradients.blocks import Blocks, Space
 from quietgrad.gradients.stages import PerSampleGrads, Released
+from quietgrad.representations.once import Once
 from quietgrad.representations.public import Public
 
 State = dict[str, Any]
@@ -31,15 +31,11 @@ class Codec(ABC):
 
     def encode_once(self, grads: PerSampleGrads) -> PerSampleGrads:
         """`encode`, remembered for the other releases of the same micro-batch."""
-        known = self._encoded.get(grads)
-        if known is None:
-            self._encoded.clear()  # one micro-batch at a time is kept
-            known = self._encoded[grads] = self.encode(grads)
-        return known
+        return self._once(self.encode, grads)
 
     @cached_property
-    def _encoded(self) -> weakref.WeakKeyDictionary[PerSampleGrads, PerSampleGrads]:
-        return weakref.WeakKeyDictionary()
+    def _once(self) -> Once[PerSampleGrads]:
+        return Once()
 
     @abstractmethod
     def decode(self, released: Released) -> Blocks | None:

@@ -16,7 +16,7 @@ GroupBy = Literal["channel"] | int
 
 
 @dataclass(frozen=True)
-class Groups:
+class CoordinateGroups:
     """Which group each coordinate of the concatenated blocks belongs to; groups never cross blocks."""
 
     of: Int[Tensor, " p"]
@@ -37,7 +37,7 @@ class Groups:
         return mask[self.of].nonzero().flatten()
 
 
-def group(space: Space, by: GroupBy) -> Groups:
+def group_coordinates(space: Space, by: GroupBy) -> CoordinateGroups:
     """The groups of a space.
 
     Args:
@@ -50,7 +50,7 @@ def group(space: Space, by: GroupBy) -> Groups:
         parts.append(torch.arange(shape.numel()) // size + count)
         count += math.ceil(shape.numel() / size)
     of = torch.cat(parts)
-    return Groups(of=of, sizes=torch.bincount(of, minlength=count))
+    return CoordinateGroups(of=of, sizes=torch.bincount(of, minlength=count))
 
 
 def check_group_by(by: GroupBy) -> None:

@@ -19,7 +19,12 @@ from quietgrad.gradients.blocks import Space
 from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.stages import BlockwiseGrads, PerSampleGrads, Released
 from quietgrad.representations.base import Codec, Representation, State
-from quietgrad.representations.masks.coordinate_groups import GroupBy, check_group_by, group, group_size
+from quietgrad.representations.masks.coordinate_groups import (
+    GroupBy,
+    check_group_by,
+    group_coordinates,
+    group_size,
+)
 from quietgrad.representations.public import Public
 
 GROUP_NORMS = "group_norms"
@@ -31,7 +36,7 @@ class GroupNormsCodec(Codec):
 
     def __init__(self, source: Space, by: GroupBy) -> None:
         self._sizes = {name: group_size(shape, by) for name, shape in source.items()}
-        self.space = {GROUP_NORMS: torch.Size((len(group(source, by)),))}
+        self.space = {GROUP_NORMS: torch.Size((len(group_coordinates(source, by)),))}
 
     def encode(self, grads: PerSampleGrads) -> PerSampleGrads:
         rows = torch.cat([_norms(block, self._sizes[name]) for name, block in grads.dense().items()], 1)

@@ -20,7 +20,12 @@ from torch import Tensor
 from quietgrad.gradients.blocks import Positions, flatten
 from quietgrad.gradients.stages import Released
 from quietgrad.representations.base import Codec, Representation, State
-from quietgrad.representations.masks.coordinate_groups import GroupBy, Groups, check_group_by, group
+from quietgrad.representations.masks.coordinate_groups import (
+    CoordinateGroups,
+    GroupBy,
+    check_group_by,
+    group_coordinates,
+)
 from quietgrad.representations.masks.coordinates import by_block, is_kept
 from quietgrad.representations.masks.group_norms import GROUP_NORMS
 from quietgrad.representations.masks.mask import (
@@ -69,15 +74,15 @@ class TopGroups(Representation):
             raise ValueError(f"Expected memory in [0, 1), got {self.memory}. It is the weight of the past.")
 
     def init(self, public: Public) -> State:
-        count = len(group(public.space, self.group_by))
+        count = len(group_coordinates(public.space, self.group_by))
         average = {"mean": torch.zeros(count), "variance": torch.zeros(count), "weight": torch.zeros(count)}
         return {"free": average, "paid": {name: zeros.clone() for name, zeros in average.items()}}
 
     def refresh(self, public: Public, state: State) -> Codec:
         def choose() -> dict[str, Positions]:
-            groups = group(public.space, self.group_by)
+            groups = group_coordinates(public.space, self.group_by)
             budget = kept_count(self.freeze, public)
-            energy = energies(state, groups, group(public.space, WHOLE_BLOCKS))
+            energy = energies(state, groups, group_coordinates(public.space, WHOLE_BLOCKS))
             chosen = choose_groups(energy, groups, budget, self.explore, public.generator(MASK_SALT))
             return by_block(groups.members(chosen), public.space)
 
@@ -90,9 +95,9 @@ class TopGroups(Representation):
             self._observe_gradient(public, state, released)
 
     def _observe_gradient(self, public: Public, state: State, released: Released) -> None:
-        groups = group(public.space, self.group_by)
+        groups = group_coordinates(public.space, self.group_by)
         values = flatten(MaskCodec(public.space, state["kept"]).decode(released)).cpu()
-        # Groups are kept as a whole, so one kept coordinate speaks for all of them.
+        # CoordinateGroups are kept as a whole, so one kept coordinate speaks for all of them.
         seen = groups.sum(is_kept(state["kept"], public.space).float()) > 0
         noise = released.std**2
         energy = groups.sum(values.double().square()).float() / groups.sizes - noise
@@ -112,7 +117,7 @@ class TopGroups(Representation):
         average["weight"] = torch.where(seen, old * average["weight"] + new, average["weight"])
 
 
-def energies(state: State, groups: Groups, blocks: Groups) -> Float[Tensor, " g"]:
+def energies(state: State, groups: CoordinateGroups, blocks: CoordinateGroups) -> Float[Tensor, " g"]:
     """Estimated mean square of the gradient in each group; from paid norms where there are any, else from history.
 
     A group that was never seen comes first, so that all are seen before any is given up.
@@ -127,12 +132,15 @@ def energies(state: State, groups: Groups, blocks: Groups) -> Float[Tensor, " g"
 
 
 def shrunk(
-    energy: Float[Tensor, " g"], variance: Float[Tensor, " g"], groups: Groups, blocks: Groups
+    energy: Float[Tensor, " g"],
+    variance: Float[Tensor, " g"],
+    groups: CoordinateGroups,
+    blocks: CoordinateGroups,
 ) -> Float[Tensor, " g"]:
     """Each energy drawn to its block's mean, by how much of the differences is noise (empirical Bayes)."""
     block_of = torch.zeros(len(groups), dtype=torch.long)
     block_of[groups.of] = blocks.of
-    within = Groups(of=block_of, sizes=torch.bincount(block_of, minlength=len(blocks)))
+    within = CoordinateGroups(of=block_of, sizes=torch.bincount(block_of, minlength=len(blocks)))
     centre = (within.sum(energy * groups.sizes) / blocks.sizes)[block_of]
     differences = within.sum((energy - centre).square() - variance) / within.sizes
     true = differences.clamp_min(0.0)[block_of]
@@ -140,7 +148,11 @@ def shrunk(
 
 
 def choose_groups(
-    energy: Float[Tensor, " g"], groups: Groups, budget: int, explore: float, generator: torch.Generator
+    energy: Float[Tensor, " g"],
+    groups: CoordinateGroups,
+    budget: int,
+    explore: float,
+    generator: torch.Generator,
 ) -> Int[Tensor, " m"]:
     """The groups of highest energy that fit into (1 − explore)·budget coordinates, then random ones up to budget."""
     shuffled = torch.randperm(len(groups), generator=generator)
@@ -151,8 +163,8 @@ def choose_groups(
     return chosen if len(chosen) else ranked[:1]
 
 
-def _fitting(order: Int[Tensor, " m"], groups: Groups, room: float) -> Int[Tensor, " k"]:
-    """Groups in order, skipping those that no longer fit."""
+def _fitting(order: Int[Tensor, " m"], groups: CoordinateGroups, room: float) -> Int[Tensor, " k"]:
+    """CoordinateGroups in order, skipping those that no longer fit."""
     fitting = []
     for number, size in zip(order.tolist(), groups.sizes[order].tolist(), strict=True):
         if size <= room:

@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 
 from quietgrad.gradients.blocks import Space, coordinates
 
-Groups = int | str | Mapping[str, Sequence[str]]
+ParameterGroups = int | str | Mapping[str, Sequence[str]]
 """A number of about equal parts, "modules" for one group a top-level module, or name → blocks or modules of it."""
 
 Partition = dict[str, tuple[str, ...]]
 """Group name → the names of its blocks."""
 
 
-def partition(space: Space, groups: Groups) -> Partition:
+def partition(space: Space, groups: ParameterGroups) -> Partition:
     """Put every block of the space into exactly one group."""
     if isinstance(groups, Mapping):
         return _own_groups(space, groups)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,12 +12,13 @@ from quietgrad.gradients.blocks import Blocks
 from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.stages import BlockwiseGrads, PerSampleGrads, Released
 from quietgrad.representations.base import Codec, Representation, State
+from quietgrad.representations.once import Once
 from quietgrad.representations.public import Public, PublicLosses
 from quietgrad.representations.subspace.bases import gram_eigenvectors, power_iteration, random_basis
 from quietgrad.representations.subspace.basis import Basis, Coordinates, GroupBasis
 from quietgrad.representations.subspace.formed import projectable
 from quietgrad.representations.subspace.orthonormal import orthonormality_error
-from quietgrad.representations.subspace.partition import Groups, group_sizes, partition, share_rank
+from quietgrad.representations.subspace.partition import ParameterGroups, group_sizes, partition, share_rank
 from quietgrad.representations.subspace.public_matrix import PublicMatrix
 
 Rule = Literal["power", "eigenvectors", "random"]
@@ -45,18 +45,11 @@ class SubspaceCodec(Codec):
         self.basis = basis
         self.space = {name: torch.Size((len(group.rows),)) for name, group in basis.groups.items()}
         self._public_inputs = public_inputs
-        # Embedding and residual encode the same micro-batch: embed it once, forget it with the gradients.
-        self._embedded: weakref.WeakKeyDictionary[PerSampleGrads, Embedded] = weakref.WeakKeyDictionary()
+        self._embedded: Once[Embedded] = Once()
 
     def embed(self, grads: PerSampleGrads) -> Embedded:
-        """The micro-batch with its coordinates, computed once for all releases."""
-        known = self._embedded.get(grads)
-        if known is None:
-            self._refuse_private_inputs(grads)
-            ready = projectable(grads)
-            known = Embedded(ready, self.basis.project(ready))
-            self._embedded[grads] = known
-        return known
+        """The micro-batch with its coordinates, computed once for embedding and residual."""
+        return self._embedded(self._embed, grads)
 
     def encode(self, grads: PerSampleGrads) -> PerSampleGrads:
         coordinates = self.embed(grads).coordinates
@@ -64,6 +57,11 @@ class SubspaceCodec(Codec):
 
     def decode(self, released: Released) -> Blocks:
         return self.basis.expand(released.blocks)
+
+    def _embed(self, grads: PerSampleGrads) -> Embedded:
+        self._refuse_private_inputs(grads)
+        ready = projectable(grads)
+        return Embedded(ready, self.basis.project(ready))
 
     def _refuse_private_inputs(self, grads: PerSampleGrads) -> None:
         """The same memory, not equal values: whether this raises must not depend on private data.
@@ -87,7 +85,7 @@ class Subspace(Representation):
     Args:
         public_losses: `model -> losses[m]` on public data; None for a random basis.
         rank: k, the number of basis vectors over all groups.
-        groups: parameter groups with a basis each, see `Groups`.
+        groups: parameter groups with a basis each, see `ParameterGroups`.
         rule: "power" iteration, "eigenvectors" of the public second moment, or "random".
         refresh_every: steps between two bases; the one in between is kept.
         power_iterations: t, for rule "power".
@@ -95,7 +93,7 @@ class Subspace(Representation):
 
     public_losses: PublicLosses | None
     rank: int
-    groups: Groups = 1
+    groups: ParameterGroups = 1
     rule: Rule = "power"
     refresh_every: int = 1
     power_iterations: int = 1
