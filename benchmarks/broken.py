@@ -19,6 +19,7 @@ from quietgrad.noise.gaussian import Gaussian
 from quietgrad.noise.sources import NoiseSource, SeededSource
 from quietgrad.privatizer.privatizer import Privatizer
 from quietgrad.privatizer.step import Step
+from quietgrad.representations.states import States
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +74,8 @@ class UncheckedStep(Step):
 class Unchecked(Privatizer):
     """Without the run-time check of law 0."""
 
-    def _begin_step(self) -> Step:
-        return UncheckedStep(self.mechanism, super()._begin_step().public)
+    def _begin_step(self, states: States) -> Step:
+        return UncheckedStep(self.mechanism, super()._begin_step(states).public)
 
 
 class DividedStep(Step):
@@ -89,8 +90,8 @@ class DividedStep(Step):
 class BatchSizeDivisor(Privatizer):
     """Divides by the number of records drawn instead of by qN."""
 
-    def _begin_step(self) -> Step:
-        step = DividedStep(self.mechanism, super()._begin_step().public)
+    def _begin_step(self, states: States) -> Step:
+        step = DividedStep(self.mechanism, super()._begin_step(states).public)
         step.divisor = max(self.sampler.rows(self.step) or 0, 1)
         return step
 

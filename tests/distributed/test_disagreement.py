@@ -139,8 +139,8 @@ class Signed(Codec):
 
 @dataclass(frozen=True)
 class OneSign(Representation):
-    def refresh(self, public: Public, state: State) -> Codec:
-        return Signed(public)
+    def refresh(self, public: Public, state: State) -> tuple[Codec, State]:
+        return Signed(public), state
 
 
 SIGNS = [1.0]

@@ -12,8 +12,8 @@ from torch import Tensor
 from quietgrad.gradients.blocks import Space
 from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.stages import BlockwiseGrads, PerSampleGrads
-from quietgrad.representations.public import Public
-from quietgrad.representations.refresh import Refresher
+from quietgrad.representations.public import Public, PublicLosses
+from quietgrad.representations.states import Codecs, States
 
 SPACE: Space = {"a.weight": torch.Size((5, 4)), "a.bias": torch.Size((5,)), "b.weight": torch.Size((3, 5))}
 SIZE = 40
@@ -36,28 +36,21 @@ def flat(blocks: dict[str, Tensor], space: Space = SPACE) -> np.ndarray:
 def public_view(
     rows: Tensor, *, space: Space = SPACE, chunk: int = 1000, step: int = 0, seed: int = 3
 ) -> Public:
-    """A wired public view whose public gradients are these rows, in chunks."""
+    """A public view whose public gradients are these rows, in chunks."""
 
-    def gradients(_: Any) -> Iterator[PerSampleGrads]:
+    def collect(_: PublicLosses, __: int) -> Iterator[PerSampleGrads]:
         return (blockwise(part, space) for part in rows.split(chunk))
 
-    def unwired(*_: Any) -> Any:
-        raise AssertionError
-
-    parameters = {name: torch.zeros(shape, dtype=rows.dtype) for name, shape in space.items()}
-    view = Public(
-        parameters=parameters,
+    return Public(
+        parameters={name: torch.zeros(shape, dtype=rows.dtype) for name, shape in space.items()},
         space=space,
         step=step,
         steps=10,
         rate=0.1,
         seed=seed,
-        gradients=gradients,
-        codec=unwired,
-        observe=unwired,
-        inside=unwired,
+        collect=collect,
+        codecs=Codecs(States()),
     )
-    return Refresher().begin(view)
 
 
 def losses(_: Any) -> Any:

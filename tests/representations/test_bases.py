@@ -216,7 +216,7 @@ def test_public_losses_that_change_within_a_step_are_refused(monkeypatch: Any) -
     def gradients(_: Any) -> Iterator[PerSampleGrads]:
         return iter([blockwise(decaying_rows(12, seed=next(calls)) * 2)])
 
-    public = replace(public_view(decaying_rows(12)), gradients=lambda f: _scaled(gradients(f), next(calls)))
+    public = replace(public_view(decaying_rows(12)), collect=lambda f, _: _scaled(gradients(f), next(calls)))
     with pytest.raises(ValueError, match="other gradients when asked again"):
         power(public, rank=5)
 
@@ -229,6 +229,6 @@ def _scaled(chunks: Iterator[PerSampleGrads], factor: int) -> Iterator[PerSample
 
 
 def test_no_public_losses_at_all_are_refused() -> None:
-    public = replace(public_view(decaying_rows(3)), gradients=lambda _: iter(()))
+    public = replace(public_view(decaying_rows(3)), collect=lambda _, __: iter(()))
     with pytest.raises(ValueError, match="gave no losses"):
         power(public, rank=2)

@@ -14,8 +14,8 @@ from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.stages import BlockwiseGrads, Released
 from quietgrad.representations.low_rank.low_rank import CarriedParts, LowRank, LowRankCodec
 from quietgrad.representations.public import Public
-from quietgrad.representations.public_view import PublicView
-from quietgrad.representations.refresh import Refresher
+from quietgrad.representations.public_gradients import PublicGradients, step_seed
+from quietgrad.representations.states import Codecs, States
 from tests.cases.world import losses_of, records, small_net
 
 MATRICES = ("conv.weight", "hidden.weight")
@@ -51,7 +51,17 @@ def net() -> nn.Module:
 
 
 def public_view(net: nn.Module, step: int = 0) -> Public:
-    return Refresher().begin(PublicView(Recorder(net), steps=10, rate=0.1).at(step, run_seed=3))
+    parameters = {name: p.detach() for name, p in net.named_parameters()}
+    return Public(
+        parameters=parameters,
+        space={name: p.shape for name, p in parameters.items()},
+        step=step,
+        steps=10,
+        rate=0.1,
+        seed=step_seed(3, step),
+        collect=PublicGradients(Recorder(net)),
+        codecs=Codecs(States()),
+    )
 
 
 def codec_of(net: nn.Module, release: CarriedParts = "orthogonal", rank: int = 2) -> LowRankCodec:
@@ -227,7 +237,7 @@ def test_proposition_4_1_gradients_of_least_squares_stay_in_one_subspace() -> No
         if step:
             codec = LowRank(rank=4, matrices=("weight",))
             state = {"carriers": {"weight": start}}
-            made = codec.refresh(public_view(net, step), state)
+            made, _ = codec.refresh(public_view(net, step), state)
             assert isinstance(made, LowRankCodec)
             carriers = made.carriers["weight"]
             off = gradient - gradient @ carriers.right.T @ carriers.right

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from quietgrad.gradients.blocks import Space
 from quietgrad.gradients.factored import FactoredGrad
-from quietgrad.gradients.stages import BlockwiseGrads, PerSampleGrads, Released
+from quietgrad.gradients.stages import BlockwiseGrads, Released
 from quietgrad.mechanism.clipping import FlatClip
 from quietgrad.representations.public import Public
 from quietgrad.representations.subspace import subspace as subspace_module
@@ -180,7 +181,7 @@ def test_a_cached_basis_is_kept_until_it_is_due_and_survives_a_checkpoint() -> N
     found = []
     for step in range(5):
         public = public_view(rows_of(12, seed=step), step=step)
-        codec = subspace.refresh(public, state)
+        codec, state = subspace.refresh(public, state)
         assert isinstance(codec, SubspaceCodec)
         found.append(codec.basis.groups["part0"].rows)
     assert torch.equal(found[0], found[1])
@@ -190,8 +191,7 @@ def test_a_cached_basis_is_kept_until_it_is_due_and_survives_a_checkpoint() -> N
 
 
 def test_a_refresh_every_step_keeps_no_state() -> None:
-    state: dict[str, Any] = {}
-    Subspace(public_losses=losses, rank=6).refresh(public_view(rows_of(12)), state)
+    _, state = Subspace(public_losses=losses, rank=6).refresh(public_view(rows_of(12)), {})
     assert state == {}
 
 
@@ -206,18 +206,16 @@ def test_a_public_loss_that_fed_the_private_batch_to_the_model_is_refused() -> N
 
     def view(inputs: Tensor) -> Public:
         public = public_view(torch.zeros(1, 15), space=space)
-        gradients: Any = lambda _: iter([factored(inputs)])  # noqa: E731
-        return public.__class__(**{**public.__dict__, "gradients": gradients})
+        return replace(public, collect=lambda _, __: iter([factored(inputs)]))
 
     subspace = Subspace(public_losses=losses, rank=2)
-    good: PerSampleGrads = subspace.refresh(view(public_inputs), {}).encode(factored(private))
-    assert good.samples == 8
+    assert view(public_inputs).codec(subspace).encode(factored(private)).samples == 8
     for leaked in (private, private[2:6], private.view(8, 5)):
-        codec = subspace.refresh(view(leaked), {})
+        codec = view(leaked).codec(subspace)
         with pytest.raises(ValueError, match="fed the private batch to the model"):
             codec.encode(factored(private))
     # Equal values are not refused: whether this raises must not depend on private data.
-    assert subspace.refresh(view(private.clone()), {}).encode(factored(private)).samples == 8
+    assert view(private.clone()).codec(subspace).encode(factored(private)).samples == 8
 
 
 @pytest.mark.parametrize(

@@ -197,7 +197,8 @@ class Recorder:
         tuner = self._public_tuner if self._public else self._tuner
         tuner.begin()
         settled = {name: tuner.settle(block) for name, block in blocks.items()}
-        self._reports = tuple(report(name, block, choice) for name, (block, choice) in settled.items())
+        if not self._public:
+            self._reports = tuple(report(name, block, choice) for name, (block, choice) in settled.items())
         return {name: block for name, (block, _) in settled.items()}
 
     def _blocks(self, losses: Float[Tensor, " n"], calls: list[Call], graph: Graph) -> dict[str, BlockGrads]:

@@ -17,5 +17,5 @@ class Post(ABC):
         return {}
 
     @abstractmethod
-    def apply(self, blocks: Blocks, public: Public, state: State) -> Blocks:
-        """The released gradient made better; may update `state` in place."""
+    def apply(self, blocks: Blocks, public: Public, state: State) -> tuple[Blocks, State]:
+        """The released gradient made better, and the state from here on; neither is changed in place."""

@@ -27,11 +27,11 @@ class Inside(Post):
     def init(self, public: Public) -> State:
         return self.post.init(public.inside(self.representation))
 
-    def apply(self, blocks: Blocks, public: Public, state: State) -> Blocks:
+    def apply(self, blocks: Blocks, public: Public, state: State) -> tuple[Blocks, State]:
         codec = public.codec(self.representation)
         one = BlockwiseGrads({name: DenseGrad(block[None]) for name, block in blocks.items()}, 1)
         encoded = {name: rows[0] for name, rows in codec.encode(one).dense().items()}
-        processed = self.post.apply(encoded, public.inside(self.representation), state)
+        processed, state = self.post.apply(encoded, public.inside(self.representation), state)
         decoded = codec.decode(Released(blocks=processed, std=0.0, sensitivity=0.0))
         assert decoded is not None, "a representation that a mechanism lives in decodes to a gradient"
-        return decoded
+        return decoded, state

@@ -33,12 +33,13 @@ class ProjectOnto(Post):
         if self.start_step < 0:
             raise ValueError(f"Expected start_step >= 0, got {self.start_step}.")
 
-    def apply(self, blocks: Blocks, public: Public, state: State) -> Blocks:
+    def apply(self, blocks: Blocks, public: Public, state: State) -> tuple[Blocks, State]:
         if public.step < self.start_step or self.strength == 0:
-            return blocks
+            return blocks, state
         codec = public.codec(self.subspace)
         assert isinstance(codec, SubspaceCodec)
         along = codec.basis.expand(codec.basis.coordinates(blocks))
-        return {
+        mixed = {
             name: self.strength * along[name] + (1 - self.strength) * block for name, block in blocks.items()
         }
+        return mixed, state

@@ -75,19 +75,22 @@ class PowerProjection(Post):
             state["error"] = {name: w.new_zeros(w.shape) for name, w in weights.items()}
         return state
 
-    def apply(self, blocks: Blocks, public: Public, state: State) -> Blocks:
-        return {
-            name: self._project(name, block, public, state) if name in state["start"] else block
-            for name, block in blocks.items()
-        }
+    def apply(self, blocks: Blocks, public: Public, state: State) -> tuple[Blocks, State]:
+        after: State = {key: {} for key in state}
+        update = dict(blocks)
+        for name, start in state["start"].items():
+            matrix = as_matrix(blocks[name]) + (state["error"][name] if self.error_feedback else 0.0)
+            projected, after["start"][name] = _project(matrix, start, public)
+            if self.error_feedback:
+                after["error"][name] = matrix - projected
+            update[name] = projected.reshape(blocks[name].shape)
+        return update, after
 
-    def _project(self, name: str, block: Tensor, public: Public, state: State) -> Tensor:
-        matrix = as_matrix(block) + (state["error"][name] if self.error_feedback else 0.0)
-        left: Float[Tensor, "o r"] = orthonormal_columns(
-            matrix @ state["start"][name], public.generator(SALT)
-        )
-        state["start"][name] = matrix.T @ left
-        projected: Float[Tensor, "o i"] = left @ state["start"][name].T
-        if self.error_feedback:
-            state["error"][name] = matrix - projected
-        return projected.reshape(block.shape)
+
+def _project(
+    matrix: Float[Tensor, "o i"], start: Float[Tensor, "i r"], public: Public
+) -> tuple[Float[Tensor, "o i"], Float[Tensor, "i r"]]:
+    """PQᵀ, and Q to start from in the next step."""
+    left: Float[Tensor, "o r"] = orthonormal_columns(matrix @ start, public.generator(SALT))
+    right = matrix.T @ left
+    return left @ right.T, right

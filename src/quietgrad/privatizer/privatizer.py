@@ -33,8 +33,8 @@ from quietgrad.privatizer.rows import RowCount
 from quietgrad.privatizer.step import Step
 from quietgrad.representations.base import State
 from quietgrad.representations.public import Public
-from quietgrad.representations.public_view import PublicView
-from quietgrad.representations.refresh import Refresher
+from quietgrad.representations.public_gradients import PublicGradients, step_seed
+from quietgrad.representations.states import Codecs, States
 from quietgrad.sampling.batches import PoissonBatches
 from quietgrad.sampling.poisson import PoissonSampler
 
@@ -86,7 +86,6 @@ class Privatizer:
         self._recorder = Recorder(
             model, memory_budget=memory_budget, deterministic=deterministic, public_by_rule=by_rule
         )
-        self._view = PublicView(self._recorder, steps=sampler.steps, rate=sampler.rate)
         self._source = source = as_source(noise_source)
         self._watch = Watch(enabled=research)
         self._reducer.agree(
@@ -95,7 +94,7 @@ class Privatizer:
         sampler.divide(self._reducer)
         self._ledger = self._reducer.broadcast(lambda: self._opened(ledger))
         self._owns_ledger = not isinstance(ledger, Ledger)
-        self._refresher = Refresher()
+        self._states = States()
         self._post_states: list[State] = []
         seed = secrets.randbits(48) if public_seed is None else public_seed
         self._seed = self._reducer.broadcast(lambda: seed)
@@ -148,11 +147,21 @@ class Privatizer:
     def current(self) -> Step:
         """The step in progress. Begun if it is not yet: its codecs are then those of the weights as they are now."""
         if self._current is None:
-            self._current = self._begin_step()
+            self._current = self._begin_step(self._states)
         return self._current
 
-    def _begin_step(self) -> Step:
-        return Step(self.mechanism, self._refresher.begin(self._view.at(self.step, self._seed)))
+    def _begin_step(self, states: States) -> Step:
+        public = Public(
+            parameters={name: p.detach() for name, p in self.parameters.items()},
+            space={name: p.shape for name, p in self.parameters.items()},
+            step=self.step,
+            steps=self.sampler.steps,
+            rate=self.sampler.rate,
+            seed=step_seed(self._seed, self.step),
+            collect=PublicGradients(self._recorder),
+            codecs=Codecs(states),
+        )
+        return Step(self.mechanism, public)
 
     def _end_step(self) -> None:
         self.step += 1
@@ -162,8 +171,8 @@ class Privatizer:
     def _post_process(self, update: Blocks, public: Public) -> Blocks:
         if len(self._post_states) != len(self.mechanism.post):
             self._post_states = [post.init(public) for post in self.mechanism.post]
-        for post, state in zip(self.mechanism.post, self._post_states, strict=True):
-            update = post.apply(update, public, state)
+        for index, post in enumerate(self.mechanism.post):
+            update, self._post_states[index] = post.apply(update, public, self._post_states[index])
         return update
 
     def _drop_last_release(self) -> None:
@@ -221,12 +230,13 @@ class Privatizer:
     def explain(self, *inputs: Any) -> Explanation:
         """Per layer the engine's way, time and memory; per release its dimension, sensitivity and noise.
 
-        Given model inputs, also proves on them that no sample's output depends on another sample.
+        Given model inputs, also proves on them that no sample's output depends on another sample. Changes nothing: a
+        step that has not begun is looked at and not begun.
 
         Raises:
             ValueError: on those inputs a sample's output depends on another sample.
         """
-        step = self._current or self._begin_step()
+        step = self._current or self._begin_step(self._states.copy())
         return explain(step, self._recorder, self.sampler.expected_batch, inputs)
 
     def watch(self, observer: Observer) -> None:
@@ -244,8 +254,8 @@ class Privatizer:
         return {
             "step": self.step,
             "public_seed": self._seed,
-            "representations": self._refresher.state_dict(),
-            "post": self._post_states,
+            "representations": self._states.state_dict(),
+            "post": list(self._post_states),
             "ledger_head": self.ledger.head,
             "ledger_count": self.ledger.count,
             "mechanism": self.mechanism.describe(),
@@ -264,8 +274,8 @@ class Privatizer:
         self.ledger.verify_against(saved["ledger_head"], saved["ledger_count"])
         self.step = saved["step"]
         self._seed = saved["public_seed"]
-        self._refresher.load_state_dict(saved["representations"])
-        self._post_states = saved["post"]
+        self._states, self._post_states = States(saved["representations"]), list(saved["post"])
+        self._current = None
         self.sampler.skip_to(self.step)
 
     def close(self) -> None:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quietgrad.gradients.blocks import Blocks
 from quietgrad.gradients.stages import PerSampleGrads, Released
+from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.representations.public import Public
-
-if TYPE_CHECKING:
-    from quietgrad.mechanism.mechanism import Mechanism
 
 
 class Observer:

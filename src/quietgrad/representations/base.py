@@ -56,12 +56,14 @@ class Representation(ABC):
         return Composed(self, inner)
 
     @abstractmethod
-    def refresh(self, public: Public, state: State) -> Codec:
-        """Called once per logical step and shared by all releases that hold this same object.
+    def refresh(self, public: Public, state: State) -> tuple[Codec, State]:
+        """This step's codec, and the state from here on (cached bases, W_0, energies).
 
-        May update `state` in place (cached bases, W_0, energies); builds on another representation's codec
-        through `public.codec(other)`.
+        Called once per logical step and shared by all releases that hold this same object. `state` is not changed in
+        place: return it as it is, or another one. Builds on another representation's codec through
+        `public.codec(other)`.
         """
 
-    def observe(self, public: Public, state: State, released: Released) -> None:
-        """Learn from what was released (public), before decoding; may update `state` in place."""
+    def observe(self, public: Public, state: State, released: Released) -> State:
+        """The state after learning from what was released (public), before decoding; not changed in place."""
+        return state

@@ -30,13 +30,15 @@ class Composed(Representation):
     outer: Representation
     inner: Representation
 
-    def refresh(self, public: Public, state: State) -> Codec:
-        return ComposedCodec(public.inside(self.inner).codec(self.outer), public.codec(self.inner))
+    def refresh(self, public: Public, state: State) -> tuple[Codec, State]:
+        outer = public.inside(self.inner).codec(self.outer)
+        return ComposedCodec(outer, public.codec(self.inner)), state
 
-    def observe(self, public: Public, state: State, released: Released) -> None:
+    def observe(self, public: Public, state: State, released: Released) -> State:
         """`outer` sees the release as it is, `inner` what `outer` makes of it."""
         view = public.inside(self.inner)
         view.observe(self.outer, released)
         between = view.codec(self.outer).decode(released)
         if between is not None:
             public.observe(self.inner, replace(released, blocks=between))
+        return state

@@ -25,5 +25,5 @@ class IdentityCodec(Codec):
 class Identity(Representation):
     """encode(g) = g."""
 
-    def refresh(self, public: Public, state: State) -> Codec:
-        return IdentityCodec(public)
+    def refresh(self, public: Public, state: State) -> tuple[Codec, State]:
+        return IdentityCodec(public), state

@@ -111,16 +111,14 @@ class CapturedEnergy(Observer):
     ) -> Tensor:
         if isinstance(chooser, Selector):
             return chooser.choose(total, public.step)
-        state = self._states.setdefault(name, chooser.init(public))
-        codec = chooser.refresh(public, state)
+        known = self._states.get(name)
+        codec, state = chooser.refresh(public, chooser.init(public) if known is None else known)
         assert isinstance(codec, MaskCodec), f"{name} is not a mask"
         learns = MaskCodec(public.space, _everything(public.space)) if self.whole_history else codec
         seen = {block: released.blocks[block].flatten()[learns.kept[block]] for block in learns.space}
-        history = {**state, "kept": learns.kept}
-        chooser.observe(
-            public, history, Released(blocks=seen, std=released.std, sensitivity=released.sensitivity)
-        )
-        state.update({**history, "kept": codec.kept})
+        part = Released(blocks=seen, std=released.std, sensitivity=released.sensitivity)
+        learned = chooser.observe(public, {**state, "kept": learns.kept}, part)
+        self._states[name] = {**learned, "kept": codec.kept}
         return is_kept(codec.kept, public.space)
 
 

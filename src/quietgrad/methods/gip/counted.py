@@ -20,11 +20,11 @@ class Counted(Representation):
 
     coordinates: int
 
-    def refresh(self, public: Public, state: State) -> Codec:
+    def refresh(self, public: Public, state: State) -> tuple[Codec, State]:
         found = coordinates(public.space)
         if found != self.coordinates:
             raise ValueError(
                 f"The mechanism was made for {self.coordinates} coordinates, but {found} are trained. Freeze "
                 "parameters before making the mechanism, and pass it the model that is trained."
             )
-        return IdentityCodec(public)
+        return IdentityCodec(public), state

@@ -58,7 +58,7 @@ class LowRank(Representation):
     def init(self, public: Public) -> State:
         return {"carriers": self.carriers.init({name: _weight(public, name) for name in self._ranks(public)})}
 
-    def refresh(self, public: Public, state: State) -> Codec:
+    def refresh(self, public: Public, state: State) -> tuple[Codec, State]:
         rng = public.generator(SALT)
         carriers = {
             name: self.carriers.carriers(
@@ -66,7 +66,7 @@ class LowRank(Representation):
             )
             for name, rank in self._ranks(public).items()
         }
-        return LowRankCodec(public.space, carriers, self.release)
+        return LowRankCodec(public.space, carriers, self.release), state
 
     def _ranks(self, public: Public) -> dict[str, int]:
         if any(public.space.get(name) != parameter.shape for name, parameter in public.parameters.items()):

@@ -69,8 +69,9 @@ class GroupNorms(Representation):
     def __post_init__(self) -> None:
         check_group_by(self.group_by)
 
-    def refresh(self, public: Public, state: State) -> Codec:
-        return GroupNormsCodec(public.space, self.group_by)
+    def refresh(self, public: Public, state: State) -> tuple[Codec, State]:
+        return GroupNormsCodec(public.space, self.group_by), state
 
-    def observe(self, public: Public, state: State, released: Released) -> None:
+    def observe(self, public: Public, state: State, released: Released) -> State:
         public.observe(self.listener, released)
+        return state

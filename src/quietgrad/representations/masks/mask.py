@@ -85,7 +85,7 @@ class RandomMask(Representation):
         check_freeze(self.freeze)
         check_redraw(self.redraw)
 
-    def refresh(self, public: Public, state: State) -> Codec:
+    def refresh(self, public: Public, state: State) -> tuple[Codec, State]:
         def choose() -> dict[str, Positions]:
             keep = kept_count(self.freeze, public)
             order = torch.randperm(coordinates(public.space), generator=public.generator(MASK_SALT))
@@ -101,13 +101,12 @@ def masked(
     choose: Callable[[], dict[str, Positions]],
     *,
     clip_first: bool = False,
-) -> MaskCodec:
+) -> tuple[MaskCodec, State]:
     """This period's mask; chosen once and remembered, so that a resumed run goes on with it."""
     period = public.epoch if redraw == "epoch" else public.step
     if state.get("period") != period:
-        state["kept"] = choose()
-        state["period"], state["since"] = period, public.step
-    return MaskCodec(public.space, state["kept"], clip_first=clip_first, since=state["since"])
+        state = {**state, "kept": choose(), "period": period, "since": public.step}
+    return MaskCodec(public.space, state["kept"], clip_first=clip_first, since=state["since"]), state
 
 
 def kept_count(freeze: float | Schedule, public: Public) -> int:

@@ -38,19 +38,22 @@ class RankedMask(Representation):
                 "needs a release. Use Cooling(rate, epochs) with epochs >= 2."
             )
 
-    def refresh(self, public: Public, state: State) -> Codec:
+    def refresh(self, public: Public, state: State) -> tuple[Codec, State]:
         def choose() -> dict[str, Positions]:
             keep = kept_count(self.freeze, public)
             scores = self._scores(public, state)
-            state["sums"], state["variance"] = torch.zeros(len(scores)), 0.0
             return by_block(scores.topk(keep).indices, public.space)
 
-        return masked("epoch", public, state, choose)
+        codec, chosen = masked("epoch", public, state, choose)
+        if chosen is state:
+            return codec, state
+        # A new epoch is ranked by its own releases.
+        return codec, {**chosen, "sums": torch.zeros(coordinates(public.space)), "variance": 0.0}
 
-    def observe(self, public: Public, state: State, released: Released) -> None:
+    def observe(self, public: Public, state: State, released: Released) -> State:
         codec = MaskCodec(public.space, state["kept"])
-        state["sums"] += flatten(codec.decode(released)).to(state["sums"])
-        state["variance"] += released.std**2
+        sums = state["sums"] + flatten(codec.decode(released)).to(state["sums"])
+        return {**state, "sums": sums, "variance": state["variance"] + released.std**2}
 
     def _scores(self, public: Public, state: State) -> Tensor:
         size = coordinates(public.space)

@@ -78,7 +78,7 @@ class TopGroups(Representation):
         average = {"mean": torch.zeros(count), "variance": torch.zeros(count), "weight": torch.zeros(count)}
         return {"free": average, "paid": {name: zeros.clone() for name, zeros in average.items()}}
 
-    def refresh(self, public: Public, state: State) -> Codec:
+    def refresh(self, public: Public, state: State) -> tuple[Codec, State]:
         def choose() -> dict[str, Positions]:
             groups = group_coordinates(public.space, self.group_by)
             budget = kept_count(self.freeze, public)
@@ -88,33 +88,33 @@ class TopGroups(Representation):
 
         return masked(self.redraw, public, state, choose)
 
-    def observe(self, public: Public, state: State, released: Released) -> None:
+    def observe(self, public: Public, state: State, released: Released) -> State:
         if GROUP_NORMS in released.blocks:
-            self._observe_norms(state, released)
-        else:
-            self._observe_gradient(public, state, released)
+            return {**state, "paid": self._norms(state, released)}
+        return {**state, "free": self._energies(public, state, released)}
 
-    def _observe_gradient(self, public: Public, state: State, released: Released) -> None:
+    def _energies(self, public: Public, state: State, released: Released) -> State:
         groups = group_coordinates(public.space, self.group_by)
         values = flatten(MaskCodec(public.space, state["kept"]).decode(released)).cpu()
-        # CoordinateGroups are kept as a whole, so one kept coordinate speaks for all of them.
+        # Groups are kept as a whole, so one kept coordinate speaks for all of them.
         seen = groups.sum(is_kept(state["kept"], public.space).float()) > 0
         noise = released.std**2
         energy = groups.sum(values.double().square()).float() / groups.sizes - noise
-        self._average(state["free"], energy, 2 * noise**2 / groups.sizes, seen)
+        return self._averaged(state["free"], energy, 2 * noise**2 / groups.sizes, seen)
 
-    def _observe_norms(self, state: State, released: Released) -> None:
+    def _norms(self, state: State, released: Released) -> State:
         norms = released.blocks[GROUP_NORMS].cpu().float()
         variance = torch.full_like(norms, released.std**2)
-        self._average(state["paid"], norms, variance, torch.ones_like(norms, dtype=torch.bool))
+        return self._averaged(state["paid"], norms, variance, torch.ones_like(norms, dtype=torch.bool))
 
-    def _average(self, average: State, value: Tensor, variance: Tensor, seen: Bool[Tensor, " g"]) -> None:
+    def _averaged(self, average: State, value: Tensor, variance: Tensor, seen: Bool[Tensor, " g"]) -> State:
         old, new = self.memory, 1 - self.memory
-        average["mean"] = torch.where(seen, old * average["mean"] + new * value, average["mean"])
-        average["variance"] = torch.where(
-            seen, old**2 * average["variance"] + new**2 * variance, average["variance"]
-        )
-        average["weight"] = torch.where(seen, old * average["weight"] + new, average["weight"])
+        moved = {
+            "mean": old * average["mean"] + new * value,
+            "variance": old**2 * average["variance"] + new**2 * variance,
+            "weight": old * average["weight"] + new,
+        }
+        return {name: torch.where(seen, moved[name], average[name]) for name in average}
 
 
 def energies(state: State, groups: CoordinateGroups, blocks: CoordinateGroups) -> Float[Tensor, " g"]:

@@ -58,6 +58,6 @@ class TopK(Representation):
                 f"Expected keep in (0, 1], got {self.keep}. It is the part of each gradient that is kept."
             )
 
-    def refresh(self, public: Public, state: State) -> Codec:
+    def refresh(self, public: Public, state: State) -> tuple[Codec, State]:
         kept = max(1, round(self.keep * coordinates(public.space)))
-        return TopKCodec(public.space, kept, self.sign)
+        return TopKCodec(public.space, kept, self.sign), state

@@ -88,11 +88,11 @@ class JointSubspace(Representation):
     subspace: Subspace
     scales: tuple[float, float]
 
-    def refresh(self, public: Public, state: State) -> Codec:
+    def refresh(self, public: Public, state: State) -> tuple[Codec, State]:
         codec = public.codec(self.subspace)
         assert isinstance(codec, SubspaceCodec)
         residual = ResidualCodec(codec, public.space, self.scales[1])
-        return JointCodec(codec, residual, self.scales)
+        return JointCodec(codec, residual, self.scales), state
 
 
 def _named(embedding: Blocks) -> Blocks:

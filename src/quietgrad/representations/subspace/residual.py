@@ -118,10 +118,10 @@ class Residual(Representation):
     subspace: Subspace
     bound: float | Schedule
 
-    def refresh(self, public: Public, state: State) -> Codec:
+    def refresh(self, public: Public, state: State) -> tuple[Codec, State]:
         codec = public.codec(self.subspace)
         assert isinstance(codec, SubspaceCodec)
-        return ResidualCodec(codec, public.space, value_at(self.bound, public.step))
+        return ResidualCodec(codec, public.space, value_at(self.bound, public.step)), state
 
 
 def off_subspace(basis: Basis, blocks: Blocks) -> Blocks:

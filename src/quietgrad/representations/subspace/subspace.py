@@ -109,14 +109,16 @@ class Subspace(Representation):
                 f"{self.public_losses!r}."
             )
 
-    def refresh(self, public: Public, state: State) -> Codec:
+    def refresh(self, public: Public, state: State) -> tuple[Codec, State]:
         last = state.get("refreshed")
         due = last is None or public.step >= last + self.refresh_every or last < public.since
-        basis, inputs = self._new_basis(public) if due else (_restored(state["basis"], public), [])
-        if due and self.refresh_every > 1:
-            state["refreshed"] = public.step
-            state["basis"] = {name: [group.rows, list(group.shapes)] for name, group in basis.groups.items()}
-        return SubspaceCodec(basis, inputs)
+        if not due:
+            return SubspaceCodec(_restored(state["basis"], public), []), state
+        basis, inputs = self._new_basis(public)
+        if self.refresh_every > 1:
+            saved = {name: [group.rows, list(group.shapes)] for name, group in basis.groups.items()}
+            state = {"refreshed": public.step, "basis": saved}
+        return SubspaceCodec(basis, inputs), state
 
     def _new_basis(self, public: Public) -> tuple[Basis, list[Tensor]]:
         groups = partition(public.space, self.groups)
