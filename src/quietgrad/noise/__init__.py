@@ -1,0 +1,1 @@
+"""The noise of a release: how it is drawn, and from which bits."""

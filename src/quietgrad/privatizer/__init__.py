@@ -1,0 +1,1 @@
+"""One private step as a straight line: capture, encode, clip, sum, noise, decode."""

@@ -1,0 +1,1 @@
+"""Many runs at equal (ε, δ), and what can be said about them."""

@@ -1,0 +1,1 @@
+"""Figures about a method that only research may look at."""

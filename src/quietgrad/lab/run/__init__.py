@@ -1,0 +1,1 @@
+"""One private run: its config, its loop, its folder."""

@@ -1,0 +1,1 @@
+"""Gradient index pruning: noisy indices and the values at them."""

@@ -1,0 +1,1 @@
+"""Low-rank carriers of each weight matrix."""

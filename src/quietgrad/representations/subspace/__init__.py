@@ -1,0 +1,1 @@
+"""The span of public gradients, and what is left outside it."""
