@@ -16,6 +16,7 @@ from quietgrad.capture.adapters.attention import LinearWatch
 from quietgrad.capture.backprops import Backward
 from quietgrad.capture.call import Call, Unit, record, set_apart
 from quietgrad.capture.coverage import Graph, check_coverage
+from quietgrad.capture.hook import Hook
 from quietgrad.capture.registry import units
 from quietgrad.capture.report import LayerReport, for_rows, report
 from quietgrad.capture.validation import check_norm, validate
@@ -88,7 +89,7 @@ class Recorder:
         """Put the hooks on."""
         if self._handles:
             return
-        self._handles.append(self.model.register_forward_pre_hook(self._before_model))
+        self._handles.append(self.model.register_forward_pre_hook(Hook(self._before_model)))
         for unit in self._units:
             self._handles.extend(
                 self._watch_functions(unit) if unit.adapter.watches_functions else self._watch(unit)
@@ -104,8 +105,8 @@ class Recorder:
 
     def _watch(self, unit: Unit) -> Iterator[RemovableHandle]:
         if unit.adapter.replays:
-            yield unit.module.register_forward_pre_hook(self._remembering_rng(unit))
-        yield unit.module.register_forward_hook(self._recording(unit), with_kwargs=True, prepend=True)
+            yield unit.module.register_forward_pre_hook(Hook(self._remembering_rng(unit)))
+        yield unit.module.register_forward_hook(Hook(self._recording(unit)), with_kwargs=True, prepend=True)
 
     def _watch_functions(self, unit: Unit) -> Iterator[RemovableHandle]:
         """A watch around the module's forward; taken off even if the forward fails."""
@@ -120,8 +121,8 @@ class Recorder:
             if watches.opened:
                 watches.opened.pop().__exit__(None, None, None)
 
-        yield unit.module.register_forward_pre_hook(enter)
-        yield unit.module.register_forward_hook(leave, prepend=True, always_call=True)
+        yield unit.module.register_forward_pre_hook(Hook(enter))
+        yield unit.module.register_forward_hook(Hook(leave), prepend=True, always_call=True)
 
     def _before_model(self, module: nn.Module, args: Any) -> None:
         if self._active() and not self._pass.calls:

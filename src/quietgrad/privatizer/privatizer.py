@@ -28,6 +28,8 @@ from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.noise.sources import NoiseSource, as_source
 from quietgrad.privatizer.explanation import Explanation, explain
 from quietgrad.privatizer.facts import run_facts, step_facts
+from quietgrad.privatizer.guards.raw_backward import RawBackwardGuard
+from quietgrad.privatizer.guards.scaled_losses import refuse_scaled
 from quietgrad.privatizer.research import Observer, Watch
 from quietgrad.privatizer.rows import RowCount
 from quietgrad.privatizer.step import Step
@@ -100,6 +102,8 @@ class Privatizer:
         self._seed = self._reducer.broadcast(lambda: seed)
         self._rows = RowCount(sampler, batches if isinstance(batches, PoissonBatches) else None)
         self._current: Step | None = None
+        self._raw_backward = RawBackwardGuard(self.parameters)
+        self._raw_backward.attach()
         self._recorder.attach()
 
     # ---- one step -------------------------------------------------------------------------------------------
@@ -115,6 +119,7 @@ class Privatizer:
             ValueError: the losses are not one number per row, or not those of the rows that were drawn.
         """
         check_losses(losses)
+        refuse_scaled(losses)
         self._rows.consume(self.step, len(losses))
         step = self.current
         self._drop_last_release()
@@ -141,6 +146,7 @@ class Privatizer:
         update = self._post_process(step.decode(released), step.public)
         self._watch.step(self.step, released, update)
         self._write(update)
+        self._raw_backward.attach()
         self._end_step()
 
     @property
@@ -281,6 +287,7 @@ class Privatizer:
     def close(self) -> None:
         """Take the hooks off, so that the model is exactly what it was; close a ledger that was given as a path."""
         self._recorder.detach()
+        self._raw_backward.detach()
         self._rows.detach()
         if self._owns_ledger:
             self.ledger.close()
