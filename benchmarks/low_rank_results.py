@@ -28,7 +28,7 @@ from torch.utils.data import TensorDataset
 import quietgrad as qg
 from quietgrad.lab.data import Parts, load
 from quietgrad.lab.models import build
-from quietgrad.lab.run.averaging import WeightAverage
+from quietgrad.lab.run.averaging import weight_average
 from quietgrad.mechanism.mechanism import Mechanism
 
 RATE, STEPS, DELTA, CLIP, DECAY = 0.05, 300, 1e-5, 0.5, 0.97
@@ -90,7 +90,7 @@ def train(parts: Parts, name: str, epsilon: float, lr: float, seed: int) -> Run:
     started = time.perf_counter()
     torch.manual_seed(seed)
     model = build("mlp", parts.input_shape, parts.num_classes, hidden=(512, 256))
-    average = WeightAverage(model, DECAY)
+    average = weight_average(model, DECAY)
     batches = qg.PoissonBatches(parts.private, rate=RATE, steps=STEPS, seed=seed)
     mechanism = METHODS[name]().with_noise(multiplier(epsilon))
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
@@ -100,14 +100,14 @@ def train(parts: Parts, name: str, epsilon: float, lr: float, seed: int) -> Run:
                 private.backward(F.cross_entropy(model(x), y, reduction="none"))
             private.release()
             optimizer.step()
-            average.update(model)
+            average.update_parameters(model)
     return Run(
         method=name,
         epsilon=epsilon,
         lr=lr,
         seed=seed,
-        train=accuracy(average.model, parts.private),
-        test=accuracy(average.model, parts.test),
+        train=accuracy(average.module, parts.private),
+        test=accuracy(average.module, parts.test),
         seconds=time.perf_counter() - started,
         records=len(parts.private),
     )

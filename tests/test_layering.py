@@ -28,8 +28,8 @@ ORDER = (
     PACKAGE,  # the public names
     "sklearn",
     "integrations",
-    "__main__",
     "lab",
+    "__main__",  # loose: the command, which says what to install where the lab's packages are missing
 )
 LAB_ORDER = (
     "errors",

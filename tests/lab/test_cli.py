@@ -50,6 +50,7 @@ OPTIONS = {
     "explain": ["config", "--set", "--data-dir", "--json", "--debug"],
     "report": ["runs", "--out", "--json", "--debug"],
     "data": ["--data-dir", "--json", "--debug"],
+    "configs": ["names", "--out", "--json", "--debug"],
     "audit": ["run", "--confidence", "--canaries", "--data-dir", "--json", "--debug"],
 }
 """The frozen command line. Adding an option is a minor release, changing or removing one a major release."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import tomli_w
 import torch
 from torch.utils.data import TensorDataset
 
@@ -12,7 +13,6 @@ import quietgrad as qg
 from quietgrad.lab.data import Parts
 from quietgrad.lab.data.catalogue import EMBEDDED, READERS
 from quietgrad.lab.models import build
-from quietgrad.lab.run import toml
 from quietgrad.lab.run.config import Config, load_config, parse_config
 from quietgrad.lab.run.methods import uncalibrated
 
@@ -52,7 +52,7 @@ def test_a_shipped_config_parses_builds_and_survives_being_written_back(path: Pa
     config = load_config(path)
     assert config.data.name in (EMBEDDED, *READERS)
     assert config.data.public_from in (None, *READERS)
-    assert parse_config(load_config_text(toml.dumps(config.plain()))) == config
+    assert parse_config(load_config_text(tomli_w.dumps(config.plain()))) == config
     parts = stand_in(config)
     model = build(config.model.name, parts.input_shape, parts.num_classes, **config.model.options)
     assert model(parts.test.tensors[0][:2]).shape == (2, parts.num_classes)

@@ -33,7 +33,7 @@ def start(config: Path, out: Path, *more: str) -> subprocess.Popen[str]:
     command = [
         sys.executable,
         "-m",
-        "quietgrad.lab.cli.app",
+        "quietgrad",
         "train",
         str(config),
         "--out",
@@ -189,7 +189,7 @@ def test_views_are_averaged_before_the_clip(tmp_path: Path) -> None:
         "training": {"epochs": 0.5, "batch": 40},
     }
     outcome = train(parse_config(raw), tmp_path / "run")
-    assert outcome.steps == 2
+    assert outcome.steps == 3
     assert outcome.releases[0]["sensitivity"] == 1.0
 
 
@@ -208,3 +208,18 @@ def test_embedded_public_labels_are_there_only_for_who_asks() -> None:
     labels = load("embedded", public_labels=True).public_labels
     assert labels is not None
     assert np.array_equal(labels.bincount().numpy(), [20] * 10)
+
+
+def test_averaged_weights_forget_the_first_ones_and_keep_the_last_on_average() -> None:
+    from quietgrad.lab.run.averaging import weight_average
+
+    model = torch.nn.Linear(1, 1, bias=False)
+    average = weight_average(model, 0.5)
+    expected = 0.0
+    for step, value in enumerate((4.0, 8.0, 2.0, 6.0)):
+        model.weight.data.fill_(value)
+        average.update_parameters(model)
+        decay = min(0.5, (1 + step) / (10 + step))
+        expected = value if step == 0 else decay * expected + (1 - decay) * value
+    (averaged,) = average.module.parameters()
+    assert averaged.item() == pytest.approx(expected)

@@ -9,9 +9,11 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from quietgrad import __version__
 from quietgrad.lab.cli.audit import audit
 from quietgrad.lab.cli.budget import budget
 from quietgrad.lab.cli.compare import compare
+from quietgrad.lab.cli.configs import configs
 from quietgrad.lab.cli.data import data
 from quietgrad.lab.cli.explain import explain
 from quietgrad.lab.cli.report import report
@@ -23,19 +25,24 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"quietgrad {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def quietgrad() -> None:
+def quietgrad(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version.")
+    ] = False,
+) -> None:
     """Train PyTorch models with differential privacy and less noise."""
 
 
 def add(command: Callable[..., None]) -> None:
     """Register a command under its name, with `--debug` and errors as one line."""
     app.command()(_explained(command))
-
-
-def main() -> None:
-    """The console script `quietgrad`."""
-    app()
 
 
 def _explained(command: Callable[..., None]) -> Callable[..., None]:
@@ -76,7 +83,5 @@ add(budget)
 add(explain)
 add(report)
 add(data)
+add(configs)
 add(audit)
-
-if __name__ == "__main__":
-    main()

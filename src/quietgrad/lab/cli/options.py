@@ -7,7 +7,9 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-ConfigFile: TypeAlias = Annotated[Path, typer.Argument(metavar="CONFIG", help="A TOML file, see configs/.")]
+ConfigFile: TypeAlias = Annotated[
+    Path, typer.Argument(metavar="CONFIG", help="A TOML file, or a name of quietgrad configs.")
+]
 Changes: TypeAlias = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a value of the config.")
 ]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import tomli_w
+
 from quietgrad.lab.formatting import epsilon_text
 from quietgrad.lab.report import plots, words
 from quietgrad.lab.report.html import (
@@ -20,7 +22,6 @@ from quietgrad.lab.report.html import (
     table,
     text,
 )
-from quietgrad.lab.run import toml
 from quietgrad.lab.run.recorded import RecordedRun
 
 
@@ -155,5 +156,5 @@ def provenance(run: RecordedRun) -> str:
         )
         + section("Data", facts(split))
         + section("Versions and seeds", facts(run.versions), paragraph(words.seed_policy(run)))
-        + section("Config", folded("The resolved config", preformatted(toml.dumps(run.config.plain()))))
+        + section("Config", folded("The resolved config", preformatted(tomli_w.dumps(run.config.plain()))))
     )

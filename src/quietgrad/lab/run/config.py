@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from quietgrad.lab.errors import LabError, nearest
+from quietgrad.lab.run.shipped_configs import shipped_config
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -118,11 +119,14 @@ class Config(Section):
 
 
 def load_config(path: Path, changes: list[str] | None = None) -> Config:
-    """Read a TOML file and apply `--set section.key=value` changes (values are TOML, bare words are strings)."""
+    """Read a TOML file, or a config of the package by its name, and apply changes.
+
+    Args:
+        path: a file, or a bare name that `quietgrad configs` lists.
+        changes: `section.key=value`, as of `--set`; values are TOML, bare words are strings.
+    """
     try:
-        raw = tomllib.loads(path.read_text())
-    except FileNotFoundError:
-        raise LabError(f"There is no config {path}. The configs of the papers are in configs/.") from None
+        raw = tomllib.loads(_text(path))
     except IsADirectoryError:
         raise LabError(f"{path} is a folder. Give a TOML file, such as its config.toml.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -130,6 +134,15 @@ def load_config(path: Path, changes: list[str] | None = None) -> Config:
     for change in changes or []:
         _apply(raw, change)
     return parse_config(raw)
+
+
+def _text(path: Path) -> str:
+    """Of a file; else, for a bare name, of the config of that name that comes with the package."""
+    if path.exists():
+        return path.read_text(encoding="utf-8")
+    if path.parent == Path() or path.parent == Path("configs"):
+        return shipped_config(path.name)
+    raise LabError(f"There is no config {path}. `quietgrad configs` lists those that come with the package.")
 
 
 def parse_config(raw: dict[str, Any]) -> Config:

@@ -10,14 +10,15 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import tomli_w
 import torch
 
+from quietgrad import __version__
 from quietgrad.lab.errors import LabError
 from quietgrad.lab.files import make_folder, read_json, to_json, write_whole
-from quietgrad.lab.run import toml
 from quietgrad.lab.run.config import Config, load_config
 
-PACKAGES = ("quietgrad", "torch", "numpy", "scipy", "dp-accounting")
+PACKAGES = ("torch", "numpy", "scipy", "dp-accounting")
 
 
 class RunFolder:
@@ -57,7 +58,7 @@ class RunFolder:
                 f"{self.path} holds a run already. Give another --out, or --resume to go on with it."
             )
         make_folder(self.path)
-        self.write("config.toml", toml.dumps(config.plain()))
+        self.write("config.toml", tomli_w.dumps(config.plain()))
         self.write("run.json", to_json({"id": secrets.token_hex(16)}))
         self.write("versions.json", to_json(versions()))
         self.write("split.json", to_json(dict(split)))
@@ -121,4 +122,5 @@ class RunFolder:
 
 def versions() -> dict[str, str]:
     """What the run was made with."""
-    return {"python": platform.python_version(), **{name: metadata.version(name) for name in PACKAGES}}
+    installed = {name: metadata.version(name) for name in PACKAGES}
+    return {"python": platform.python_version(), "quietgrad": __version__, **installed}

@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+from torch.optim.swa_utils import AveragedModel
 
 import quietgrad as qg
 from quietgrad.lab.data import Parts
 from quietgrad.lab.errors import LabError
 from quietgrad.lab.models import build
-from quietgrad.lab.run.averaging import WeightAverage
+from quietgrad.lab.run.averaging import weight_average
 from quietgrad.lab.run.config import Config, TrainingConfig
 from quietgrad.lab.run.task import load_task
 from quietgrad.lab.run.warm_start import train_on_public
@@ -32,19 +33,19 @@ class Setup:
     batches: qg.PoissonBatches
     optimizer: torch.optim.Optimizer
     scheduler: LRScheduler
-    average: WeightAverage | None
+    average: AveragedModel | None
 
     @property
     def evaluated(self) -> nn.Module:
         """The model that is released: the averaged one if there is one."""
-        return self.model if self.average is None else self.average.model
+        return self.model if self.average is None else self.average.module
 
     def update(self) -> None:
         """One step of the optimizer with the gradients that were released."""
         self.optimizer.step()
         self.scheduler.step()
         if self.average is not None:
-            self.average.update(self.model)
+            self.average.update_parameters(self.model)
 
     def state(self) -> dict[str, Any]:
         average = None if self.average is None else self.average.state_dict()
@@ -84,7 +85,7 @@ def set_up(config: Config, *, data_dir: Path | None = None) -> Setup:
         batches=batches,
         optimizer=optimizer,
         scheduler=make_scheduler(optimizer, config.training, batches.steps),
-        average=WeightAverage(model, config.averaging.decay) if config.averaging.decay else None,
+        average=weight_average(model, config.averaging.decay) if config.averaging.decay else None,
     )
 
 
