@@ -19,7 +19,7 @@ from quietgrad.noise.gaussian import Gaussian
 from quietgrad.noise.sources import NoiseSource, SeededSource
 from quietgrad.privatizer.privatizer import Privatizer
 from quietgrad.privatizer.step import Step
-from quietgrad.representations.states import States
+from quietgrad.representations.public import Public
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +74,8 @@ class UncheckedStep(Step):
 class Unchecked(Privatizer):
     """Without the run-time check of law 0."""
 
-    def _begin_step(self, states: States) -> Step:
-        return UncheckedStep(self.mechanism, super()._begin_step(states).public)
+    def _begin_step(self, public: Public) -> Step:
+        return UncheckedStep(self.mechanism, public)
 
 
 class DividedStep(Step):
@@ -90,8 +90,8 @@ class DividedStep(Step):
 class BatchSizeDivisor(Privatizer):
     """Divides by the number of records drawn instead of by qN."""
 
-    def _begin_step(self, states: States) -> Step:
-        step = DividedStep(self.mechanism, super()._begin_step(states).public)
+    def _begin_step(self, public: Public) -> Step:
+        step = DividedStep(self.mechanism, public)
         step.divisor = max(self.sampler.rows(self.step) or 0, 1)
         return step
 

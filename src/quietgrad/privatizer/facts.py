@@ -1,18 +1,20 @@
-"""What the ranks of a run compare: everything once at the start, a few numbers at every step."""
+"""What a run is: what its ledger describes, and what its ranks compare, once at the start and at every step."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
+from pathlib import Path
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from quietgrad.accounting.events import Phase
 from quietgrad.accounting.ledger import Ledger
 from quietgrad.collective import Facts, Fingerprint
 from quietgrad.gradients.blocks import coordinates, flatten, space_of, unflatten
@@ -48,6 +50,16 @@ def run_facts(
         },
         distinct=_first_draws(source),
     )
+
+
+def open_ledger(
+    ledger: Ledger | str | Path | None, plan: Sequence[Phase], mechanism: Mechanism, sampler: PoissonSampler
+) -> Ledger:
+    """The ledger that is given, or one in that file (in memory without), for this plan, mechanism and data."""
+    if isinstance(ledger, Ledger):
+        return ledger
+    description = {"mechanism": mechanism.describe(), "records": sampler.records}
+    return Ledger(ledger, plan=plan, description=description)
 
 
 def step_facts(step: Step, sampler: PoissonSampler, ledger: Ledger) -> Facts:

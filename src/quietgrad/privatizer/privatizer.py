@@ -9,10 +9,8 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -22,21 +20,19 @@ from quietgrad.accounting.ledger import Ledger
 from quietgrad.capture.losses import check_losses
 from quietgrad.capture.recorder import Recorder
 from quietgrad.collective import Reducer, default_reducer
-from quietgrad.gradients.blocks import Blocks
 from quietgrad.gradients.views import average_views
 from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.noise.sources import NoiseSource, as_source
 from quietgrad.privatizer.explanation import Explanation, explain
-from quietgrad.privatizer.facts import run_facts, step_facts
+from quietgrad.privatizer.facts import open_ledger, run_facts, step_facts
+from quietgrad.privatizer.grads import drop_grads, write_grads
 from quietgrad.privatizer.guards.raw_backward import RawBackwardGuard
 from quietgrad.privatizer.guards.scaled_losses import refuse_scaled
 from quietgrad.privatizer.research import Observer, Watch
 from quietgrad.privatizer.rows import RowCount
+from quietgrad.privatizer.run_state import RunState
 from quietgrad.privatizer.step import Step
-from quietgrad.representations.base import State
 from quietgrad.representations.public import Public
-from quietgrad.representations.public_gradients import PublicGradients, step_seed
-from quietgrad.representations.states import Codecs, States
 from quietgrad.sampling.batches import PoissonBatches
 from quietgrad.sampling.poisson import PoissonSampler
 
@@ -80,7 +76,7 @@ class Privatizer:
         deterministic: bool = False,
         reducer: Reducer | None = None,
     ) -> None:
-        self.mechanism, self.step = mechanism, 0
+        self.mechanism = mechanism
         self._sampler = sampler = batches.sampler if isinstance(batches, PoissonBatches) else batches
         self.plan = plan(mechanism, sampler.rate, sampler.steps)
         self._reducer = default_reducer() if reducer is None else reducer
@@ -94,12 +90,12 @@ class Privatizer:
             lambda: run_facts(model, self.parameters, mechanism, sampler, source, research=research)
         )
         sampler.divide(self._reducer)
-        self._ledger = self._reducer.broadcast(lambda: self._opened(ledger))
         self._owns_ledger = not isinstance(ledger, Ledger)
-        self._states = States()
-        self._post_states: list[State] = []
-        seed = secrets.randbits(48) if public_seed is None else public_seed
-        self._seed = self._reducer.broadcast(lambda: seed)
+        self._ledger = self._reducer.broadcast(lambda: open_ledger(ledger, self.plan, mechanism, sampler))
+        seed = self._reducer.broadcast(lambda: secrets.randbits(48) if public_seed is None else public_seed)
+        self._state = RunState(
+            self._recorder, mechanism.post, steps=sampler.steps, rate=sampler.rate, seed=seed
+        )
         self._rows = RowCount(sampler, batches if isinstance(batches, PoissonBatches) else None)
         self._current: Step | None = None
         self._raw_backward = RawBackwardGuard(self.parameters)
@@ -122,7 +118,7 @@ class Privatizer:
         refuse_scaled(losses)
         self._rows.consume(self.step, len(losses))
         step = self.current
-        self._drop_last_release()
+        drop_grads(self.parameters)
         grads = self._recorder.collect(losses.flatten())
         if losses.dim() == 2:
             grads = average_views(grads, views=losses.shape[1])
@@ -143,9 +139,9 @@ class Privatizer:
         released = step.release(
             source=self._source, reducer=self._reducer, divisor=self.sampler.expected_batch
         )
-        update = self._post_process(step.decode(released), step.public)
+        update = self._state.post_process(step.decode(released), step.public)
         self._watch.step(self.step, released, update)
-        self._write(update)
+        write_grads(self.parameters, update)
         self._raw_backward.attach()
         self._end_step()
 
@@ -153,45 +149,21 @@ class Privatizer:
     def current(self) -> Step:
         """The step in progress. Begun if it is not yet: its codecs are then those of the weights as they are now."""
         if self._current is None:
-            self._current = self._begin_step(self._states)
+            self._current = self._begin_step(self._state.public())
         return self._current
 
-    def _begin_step(self, states: States) -> Step:
-        public = Public(
-            parameters={name: p.detach() for name, p in self.parameters.items()},
-            space={name: p.shape for name, p in self.parameters.items()},
-            step=self.step,
-            steps=self.sampler.steps,
-            rate=self.sampler.rate,
-            seed=step_seed(self._seed, self.step),
-            collect=PublicGradients(self._recorder),
-            codecs=Codecs(states),
-        )
+    def _begin_step(self, public: Public) -> Step:
         return Step(self.mechanism, public)
 
     def _end_step(self) -> None:
-        self.step += 1
+        self._state.step += 1
         self._current = None
         self._rows.next_step()
 
-    def _post_process(self, update: Blocks, public: Public) -> Blocks:
-        if len(self._post_states) != len(self.mechanism.post):
-            self._post_states = [post.init(public) for post in self.mechanism.post]
-        for index, post in enumerate(self.mechanism.post):
-            update, self._post_states[index] = post.apply(update, public, self._post_states[index])
-        return update
-
-    def _drop_last_release(self) -> None:
-        """As zero_grad() does: `release` will overwrite it, and the backward needs the memory."""
-        for parameter in self.parameters.values():
-            parameter.grad = None
-
-    def _write(self, update: Blocks) -> None:
-        for name, parameter in self.parameters.items():
-            block = update.get(name)
-            parameter.grad = torch.zeros_like(parameter) if block is None else block.to(parameter.dtype)
-
-    # ---- what it works with ---------------------------------------------------------------------------------
+    @property
+    def step(self) -> int:
+        """How many steps are over: the number of the one in progress."""
+        return self._state.step
 
     @property
     def parameters(self) -> Mapping[str, nn.Parameter]:
@@ -207,12 +179,6 @@ class Privatizer:
     def ledger(self) -> Ledger:
         """Every release so far."""
         return self._ledger
-
-    def _opened(self, ledger: Ledger | str | Path | None) -> Ledger:
-        if isinstance(ledger, Ledger):
-            return ledger
-        description = {"mechanism": self.mechanism.describe(), "records": self.sampler.records}
-        return Ledger(ledger, plan=self.plan, description=description)
 
     # ---- what it cost ---------------------------------------------------------------------------------------
 
@@ -242,15 +208,11 @@ class Privatizer:
         Raises:
             ValueError: on those inputs a sample's output depends on another sample.
         """
-        step = self._current or self._begin_step(self._states.copy())
+        step = self._current or self._begin_step(self._state.preview())
         return explain(step, self._recorder, self.sampler.expected_batch, inputs)
 
     def watch(self, observer: Observer) -> None:
-        """Let an observer read private gradients.
-
-        Raises:
-            ValueError: not in research mode.
-        """
+        """Let an observer read private gradients; a ValueError outside research mode."""
         self._watch.add(observer)
 
     # ---- resume and end -------------------------------------------------------------------------------------
@@ -258,10 +220,7 @@ class Privatizer:
     def state_dict(self) -> dict[str, Any]:
         """Everything public that a resumed run needs; noise and sampling start from fresh entropy."""
         return {
-            "step": self.step,
-            "public_seed": self._seed,
-            "representations": self._states.state_dict(),
-            "post": list(self._post_states),
+            **self._state.state_dict(),
             "ledger_head": self.ledger.head,
             "ledger_count": self.ledger.count,
             "mechanism": self.mechanism.describe(),
@@ -278,9 +237,7 @@ class Privatizer:
                 "The checkpoint was made with another mechanism. Build the same one, or start a new run."
             )
         self.ledger.verify_against(saved["ledger_head"], saved["ledger_count"])
-        self.step = saved["step"]
-        self._seed = saved["public_seed"]
-        self._states, self._post_states = States(saved["representations"]), list(saved["post"])
+        self._state.load_state_dict(saved)
         self._current = None
         self.sampler.skip_to(self.step)
 
@@ -295,7 +252,5 @@ class Privatizer:
     def __enter__(self) -> Privatizer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

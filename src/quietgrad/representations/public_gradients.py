@@ -18,21 +18,21 @@ from quietgrad.representations.public import PublicLosses
 class PublicGradients:
     """Runs public losses through the engine, apart from whatever private batch is under way.
 
-        chunks = PublicGradients(recorder)(public_losses, seed)
+        chunks = PublicGradients(engine)(public_losses, seed)
 
     Args:
-        recorder: shared with the private side; inside `nested()` it knows the public forward only.
+        engine: shared with the private side; inside `nested()` it knows the public forward only.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+    def __init__(self, engine: Recorder) -> None:
+        self._engine = engine
 
     def __call__(self, public_losses: PublicLosses, seed: int) -> Iterator[PerSampleGrads]:
         """In chunks, under a public seed: the same each time they are asked for in a step."""
-        with public_randomness(seed), self._recorder.nested():
-            for chunk in _chunks(public_losses(self._recorder.model)):
+        with public_randomness(seed), self._engine.nested():
+            for chunk in _chunks(public_losses(self._engine.model)):
                 check_losses(chunk)
-                yield self._recorder.collect(chunk.flatten())
+                yield self._engine.collect(chunk.flatten())
 
 
 def step_seed(run_seed: int, step: int) -> int:

@@ -1,0 +1,80 @@
+"""How far a run has come: everything public that goes from one step to the next, and into a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from quietgrad.capture.recorder import Recorder
+from quietgrad.gradients.blocks import Blocks
+from quietgrad.mechanism.post import Post
+from quietgrad.representations.base import State
+from quietgrad.representations.public import Public
+from quietgrad.representations.public_gradients import PublicGradients, step_seed
+from quietgrad.representations.states import Codecs, States
+
+
+class RunState:
+    """The step, the public seed, and what representations and post-processing remember.
+
+        state = RunState(recorder, mechanism.post, steps=2_500, rate=0.02, seed=7)
+        public = state.public()
+
+    Args:
+        recorder: the engine, for gradients of public losses.
+        post: the mechanism's post-processing.
+        steps, rate: of the run.
+        seed: of the run's public randomness.
+    """
+
+    def __init__(
+        self, recorder: Recorder, post: tuple[Post, ...], *, steps: int, rate: float, seed: int
+    ) -> None:
+        self._parameters: Mapping[str, nn.Parameter] = recorder.parameters
+        self._collect, self._post, self._steps, self._rate = PublicGradients(recorder), post, steps, rate
+        self.step, self.seed = 0, seed
+        self._states = States()
+        self._post_states: list[State] = []
+
+    def public(self) -> Public:
+        """The view of this step at the weights as they are now; what representations learn through it is kept."""
+        return self._public(self._states)
+
+    def preview(self) -> Public:
+        """The same, to look at: nothing of it is kept."""
+        return self._public(self._states.copy())
+
+    def post_process(self, update: Blocks, public: Public) -> Blocks:
+        """What the mechanism's post-processing makes of the decoded release."""
+        self._post_states = self._post_states or [post.init(public) for post in self._post]
+        for index, post in enumerate(self._post):
+            update, self._post_states[index] = post.apply(update, public, self._post_states[index])
+        return update
+
+    def state_dict(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {
+            "step": self.step,
+            "public_seed": self.seed,
+            "representations": self._states.state_dict(),
+            "post": list(self._post_states),
+        }
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self.step, self.seed = saved["step"], saved["public_seed"]
+        self._states, self._post_states = States(saved["representations"]), list(saved["post"])
+
+    def _public(self, states: States) -> Public:
+        return Public(
+            parameters={name: p.detach() for name, p in self._parameters.items()},
+            space={name: p.shape for name, p in self._parameters.items()},
+            step=self.step,
+            steps=self._steps,
+            rate=self._rate,
+            seed=step_seed(self.seed, self.step),
+            collect=self._collect,
+            codecs=Codecs(states),
+        )
