@@ -49,6 +49,9 @@ class Flat:
     def with_noise(self, noise_multiplier: float) -> Flat:
         return Flat(noise_multiplier)
 
+    def before(self, batches: Steps) -> tuple[Phase, ...]:
+        return ()
+
     def for_budget(self, batches: Steps, *, epsilon: float, delta: float) -> Flat:
         return self
 

@@ -22,9 +22,11 @@ ORDER = (
     "mechanism",
     "methods",
     "privatizer",
+    "program",
     "distributed",
     "audit",
     "features",
+    "quiet",
     PACKAGE,  # the public names
     "sklearn",
     "integrations",
@@ -43,7 +45,7 @@ LAB_ORDER = (
     "report",
     "cli",
 )
-OUTSIDE_THE_CORE = {"distributed", "audit", "features", "sklearn", "integrations", "__main__", "lab"}
+OUTSIDE_THE_CORE = {"distributed", "audit", "features", "quiet", "sklearn", "integrations", "__main__", "lab"}
 """The core imports none of these, whatever their place in the order; only the public names may."""
 
 CORE_DEPENDENCIES = {"torch", "numpy", "scipy", "dp_accounting", "jaxtyping", "cryptography"}

@@ -16,6 +16,8 @@ from quietgrad.noise.gaussian import Gaussian
 from quietgrad.noise.sources import SeededSource
 from quietgrad.privatizer.privatizer import Privatizer
 from quietgrad.privatizer.research import Observer
+from quietgrad.program.program import Program, StatisticRelease
+from quietgrad.program.releasing import Statistics
 from quietgrad.representations import public_losses
 from quietgrad.representations.base import Codec, Representation
 from quietgrad.representations.low_rank.low_rank import LowRank
@@ -39,10 +41,13 @@ __all__ = [
     "PoissonSampler",
     "Post",
     "Privatizer",
+    "Program",
     "RandomMask",
     "Release",
     "Representation",
     "SeededSource",
+    "StatisticRelease",
+    "Statistics",
     "__version__",
     "accounting",
     "audit",

@@ -46,6 +46,9 @@ class Scheduled:
     def with_noise(self, noise_multiplier: float) -> Scheduled:
         return replace(self, noise=noise_multiplier)
 
+    def before(self, batches: Steps) -> tuple[Phase, ...]:
+        return ()
+
     def for_budget(self, batches: Steps, *, epsilon: float, delta: float) -> Scheduled:
         return self
 

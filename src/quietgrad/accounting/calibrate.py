@@ -62,6 +62,7 @@ class Calibratable(Priced, Protocol):
     """A mechanism whose noise can be set."""
 
     def with_noise(self: M, noise_multiplier: float) -> M: ...
+    def before(self, batches: Steps) -> tuple[Phase, ...]: ...
     def for_budget(self: M, batches: Steps, *, epsilon: float, delta: float) -> M: ...
 
 
@@ -74,11 +75,17 @@ def plan(mechanism: Priced, rate: float, steps: int) -> tuple[Phase, ...]:
     return coalesce(Phase(event=event, rate=rate, count=len(list(same))) for event, same in runs)
 
 
+def whole_plan(mechanism: Calibratable, batches: Steps) -> tuple[Phase, ...]:
+    """What is released before the steps, then the steps."""
+    return coalesce([*mechanism.before(batches), *plan(mechanism, batches.rate, batches.steps)])
+
+
 def calibrate(mechanism: M, batches: Steps, *, epsilon: float, delta: float) -> M:
-    """The mechanism with the smallest noise multiplier whose run stays within (ε, δ).
+    """The mechanism, or the program, with the smallest noise multiplier whose whole run stays within (ε, δ).
 
     Args:
-        mechanism: what each step releases; its own noise multiplier is ignored.
+        mechanism: what each step releases, or a program of statistics and training; its own noise multiplier is
+            ignored.
         batches: gives the Poisson rate and the number of steps.
         epsilon: the target; the result lies below it, within 1e-4 of it.
         delta: in (0, 1).
@@ -88,11 +95,11 @@ def calibrate(mechanism: M, batches: Steps, *, epsilon: float, delta: float) -> 
     mechanism = mechanism.for_budget(batches, epsilon=epsilon, delta=delta)
 
     def whole(noise_multiplier: float) -> tuple[Phase, ...]:
-        return plan(mechanism.with_noise(noise_multiplier), batches.rate, batches.steps)
+        return whole_plan(mechanism.with_noise(noise_multiplier), batches)
 
     def short(noise_multiplier: float) -> tuple[Phase, ...]:
         calibrated, done = mechanism.with_noise(noise_multiplier), 0
-        phases = []
+        phases = [*calibrated.before(batches)]
         for phase in pattern:
             phases.append(Phase(event=calibrated.event(done), rate=phase.rate, count=phase.count))
             done += phase.count
@@ -100,7 +107,7 @@ def calibrate(mechanism: M, batches: Steps, *, epsilon: float, delta: float) -> 
 
     # Which steps are alike does not depend on the amount of noise: ask for one event a phase, then check it
     # was so.
-    pattern = whole(1.0)
+    pattern = plan(mechanism.with_noise(1.0), batches.rate, batches.steps)
     noise_multiplier = smallest_noise(short, epsilon=epsilon, delta=delta)
     if short(noise_multiplier) != whole(noise_multiplier):
         noise_multiplier = smallest_noise(whole, epsilon=epsilon, delta=delta)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, overload
 
 from quietgrad.accounting.calibrate import Steps
-from quietgrad.accounting.events import Event
+from quietgrad.accounting.events import Event, Phase
 from quietgrad.mechanism.clipping import Clip
 from quietgrad.mechanism.description import describe
 from quietgrad.mechanism.post import Post
@@ -72,6 +72,10 @@ class Mechanism:
     def for_budget(self, batches: Steps, *, epsilon: float, delta: float) -> Mechanism:
         """The same mechanism with everything fixed that depends on the budget, except σ."""
         return replace(self, noise=self.noise.for_budget(batches, epsilon=epsilon, delta=delta))
+
+    def before(self, batches: Steps) -> tuple[Phase, ...]:
+        """What is released before the first step: nothing, unlike in a program."""
+        return ()
 
     def multiplier(self, step: int) -> float:
         """σ of a step."""

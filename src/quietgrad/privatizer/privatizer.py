@@ -92,6 +92,8 @@ class Privatizer:
         sampler.divide(self._reducer)
         self._owns_ledger = not isinstance(ledger, Ledger)
         self._ledger = self._reducer.broadcast(lambda: open_ledger(ledger, self.plan, mechanism, sampler))
+        # A ledger that was handed over may plan more than these steps: ε is of all of it.
+        self.plan = self._ledger.plan or self.plan
         seed = self._reducer.broadcast(lambda: secrets.randbits(48) if public_seed is None else public_seed)
         self._state = RunState(
             self._recorder, mechanism.post, steps=sampler.steps, rate=sampler.rate, seed=seed
@@ -192,7 +194,7 @@ class Privatizer:
     @property
     def steps_left(self) -> int:
         """Releases that the plan still allows; replayed steps of a resumed run have used some up."""
-        return self.sampler.steps - self.ledger.count
+        return sum(phase.count for phase in self.plan) - self.ledger.count
 
     @property
     def covered(self) -> bool:
