@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
+from quietgrad.features.scattering import CHANNELS, low_pass, wavelets
 from quietgrad.lab.data import Parts
 from quietgrad.lab.models import ScatterNet, precompute
-from quietgrad.lab.models.scattering import CHANNELS, low_pass, wavelets
 
 NET = ScatterNet(32, 32)
 SIZE = (40, 40)

@@ -9,7 +9,7 @@ import math
 
 from torch import nn
 
-from quietgrad.lab.models.scattering import CHANNELS, STRIDE, ScatterNet
+from quietgrad.features.scattering import CHANNELS, STRIDE, ScatterNet
 from quietgrad.lab.models.shapes import flat_width, image_shape
 
 GROUPS = 27  # divides 81 and 243 channels

@@ -56,6 +56,21 @@ def wavelets(size: tuple[int, int], scale: int) -> Float[Tensor, "k h w"]:
     return torch.stack([morlet(size, scale, math.pi * turn / ANGLES) for turn in range(ANGLES)])
 
 
+def averaging(side: int, grid: int) -> Float[Tensor, "s m"]:
+    """The window along a side of `side` pixels of which every `grid`-th is given, sampled at every 4th pixel.
+
+    The Gaussian is separable, so a product with one such matrix on each side is low pass and sampling in one, half
+    again as fast as multiplying spectra and transforming them back.
+    """
+    folded = (
+        low_pass((side, 1))[:, 0].view(grid, side // grid).sum(0)
+    )  # the same window on every grid-th pixel
+    kernel = torch.fft.ifft(folded).real
+    samples, given = torch.arange(side // STRIDE), torch.arange(side // grid)
+    sampled: Tensor = kernel[(STRIDE // grid * samples[:, None] - given) % (side // grid)]
+    return sampled.to(torch.float32)
+
+
 def filtered(
     spectrum: Complex64[Tensor, "... h w"], window: Tensor, step: int
 ) -> Complex64[Tensor, "... h2 w2"]:
@@ -79,10 +94,12 @@ class ScatterNet(nn.Module):
         width: likewise.
     """
 
-    phi: Tensor
-    coarse_phi: Tensor
     fine: Tensor
     coarse: Tensor
+    rows_1: Tensor
+    rows_2: Tensor
+    columns_1: Tensor
+    columns_2: Tensor
 
     def __init__(self, height: int, width: int) -> None:
         super().__init__()
@@ -92,13 +109,9 @@ class ScatterNet(nn.Module):
                 f"got {height}x{width}. Resize or pad the images."
             )
         size = (height + 2 * STRIDE, width + 2 * STRIDE)
-        phi = low_pass(size)
-        filters = {
-            "phi": phi,
-            "coarse_phi": torch.stack(_tiles(phi, 2)).sum(0),  # the same window on every second pixel
-            "fine": wavelets(size, 0),
-            "coarse": wavelets(size, 1),
-        }
+        filters = {"fine": wavelets(size, 0), "coarse": wavelets(size, 1)}
+        for grid in (1, 2):
+            filters |= {f"rows_{grid}": averaging(size[0], grid), f"columns_{grid}": averaging(size[1], grid)}
         for name, values in filters.items():
             self.register_buffer(name, values.to(torch.float32), persistent=False)
 
@@ -116,19 +129,13 @@ class ScatterNet(nn.Module):
         spectrum = torch.fft.fft2(x)[:, :, None]
         fine = _modulus(filtered(spectrum, self.fine, 1))
         coarse = _modulus(filtered(spectrum, self.coarse, 2))
-        second = _modulus(filtered(fine[:, :, :, None], self.coarse, 2)).flatten(2, 3)
-        averages = [
-            filtered(spectrum, self.phi, 4),
-            filtered(fine, self.phi, 4),
-            filtered(coarse, self.coarse_phi, 2),
-            filtered(second, self.coarse_phi, 2),
-        ]
-        features: Tensor = torch.fft.ifft2(torch.cat(averages, dim=2)).real
+        second = _modulus(filtered(torch.fft.fft2(fine)[:, :, :, None], self.coarse, 2)).flatten(2, 3)
+        at_pixels = self.rows_1 @ torch.cat([x[:, :, None], fine], 2) @ self.columns_1.T
+        at_every_second = self.rows_2 @ torch.cat([coarse, second], 2) @ self.columns_2.T
+        features: Tensor = torch.cat([at_pixels, at_every_second], 2)
         return features.flatten(1, 2)
 
 
-def _modulus(spectrum: Complex64[Tensor, "... h w"]) -> Complex64[Tensor, "... h w"]:
-    """The spectrum of the modulus."""
-    modulus: Tensor = torch.fft.ifft2(spectrum).abs()
-    out: Tensor = torch.fft.fft2(modulus)
+def _modulus(spectrum: Complex64[Tensor, "... h w"]) -> Float[Tensor, "... h w"]:
+    out: Tensor = torch.fft.ifft2(spectrum).abs()
     return out

@@ -1,0 +1,147 @@
+"""Features tell of their own record only, are at most one long, and survive being saved."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from quietgrad.features.encoders import Columns, Frozen, Pixels, Scatter, encode, unit
+from quietgrad.features.moments import (
+    Moments,
+    moments_from_kronecker,
+    moments_from_second,
+    moments_of,
+)
+from quietgrad.features.pipeline import Pipeline, Rescale
+from quietgrad.features.synthetic import synthetic_images
+
+
+def images(count: int = 5) -> Tensor:
+    return torch.randn(count, 1, 12, 12, generator=torch.Generator().manual_seed(0))
+
+
+ENCODERS = {
+    "scatter": Scatter((1, 12, 12)),
+    "pixels": Pixels(),
+    "frozen": Frozen(nn.Sequential(nn.Flatten(), nn.Linear(144, 7))),
+}
+
+
+@pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS.keys())
+def test_a_row_is_one_long_and_depends_on_its_own_record(encoder: nn.Module) -> None:
+    x = images()
+    rows = encode(encoder, x)
+    torch.testing.assert_close(rows.flatten(1).norm(dim=1), torch.ones(5), rtol=1e-5, atol=0)
+    changed = x.clone()
+    changed[0] = 100.0
+    torch.testing.assert_close(encode(encoder, changed)[1:], rows[1:])
+
+
+class Mixing(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1) - x.flatten(1).mean(0)
+
+
+def test_an_encoder_that_mixes_records_is_refused() -> None:
+    with pytest.raises(ValueError, match="encoder=Mixing gives a record other features alone"):
+        encode(Mixing(), images())
+
+
+def test_a_record_that_is_not_finite_becomes_zeros() -> None:
+    rows = torch.tensor([[3.0, 4.0], [math.nan, 1.0], [math.inf, 1.0], [0.0, 0.0]])
+    expected = torch.tensor([[0.6, 0.8], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0]])
+    torch.testing.assert_close(unit(rows), expected)
+
+
+def test_columns_are_clamped_to_their_bounds() -> None:
+    columns = Columns(torch.tensor([0.0, -1.0, 5.0, 0.0]), torch.tensor([10.0, 1.0, 5.0, 1.0]))
+    rows = columns(torch.tensor([[20.0, 0.0, 7.0, math.nan], [0.0, -9.0, 5.0, 1.0]]))
+    torch.testing.assert_close(rows, torch.tensor([[0.5, 0.0, 0.0, 0.0], [-0.5, -0.5, 0.0, 0.5]]))
+    assert float(columns(1e30 * torch.randn(50, 4)).norm(dim=1).max()) <= 1.0
+
+
+def test_bounds_the_wrong_way_round_are_refused() -> None:
+    with pytest.raises(ValueError, match="lower <= upper"):
+        Columns(torch.ones(2), torch.zeros(2))
+
+
+@pytest.mark.parametrize("rows", [10, 60])
+def test_directions_are_orthonormal_and_have_their_variances(rows: int) -> None:
+    x = torch.randn(rows, 20, generator=torch.Generator().manual_seed(1)) * torch.arange(1, 21)
+    found = moments_of(x, most=8)
+    torch.testing.assert_close(found.directions.T @ found.directions, torch.eye(8), atol=1e-5, rtol=0)
+    along = ((x - x.mean(0)) @ found.directions).square().mean(0)
+    torch.testing.assert_close(along, found.variances, rtol=1e-4, atol=1e-4)
+    assert bool((found.variances.diff() <= 0).all())
+
+
+def test_fewer_rows_than_directions_give_fewer() -> None:
+    assert moments_of(torch.randn(6, 20), most=100).directions.shape == (20, 5)
+
+
+def test_eigenvalues_below_the_noise_are_lifted_to_it() -> None:
+    found = moments_from_second(torch.zeros(4), torch.diag(torch.tensor([1.0, 0.5, 0.0, -0.3])), 0.01, most=4)
+    torch.testing.assert_close(
+        found.variances, torch.tensor([1.0, 0.5, 0.01 * math.sqrt(8), 0.01 * math.sqrt(8)])
+    )
+
+
+def test_kronecker_directions_are_the_products() -> None:
+    rng = torch.Generator().manual_seed(2)
+    a, b = (torch.randn(side, side, generator=rng) for side in (3, 4))
+    a, b = a @ a.T, b @ b.T
+    found = moments_from_kronecker(torch.zeros(12), a, b, 0.0, most=12)
+    whole = found.directions @ torch.diag(found.variances) @ found.directions.T
+    torch.testing.assert_close(whole, torch.kron(a, b), rtol=1e-4, atol=1e-4)
+
+
+def rescale() -> Rescale:
+    return Rescale(moments_of(torch.randn(40, 9, generator=torch.Generator().manual_seed(3)), 6), 0.5)
+
+
+def test_rescaled_rows_are_one_long_and_zeros_stay_zeros() -> None:
+    rows = torch.randn(5, 9)
+    rows[2] = 0.0
+    lengths = rescale()(rows).norm(dim=1)
+    torch.testing.assert_close(lengths, torch.tensor([1.0, 1.0, 0.0, 1.0, 1.0]))
+
+
+def test_whitening_makes_directions_equally_long() -> None:
+    x = torch.randn(4000, 5, generator=torch.Generator().manual_seed(4)) * torch.tensor(
+        [9.0, 5.0, 3.0, 2.0, 1.0]
+    )
+    moments = moments_of(x, 5)
+    turned = (x - moments.mean) @ Rescale(moments, 1.0).directions
+    torch.testing.assert_close(turned.var(0) / turned.var(0).mean(), torch.ones(5), rtol=1e-2, atol=0)
+    kept = Rescale(moments, 0.0).directions
+    torch.testing.assert_close(kept, moments.directions)
+
+
+def test_a_pipeline_is_loaded_as_it_was_saved() -> None:
+    saved = Pipeline(Pixels(), rescale())
+    loaded = Pipeline(Pixels(), Rescale.shaped(9, 6))
+    loaded.load_state_dict(saved.state_dict())
+    x = torch.randn(3, 9)
+    torch.testing.assert_close(loaded(x), saved(x))
+    assert saved(x).shape == (3, saved.rescale.width)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_made_up_images_are_the_same_every_time_and_about_standardised(channels: int) -> None:
+    first, again = (synthetic_images(60, (channels, 12, 16), seed=5) for _ in range(2))
+    torch.testing.assert_close(first, again)
+    assert first.shape == (60, channels, 12, 16)
+    assert abs(float(first.mean())) < 1.0
+    assert 0.3 < float(first.std()) < 2.0
+    assert not torch.equal(first, synthetic_images(60, (channels, 12, 16), seed=6))
+
+
+def test_moments_keep_their_directions_around_another_centre() -> None:
+    moments = moments_of(torch.randn(30, 4), 3)
+    moved = moments.centred_at(torch.ones(4))
+    assert isinstance(moved, Moments)
+    torch.testing.assert_close(moved.mean, torch.ones(4))
+    torch.testing.assert_close(moved.directions, moments.directions)
