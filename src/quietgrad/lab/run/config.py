@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -157,6 +157,17 @@ def parse_config(raw: dict[str, Any]) -> Config:
         raise LabError(" ".join(_sentence(problem) for problem in error.errors())) from None
 
 
+S = TypeVar("S", bound=Section)
+
+
+def parse_section(kind: type[S], raw: dict[str, Any], place: str) -> S:
+    """Validate the open keys of a section by the model they belong to."""
+    try:
+        return kind.model_validate(raw)
+    except ValidationError as error:
+        raise LabError(" ".join(_sentence(problem, kind, place) for problem in error.errors())) from None
+
+
 def _apply(raw: dict[str, Any], change: str) -> None:
     key, equals, value = change.partition("=")
     section, _, name = key.strip().partition(".")
@@ -169,16 +180,17 @@ def _apply(raw: dict[str, Any], change: str) -> None:
     raw.setdefault(section, {})[name] = parsed
 
 
-def _sentence(problem: Any) -> str:
-    place = ".".join(str(part) for part in problem["loc"]) or "config"
+def _sentence(problem: Any, model: type[BaseModel] | None = None, within: str = "") -> str:
+    path = (within, *problem["loc"]) if within else problem["loc"]
+    place = ".".join(str(part) for part in path) or "config"
     if problem["type"] == "extra_forbidden":
-        return f"Unknown key {place!r}{nearest(str(problem['loc'][-1]), _known(problem['loc'][:-1]))}."
+        known = _known(problem["loc"][:-1], model or Config)
+        return f"Unknown key {place!r}{nearest(str(problem['loc'][-1]), known)}."
     message = problem["msg"].removeprefix("Value error, ")
     return f"{place}: {message}, got {problem['input']!r}."
 
 
-def _known(path: tuple[int | str, ...]) -> list[str]:
-    model: type[BaseModel] = Config
+def _known(path: tuple[int | str, ...], model: type[BaseModel]) -> list[str]:
     for part in path:
         annotation = model.model_fields[str(part)].annotation
         assert isinstance(annotation, type)

@@ -73,7 +73,7 @@ class RunFolder:
 
     def finish(self, results: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
         """Keep the model and, last, the results: a folder that has them is complete."""
-        self._save("model.pt", weights)
+        self.save("model.pt", weights)
         self.write("results.json", to_json(dict(results)))
 
     @property
@@ -83,23 +83,15 @@ class RunFolder:
 
     def save_checkpoint(self, state: dict[str, Any]) -> None:
         """Weights and plain data only."""
-        self._save("checkpoint.pt", {**state, "run": self.identity})
+        self.save("checkpoint.pt", {**state, "run": self.identity})
 
     def load_checkpoint(self) -> dict[str, Any] | None:
-        """The last checkpoint, None if the run did not get that far. Never runs pickled code."""
-        file = self.path / "checkpoint.pt"
-        if not file.exists():
-            return None
-        try:
-            state: dict[str, Any] = torch.load(file, weights_only=True)
-        except Exception as error:
+        """The last checkpoint, None if the run did not get that far."""
+        state = self.load("checkpoint.pt")
+        if state is not None and state.get("run") != self.identity:
             raise LabError(
-                f"{file} cannot be read ({type(error).__name__}). Start a new run with another --out."
-            ) from None
-        if state.get("run") != self.identity:
-            raise LabError(
-                f"{file} is the checkpoint of another run. Put back the one of this run, or start anew with "
-                "another --out."
+                f"{self.path / 'checkpoint.pt'} is the checkpoint of another run. Put back the one of this run, or "
+                "start anew with another --out."
             )
         return state
 
@@ -114,7 +106,21 @@ class RunFolder:
     def write(self, name: str, content: str) -> None:
         write_whole(self.path / name, content.encode())
 
-    def _save(self, name: str, state: Mapping[str, Any]) -> None:
+    def load(self, name: str) -> dict[str, Any] | None:
+        """What `save` kept, None if nothing. Never runs pickled code."""
+        file = self.path / name
+        if not file.exists():
+            return None
+        try:
+            state: dict[str, Any] = torch.load(file, weights_only=True)
+        except Exception as error:
+            raise LabError(
+                f"{file} cannot be read ({type(error).__name__}). Start a new run with another --out."
+            ) from None
+        return state
+
+    def save(self, name: str, state: Mapping[str, Any]) -> None:
+        """Weights and plain data only."""
         buffer = io.BytesIO()  # torch's own writer reports a full disk in words of its own
         torch.save(state, buffer)
         write_whole(self.path / name, buffer.getvalue())

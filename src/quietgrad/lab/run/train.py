@@ -8,7 +8,7 @@ import math
 import os
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
+from quietgrad.accounting.ledger import Ledger
 from quietgrad.collective import Reducer
 from quietgrad.lab.run.augment import make_views
 from quietgrad.lab.run.config import Config, load_config
@@ -28,7 +29,9 @@ from quietgrad.lab.run.interrupt import Stopped, StopRequest
 from quietgrad.lab.run.memory import peak_megabytes
 from quietgrad.lab.run.methods import build_mechanism
 from quietgrad.lab.run.progress import Reporter, Silent
+from quietgrad.lab.run.quiet import QUIET, quiet_set_up
 from quietgrad.lab.run.setup import Setup, set_up
+from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.privatizer.explanation import ReleaseReport
 
 
@@ -165,24 +168,29 @@ def train(
     reducer: Reducer | None = None,
 ) -> Outcome:
     """Train by the config and keep everything in `out`; an interrupt leaves a checkpoint and a true ledger."""
+    began = time.perf_counter()
     first = reducer is None or reducer.rank == 0
     folder, reporter = RunFolder(out), reporter or Silent()
-    setup = set_up(config, data_dir=data_dir)
-    mechanism = build_mechanism(config.method, config.privacy, setup.parts, setup.model, setup.batches)
-    if resume:
-        folder.resume(config)
-    elif first:
-        folder.start(config, setup.parts.record)
+    ledger: Ledger | Path
+    if config.method.name == QUIET:
+        setup, mechanism, ledger = _quiet(config, folder, resume=resume, data_dir=data_dir)
+    else:
+        setup = set_up(config, data_dir=data_dir)
+        mechanism = build_mechanism(config.method, config.privacy, setup.parts, setup.model, setup.batches)
+        ledger = folder.ledger
+        if resume:
+            folder.resume(config)
+        elif first:
+            folder.start(config, setup.parts.record)
     # Several ranks would hear of an interrupt at different steps and wait for each other: they stop at once.
     listening = StopRequest() if reducer is None else nullcontext(StopRequest())
     with (
+        closing(ledger) if isinstance(ledger, Ledger) else nullcontext(),
         listening as stop,
-        qg.Privatizer(
-            setup.model, mechanism, setup.batches, ledger=folder.ledger, reducer=reducer
-        ) as private,
+        qg.Privatizer(setup.model, mechanism, setup.batches, ledger=ledger, reducer=reducer) as private,
         reporter,
     ):
-        run = Run(setup, private)
+        run = Run(setup, private, started=began)
         saved = folder.load_checkpoint() if resume else None
         if saved is not None:
             run.load(saved)
@@ -209,6 +217,13 @@ def train(
     if first:
         folder.finish(outcome.__dict__, setup.evaluated.state_dict())
     return outcome
+
+
+def _quiet(
+    config: Config, folder: RunFolder, *, resume: bool, data_dir: Path | None
+) -> tuple[Setup, Mechanism, Ledger]:
+    setup, program, statistics = quiet_set_up(config, folder, resume=resume, data_dir=data_dir)
+    return setup, program.training, statistics.ledger
 
 
 def evaluation_interval(steps: int) -> int:

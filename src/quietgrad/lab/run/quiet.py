@@ -1,0 +1,190 @@
+"""Sets up a run of the quiet recipe: features by the rule, statistics in the run's own ledger, a linear head."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+import quietgrad as qg
+from quietgrad.features.encoders import Pixels, Scatter, encode
+from quietgrad.features.pipeline import Rescale
+from quietgrad.lab.data import Parts
+from quietgrad.lab.errors import LabError
+from quietgrad.lab.run.config import Config, DataConfig, Section, parse_section
+from quietgrad.lab.run.folder import RunFolder
+from quietgrad.lab.run.setup import Setup, make_optimizer, make_scheduler
+from quietgrad.lab.run.task import load_task
+from quietgrad.quiet.recipe import (
+    MICRO_BATCH,
+    Source,
+    all_at_once,
+    quiet_program,
+    rescaled_by_private,
+    rescaled_by_public,
+    rescaled_by_synthetic,
+    zero_head,
+)
+from quietgrad.quiet.rule import Settings, settings
+
+QUIET = "quiet"
+FEATURES = "features.pt"
+
+
+class QuietOptions(Section):
+    """Options of the method; everything else follows from the rule.
+
+    Args:
+        encoder: "auto" is "scatter" for images whose sides it takes, else "pixels".
+        moments: "auto" is "public" if there are public records, else "synthetic" for images, else "private".
+    """
+
+    encoder: Literal["auto", "scatter", "pixels"] = "auto"
+    moments: Literal["auto", "public", "synthetic", "private"] = "auto"
+
+
+class Encoded:
+    """A task whose records are encoded, once for all runs of a process that share data and encoder."""
+
+    def __init__(self, data: DataConfig, encoder: str, data_dir: Path | None) -> None:
+        self.parts: Parts = load_task(Config(data=data), data_dir=data_dir)
+        self.encoder = make_encoder(encoder, self.parts.input_shape)
+        self.private, self.public, self.test = (
+            encode(self.encoder, part.tensors[0]) if len(part) else part.tensors[0]
+            for part in (self.parts.private, self.parts.public, self.parts.test)
+        )
+
+
+encoded = lru_cache(maxsize=1)(Encoded)
+
+
+def quiet_set_up(
+    config: Config, folder: RunFolder, *, resume: bool, data_dir: Path | None
+) -> tuple[Setup, qg.Program, qg.Statistics]:
+    """The objects of a run. Statistics are released here, and kept in the folder for a run that is resumed."""
+    task, options = _checked(config, data_dir)
+    rule = _rule(config, task)
+    source = _source(options, task)
+    program = quiet_program(source, task.private.shape[1:], rule)
+    records = TensorDataset(task.private, task.parts.private.tensors[1])
+    batches = all_at_once(records, rule)
+    assert config.privacy.epsilon is not None
+    program = qg.calibrate(program, batches, epsilon=config.privacy.epsilon, delta=config.privacy.delta)
+    if resume:
+        folder.resume(config)
+    else:
+        folder.start(config, task.parts.record)
+    statistics = qg.Statistics(program, batches, ledger=folder.ledger)
+    rescale = _loaded(folder) if resume else _fitted(task, source, statistics, rule)
+    if not resume:
+        folder.save(FEATURES, {"encoder": type(task.encoder).__name__, "rescale": rescale.state_dict()})
+    return _setup(_resolved(config, rule, len(records)), task, rescale, rule), program, statistics
+
+
+def make_encoder(name: str, shape: tuple[int, ...]) -> nn.Module:
+    """The encoder that a config names, for records of a shape."""
+    scatters = len(shape) == 3 and all(side % 4 == 0 and side >= 8 for side in shape[1:])
+    if name == "scatter" or (name == "auto" and scatters):
+        return Scatter(shape)
+    return Pixels()
+
+
+def _checked(config: Config, data_dir: Path | None) -> tuple[Encoded, QuietOptions]:
+    options = parse_section(QuietOptions, config.method.options, "method")
+    if config.privacy.epsilon is None:
+        raise LabError("quiet plans its steps and features from ε. Give privacy.epsilon.")
+    if config.augment.active or config.training.warm_start != "none" or config.data.features != "none":
+        raise LabError(
+            "quiet makes its own features and starts from zero. Leave out [augment], data.features and "
+            "training.warm_start."
+        )
+    return encoded(config.data, options.encoder, data_dir), options
+
+
+def _rule(config: Config, task: Encoded) -> Settings:
+    assert config.privacy.epsilon is not None
+    return settings(
+        records=len(task.private),
+        classes=task.parts.num_classes,
+        epsilon=config.privacy.epsilon,
+        delta=config.privacy.delta,
+    )
+
+
+def _source(options: QuietOptions, task: Encoded) -> Source:
+    if options.moments == "public" and len(task.public) == 0:
+        raise LabError(
+            "method.moments = 'public' needs public data. Set data.public = N, or take 'synthetic' or 'private'."
+        )
+    images = len(task.parts.input_shape) == 3
+    if options.moments == "synthetic" and not images:
+        raise LabError("method.moments = 'synthetic' makes up images, and these are none. Take 'private'.")
+    if options.moments != "auto":
+        return options.moments
+    if len(task.public):
+        return "public"
+    return "synthetic" if images else "private"
+
+
+def _fitted(task: Encoded, source: Source, statistics: qg.Statistics, rule: Settings) -> Rescale:
+    if source == "public":
+        return rescaled_by_public(task.public, rule)
+    if source == "private":
+        return rescaled_by_private(statistics, task.private, rule)
+    return rescaled_by_synthetic(statistics, task.private, task.encoder, task.parts.input_shape, rule)
+
+
+def _loaded(folder: RunFolder) -> Rescale:
+    saved = folder.load(FEATURES)
+    if saved is None:
+        raise LabError(
+            f"{folder.path} stopped before its features were kept; what they cost is in its ledger. Start anew with "
+            "another --out."
+        )
+    state: dict[str, Tensor] = saved["rescale"]
+    rescale = Rescale.shaped(*state["directions"].shape)
+    rescale.load_state_dict(state)
+    return rescale
+
+
+def _resolved(config: Config, rule: Settings, records: int) -> Config:
+    """The config with what the rule decided written into it."""
+    training = {"epochs": rule.steps, "batch": records, "lr": rule.lr, "micro_batch": MICRO_BATCH}
+    fixed = {"optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0, "schedule": "constant"}
+    return config.model_copy(
+        update={
+            "training": config.training.model_copy(update=training | fixed),
+            "averaging": config.averaging.model_copy(update={"decay": 0.0}),
+        }
+    )
+
+
+def _setup(config: Config, task: Encoded, rescale: Rescale, rule: Settings) -> Setup:
+    parts = _rescaled_parts(task, rescale)
+    model = zero_head(rescale.width, parts.num_classes)
+    batches = all_at_once(parts.private, rule)
+    optimizer = make_optimizer(model, config.training)
+    scheduler = make_scheduler(optimizer, config.training, batches.steps)
+    return Setup(config, parts, model, batches, optimizer, scheduler, average=None)
+
+
+def _rescaled_parts(task: Encoded, rescale: Rescale) -> Parts:
+    def part(rows: Float[Tensor, "n ..."], data: TensorDataset) -> TensorDataset:
+        turned = torch.cat([rescale(few) for few in rows.split(MICRO_BATCH)])
+        return TensorDataset(turned, *data.tensors[1:])
+
+    record: dict[str, Any] = {**task.parts.record, "features": type(task.encoder).__name__}
+    private, test = part(task.private, task.parts.private), part(task.test, task.parts.test)
+    return Parts(
+        private=private,
+        public=TensorDataset(private.tensors[0][:0]),
+        test=test,
+        num_classes=task.parts.num_classes,
+        input_shape=(rescale.width,),
+        record=record,
+    )

@@ -1,0 +1,115 @@
+"""The recipe as parts: which statistics a source of moments needs, the rescaling made of them, the head."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from quietgrad.accounting.ledger import Ledger
+from quietgrad.features.encoders import encode, unit
+from quietgrad.features.moments import Moments, moments_from_kronecker, moments_from_second, moments_of
+from quietgrad.features.pipeline import Rescale
+from quietgrad.features.synthetic import synthetic_images
+from quietgrad.methods.dp_sgd import dp_sgd
+from quietgrad.privatizer.privatizer import Privatizer
+from quietgrad.program.program import Program, StatisticRelease
+from quietgrad.program.releasing import Statistics
+from quietgrad.program.statistics import KroneckerMoments, Mean, SecondMoments
+from quietgrad.quiet.rule import Settings, whitening
+from quietgrad.sampling.batches import PoissonBatches
+
+Source = Literal["public", "synthetic", "private"]
+SOURCES: tuple[Source, ...] = get_args(Source)
+"""Where centre and directions come from: public rows; made-up images around a private mean; private moments."""
+
+MEAN_SHARE, MOMENTS_SHARE = 0.01, 0.08
+"""Parts of the squared budget."""
+
+SYNTHETIC = 2000
+MICRO_BATCH = 8192
+
+
+def quiet_program(source: Source, row_shape: Sequence[int], settings: Settings) -> Program:
+    """The statistics that a source releases from rows of this shape, and DP-SGD of the head."""
+    mean = {"mean": StatisticRelease(statistic=Mean(), share=MEAN_SHARE)}
+    second = KroneckerMoments() if len(row_shape) == 2 else SecondMoments()
+    moments = {"moments": StatisticRelease(statistic=second, share=MOMENTS_SHARE)}
+    statistics = {"public": {}, "synthetic": mean, "private": mean | moments}[source]
+    return Program(training=dp_sgd(clip=settings.clip), statistics=statistics)
+
+
+def rescaled_by_public(rows: Float[Tensor, "m ..."], settings: Settings) -> Rescale:
+    """Centre and directions of public rows; they alone cost nothing."""
+    if len(rows) < 2:
+        raise ValueError(
+            f"Expected at least 2 public records, got {len(rows)}. Pass more, or take moments='synthetic' or 'private'."
+        )
+    return _rescale(moments_of(rows.flatten(1), settings.directions), settings)
+
+
+def rescaled_by_synthetic(
+    statistics: Statistics,
+    rows: Float[Tensor, "n ..."],
+    encoder: nn.Module,
+    input_shape: Sequence[int],
+    settings: Settings,
+) -> Rescale:
+    """The directions of made-up images around the released mean of the private rows."""
+    made_up = encode(encoder, synthetic_images(SYNTHETIC, input_shape))
+    moments = moments_of(made_up.flatten(1), settings.directions)
+    return _rescale(moments.centred_at(_mean(statistics, rows)), settings)
+
+
+def rescaled_by_private(statistics: Statistics, rows: Float[Tensor, "n ..."], settings: Settings) -> Rescale:
+    """Mean, then second moments of the centred rows at unit length: both released, both in the ledger."""
+    mean = _mean(statistics, rows)
+    released = statistics.release("moments", unit(rows - mean.view(rows.shape[1:])))
+    blocks, std, most = released.blocks, released.std, settings.directions
+    if "second" in blocks:
+        return _rescale(moments_from_second(mean, blocks["second"], std, most), settings)
+    return _rescale(
+        moments_from_kronecker(mean, blocks["channels"], blocks["positions"], std, most), settings
+    )
+
+
+def train_head(
+    head: nn.Linear,
+    program: Program,
+    batches: PoissonBatches,
+    settings: Settings,
+    ledger: Ledger | None = None,
+) -> Privatizer:
+    """The head, trained on all records in each step; the Privatizer knows what it cost."""
+    optimizer = torch.optim.SGD(head.parameters(), lr=settings.lr)
+    with Privatizer(head, program.training, batches, ledger=ledger) as private:
+        for batch in batches:
+            for x, y in batch.split(MICRO_BATCH):
+                private.backward(nn.functional.cross_entropy(head(x), y, reduction="none"))
+            private.release()
+            optimizer.step()
+    return private
+
+
+def zero_head(width: int, classes: int) -> nn.Linear:
+    """Logits zero for every record: the first errors are known and equally long."""
+    head = nn.Linear(width, classes, bias=False)
+    nn.init.zeros_(head.weight)
+    return head
+
+
+def all_at_once(data: TensorDataset, settings: Settings) -> PoissonBatches:
+    """Every record in every step."""
+    return PoissonBatches(data, rate=1.0, steps=settings.steps)
+
+
+def _mean(statistics: Statistics, rows: Tensor) -> Float[Tensor, " d"]:
+    return statistics.release("mean", rows.flatten(1)).blocks["mean"]
+
+
+def _rescale(moments: Moments, settings: Settings) -> Rescale:
+    return Rescale(moments, whitening(moments.variances, settings.dimension))

@@ -1,0 +1,115 @@
+"""The recipe learns within its budget, and its features come from what is public or paid for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import TensorDataset
+
+import quietgrad as qg
+from quietgrad.features.encoders import Scatter, encode, unit
+from quietgrad.quiet.recipe import (
+    SOURCES,
+    Source,
+    all_at_once,
+    quiet_program,
+    rescaled_by_private,
+    rescaled_by_public,
+    rescaled_by_synthetic,
+    train_head,
+    zero_head,
+)
+from quietgrad.quiet.rule import Settings, settings
+
+RECORDS, CLASSES, DELTA = 2000, 3, 1e-5
+
+
+def mixture(records: int = RECORDS, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Three classes in 12 dimensions of falling variance."""
+    rng = torch.Generator().manual_seed(seed)
+    centres = torch.randn(CLASSES, 12, generator=torch.Generator().manual_seed(99))
+    labels = torch.randint(CLASSES, (records,), generator=rng)
+    scale = torch.arange(1, 13) ** -1.0
+    return unit((centres[labels] + torch.randn(records, 12, generator=rng)) * scale + 1.0), labels
+
+
+def rule(epsilon: float) -> Settings:
+    return settings(records=RECORDS, classes=CLASSES, epsilon=epsilon, delta=DELTA)
+
+
+@pytest.mark.parametrize("source", ["public", "private"])
+def test_it_learns_within_its_budget(source: Source) -> None:
+    rows, labels = mixture()
+    found = rule(2.0)
+    batches = all_at_once(TensorDataset(rows, labels), found)
+    program = qg.calibrate(quiet_program(source, (12,), found), batches, epsilon=2.0, delta=DELTA)
+    statistics = qg.Statistics(program, batches)
+    if source == "public":
+        rescale = rescaled_by_public(mixture(50, seed=5)[0], found)
+    else:
+        rescale = rescaled_by_private(statistics, rows, found)
+    head = zero_head(rescale.width, CLASSES)
+    turned = all_at_once(TensorDataset(rescale(rows), labels), found)
+    private = train_head(head, program, turned, found, statistics.ledger)
+    assert private.covered
+    assert private.epsilon(DELTA) == pytest.approx(2.0, abs=2e-3)
+    assert statistics.ledger.count == len(program.statistics) + found.steps
+    test_rows, test_labels = mixture(1000, seed=1)
+    right = (head(rescale(test_rows)).argmax(1) == test_labels).float().mean()
+    assert float(right) > 0.75
+
+
+def test_public_features_do_not_see_private_records() -> None:
+    public = mixture(50, seed=5)[0]
+    once, again = (rescaled_by_public(public, rule(1.0)).state_dict() for _ in range(2))
+    assert all(torch.equal(once[name], again[name]) for name in once)
+
+
+def test_centring_by_a_private_mean_that_is_not_paid_for_is_refused() -> None:
+    rows, labels = mixture()
+    found = rule(1.0)
+    batches = all_at_once(TensorDataset(rows, labels), found)
+    free = qg.Statistics(quiet_program("public", (12,), found).with_noise(3.0), batches)
+    with pytest.raises(ValueError, match="What is not planned is not paid for"):
+        rescaled_by_private(free, rows, found)
+
+
+def test_private_features_change_only_through_the_releases() -> None:
+    """Law 3: with the same noise, one record moves centre and moments by what one record may."""
+    rows, labels = mixture()
+    other = rows.clone()
+    other[0] = -rows[0]
+    found = rule(1.0)
+    means = []
+    for records in (rows, other):
+        batches = all_at_once(TensorDataset(records, labels), found)
+        program = quiet_program("private", (12,), found).with_noise(3.0)
+        statistics = qg.Statistics(program, batches, noise_source=qg.SeededSource(3))
+        means.append(rescaled_by_private(statistics, records, found).mean)
+        assert statistics.ledger.count == 2
+    assert 0 < float((means[0] - means[1]).norm()) <= 2 / RECORDS
+
+
+def test_made_up_images_need_a_private_mean_only() -> None:
+    images = torch.randn(20, 1, 12, 12, generator=torch.Generator().manual_seed(1))
+    encoder = Scatter((1, 12, 12))
+    rows = encode(encoder, images)
+    found = rule(1.0)
+    batches = all_at_once(TensorDataset(rows, torch.zeros(20)), found)
+    program = quiet_program("synthetic", rows.shape[1:], found).with_noise(3.0)
+    assert list(program.statistics) == ["mean"]
+    statistics = qg.Statistics(program, batches)
+    rescale = rescaled_by_synthetic(statistics, rows, encoder, (1, 12, 12), found)
+    assert statistics.ledger.count == 1
+    assert rescale(rows).shape == (20, rescale.width)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_training_has_most_of_the_budget(source: Source) -> None:
+    assert quiet_program(source, (4, 5), rule(1.0)).training_share > 0.9
+
+
+def test_one_public_record_is_not_enough() -> None:
+    with pytest.raises(ValueError, match="at least 2 public records"):
+        rescaled_by_public(torch.ones(1, 4), rule(1.0))

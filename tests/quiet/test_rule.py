@@ -1,0 +1,62 @@
+"""The rule: settings follow from N, classes, the budget and the spectrum, and from nothing else."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from quietgrad.audit.bounds import gaussian_delta
+from quietgrad.quiet.rule import effective_dimension, gaussian_parameter, settings, warning, whitening
+
+DELTA = 1e-5
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 0.15, 1.0, 8.0, 60.0])
+def test_the_gaussian_parameter_gives_delta(epsilon: float) -> None:
+    mu = gaussian_parameter(epsilon, DELTA)
+    assert gaussian_delta(mu, epsilon) == pytest.approx(DELTA, rel=1e-4)
+
+
+@pytest.mark.parametrize("epsilon", [0.15, 2.0])
+@pytest.mark.parametrize("records", [500, 12_000, 60_000])
+@pytest.mark.parametrize("classes", [2, 10, 26])
+def test_a_weight_that_nothing_contracts_would_get_noise_of_one(
+    epsilon: float, records: int, classes: int
+) -> None:
+    found = settings(records=records, classes=classes, epsilon=epsilon, delta=DELTA)
+    sigma = math.sqrt(found.steps) / gaussian_parameter(epsilon, DELTA)
+    noise = found.lr * math.sqrt(found.steps) * sigma * found.clip / records
+    assert noise == pytest.approx(1.0)
+
+
+def test_more_budget_means_more_dimensions_and_steps() -> None:
+    small, large = (
+        settings(records=12_000, classes=10, epsilon=epsilon, delta=DELTA) for epsilon in (0.15, 2.0)
+    )
+    assert small.dimension < large.dimension
+    assert small.steps < large.steps
+    assert small.directions < large.directions
+
+
+def test_whitening_is_the_least_that_reaches_the_dimension() -> None:
+    variances = torch.arange(1, 201, dtype=torch.float64) ** -1.5
+    alpha = whitening(variances, 60.0)
+    assert 0 < alpha < 1
+    assert effective_dimension(variances ** (1 - alpha)) == pytest.approx(60.0, rel=1e-2)
+
+
+def test_features_that_reach_the_dimension_are_left_alone() -> None:
+    assert whitening(torch.ones(100), 50.0) == 0.0
+    assert whitening(torch.tensor([1.0, 0.5]), 50.0) == 1.0
+
+
+def test_too_few_records_are_told_what_it_takes() -> None:
+    assert warning(records=12_000, classes=10, epsilon=0.15, delta=DELTA) is None
+    said = warning(records=100, classes=10, epsilon=0.15, delta=DELTA)
+    assert said is not None
+    needed = int(said.split("about ")[2].split(" records")[0])
+    assert warning(records=needed, classes=10, epsilon=0.15, delta=DELTA) is None
+    epsilon = float(said.split("ε = ")[2].rstrip("."))
+    assert warning(records=100, classes=10, epsilon=1.1 * epsilon, delta=DELTA) is None
