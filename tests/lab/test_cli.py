@@ -52,6 +52,7 @@ OPTIONS = {
     "data": ["--data-dir", "--json", "--debug"],
     "configs": ["names", "--out", "--json", "--debug"],
     "audit": ["run", "--confidence", "--canaries", "--data-dir", "--json", "--debug"],
+    "verify": ["run", "--json", "--debug"],
 }
 """The frozen command line. Adding an option is a minor release, changing or removing one a major release."""
 
@@ -80,6 +81,8 @@ def test_own_npz_with_three_classes_trains_from_a_config_of_under_15_lines(tmp_p
     names = {path.name for path in (tmp_path / "run").iterdir()}
     assert names == {
         "config.toml",
+        "privacy.json",
+        "model_card.md",
         "run.json",
         "versions.json",
         "split.json",

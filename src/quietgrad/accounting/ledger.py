@@ -104,6 +104,11 @@ class Ledger:
         return self._head
 
     @property
+    def keyed(self) -> bool:
+        """Whether the chain was made with a secret."""
+        return self._key is not None
+
+    @property
     def plan(self) -> tuple[Phase, ...] | None:
         """What the run may release at most."""
         return self._plan

@@ -18,6 +18,7 @@ from quietgrad.lab.cli.data import data
 from quietgrad.lab.cli.explain import explain
 from quietgrad.lab.cli.report import report
 from quietgrad.lab.cli.train import train
+from quietgrad.lab.cli.verify import verify
 from quietgrad.lab.errors import one_line
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -85,3 +86,4 @@ add(report)
 add(data)
 add(configs)
 add(audit)
+add(verify)

@@ -10,7 +10,7 @@ from quietgrad.lab.formatting import epsilon_text
 from quietgrad.lab.report import plots
 from quietgrad.lab.report.html import cards, figure, paragraph, section, table, text
 from quietgrad.lab.report.run import audits, guarantee, provenance, standing
-from quietgrad.lab.run.recorded import RecordedRun, read_run
+from quietgrad.lab.run.statement.recorded import RecordedRun, read_run
 
 
 def comparison_article(folder: Path) -> str:

@@ -12,7 +12,7 @@ from quietgrad.lab.report.html import document
 from quietgrad.lab.report.run import run_article
 from quietgrad.lab.report.style import STYLE
 from quietgrad.lab.run.folder import RunFolder
-from quietgrad.lab.run.recorded import read_run
+from quietgrad.lab.run.statement.recorded import read_run
 
 
 def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:

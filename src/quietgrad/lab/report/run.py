@@ -8,7 +8,7 @@ from typing import Any
 import tomli_w
 
 from quietgrad.lab.formatting import epsilon_text
-from quietgrad.lab.report import plots, words
+from quietgrad.lab.report import plots
 from quietgrad.lab.report.html import (
     badge,
     bullets,
@@ -22,7 +22,8 @@ from quietgrad.lab.report.html import (
     table,
     text,
 )
-from quietgrad.lab.run.recorded import RecordedRun
+from quietgrad.lab.run.statement import words
+from quietgrad.lab.run.statement.recorded import RecordedRun
 
 
 def run_article(run: RecordedRun) -> str:

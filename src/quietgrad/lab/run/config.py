@@ -103,6 +103,27 @@ class AveragingConfig(Section):
     decay: float = Field(0.99, ge=0, lt=1)
 
 
+class TuningConfig(Section):
+    """How the settings were found: what `quietgrad tune` writes, or what the user states.
+
+    Args:
+        on: which data the tries saw. "private" means that a random number of tries was drawn first and only the best
+            run is released: ε is then that of the whole search.
+        tries: how many settings were tried, if that was free.
+        mean_tries: of the random number of private tries.
+    """
+
+    on: Literal["unstated", "nothing", "public", "synthetic", "private"] = "unstated"
+    tries: int | None = Field(None, ge=1)
+    mean_tries: float | None = Field(None, ge=1)
+
+    @model_validator(mode="after")
+    def _private_states_its_mean(self) -> TuningConfig:
+        if (self.on == "private") != (self.mean_tries is not None):
+            raise ValueError('give mean_tries with on = "private", and only then')
+        return self
+
+
 class Config(Section):
     version: int = VERSION
     data: DataConfig = DataConfig()
@@ -112,6 +133,7 @@ class Config(Section):
     training: TrainingConfig = TrainingConfig()
     augment: AugmentConfig = AugmentConfig()
     averaging: AveragingConfig = AveragingConfig()
+    tuning: TuningConfig = TuningConfig()
 
     def plain(self) -> dict[str, Any]:
         """Resolved, as written back beside a run."""

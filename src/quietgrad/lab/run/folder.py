@@ -71,9 +71,12 @@ class RunFolder:
                 "or give another --out."
             )
 
-    def finish(self, results: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
-        """Keep the model and, last, the results: a folder that has them is complete."""
+    def save_weights(self, weights: Mapping[str, Any]) -> None:
+        """Keep the model."""
         self.save("model.pt", weights)
+
+    def finish(self, results: Mapping[str, Any]) -> None:
+        """Keep the results, last of all: a folder that has them is complete."""
         self.write("results.json", to_json(dict(results)))
 
     @property

@@ -22,6 +22,7 @@ from torch.utils.data import TensorDataset
 import quietgrad as qg
 from quietgrad.accounting.ledger import Ledger
 from quietgrad.collective import Reducer
+from quietgrad.lab.files import to_json
 from quietgrad.lab.run.augment import make_views
 from quietgrad.lab.run.config import Config, load_config
 from quietgrad.lab.run.folder import RunFolder
@@ -31,6 +32,11 @@ from quietgrad.lab.run.methods import build_mechanism
 from quietgrad.lab.run.progress import Reporter, Silent
 from quietgrad.lab.run.quiet import QUIET, quiet_set_up
 from quietgrad.lab.run.setup import Setup, set_up
+from quietgrad.lab.run.statement.model_card import FILE as CARD_FILE
+from quietgrad.lab.run.statement.model_card import model_card
+from quietgrad.lab.run.statement.recorded import read_run
+from quietgrad.lab.run.statement.statement import FILE as STATEMENT_FILE
+from quietgrad.lab.run.statement.statement import statement_of
 from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.privatizer.explanation import ReleaseReport
 
@@ -215,7 +221,7 @@ def train(
             raise Stopped(_how_to_go_on(run, out))
         outcome = run.outcome()
     if first:
-        folder.finish(outcome.__dict__, setup.evaluated.state_dict())
+        finish(folder, outcome, setup.evaluated)
     return outcome
 
 
@@ -224,6 +230,15 @@ def _quiet(
 ) -> tuple[Setup, Mechanism, Ledger]:
     setup, program, statistics = quiet_set_up(config, folder, resume=resume, data_dir=data_dir)
     return setup, program.training, statistics.ledger
+
+
+def finish(folder: RunFolder, outcome: Outcome, model: nn.Module) -> None:
+    """Keep the weights, what may be said of them, and last the results."""
+    folder.save_weights(model.state_dict())
+    statement = statement_of(read_run(folder.path, results=outcome.__dict__))
+    folder.write(STATEMENT_FILE, to_json(statement))
+    folder.write(CARD_FILE, model_card(statement))
+    folder.finish(outcome.__dict__)
 
 
 def evaluation_interval(steps: int) -> int:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from quietgrad.accounting.evaluate import attack_advantage
 from quietgrad.accounting.evaluate import epsilon as epsilon_of
+from quietgrad.accounting.events import Phase
 from quietgrad.accounting.ledger import Ledger
+from quietgrad.accounting.rdp import repeat_and_select
 from quietgrad.lab.errors import LabError
 from quietgrad.lab.files import number, read_json
 from quietgrad.lab.run.config import Config
@@ -21,7 +24,7 @@ class RecordedRun:
 
     Args:
         results: what `train` wrote at its end, None while the run is unfinished.
-        epsilon: of the whole plan.
+        epsilon: of the whole plan; of the whole search where it was tuned on private data.
         spent: of what the ledger holds.
         advantage: the most that membership inference can gain, TPR − FPR.
         audits: what attacks found, if any were made.
@@ -61,8 +64,13 @@ class RecordedRun:
         return [{**point, "epsilon": number(point["epsilon"])} for point in points]
 
 
-def read_run(path: Path) -> RecordedRun:
-    """Everything in the folder of a run; the ledger's hash chain is checked on the way."""
+def read_run(path: Path, *, results: dict[str, Any] | None = None) -> RecordedRun:
+    """Everything in the folder of a run; the ledger's hash chain is checked on the way.
+
+    Args:
+        path: the folder.
+        results: those of a run that is just finishing; else the folder's.
+    """
     folder = RunFolder(path)
     config = folder.config
     if not folder.ledger.exists():
@@ -71,18 +79,32 @@ def read_run(path: Path) -> RecordedRun:
         )
     ledger = Ledger.read(folder.ledger)
     plan, delta = ledger.plan or (), config.privacy.delta
+    if results is None and folder.finished:
+        results = folder.read("results.json")
+    claimed = _claimed(plan, config)
     return RecordedRun(
         path=path,
         config=config,
         versions=folder.read("versions.json"),
         split=folder.read("split.json"),
         ledger=ledger,
-        results=folder.read("results.json") if folder.finished else None,
+        results=results,
         audits=_audits(path / "audit.json"),
-        epsilon=epsilon_of(plan, delta),
+        epsilon=claimed,
         spent=epsilon_of(ledger.phases, delta) if ledger.count else 0.0,
-        advantage=attack_advantage(plan),
+        advantage=attack_advantage(plan) if config.tuning.on != "private" else _advantage(claimed, delta),
     )
+
+
+def _claimed(plan: tuple[Phase, ...], config: Config) -> float:
+    if config.tuning.mean_tries is None:
+        return epsilon_of(plan, config.privacy.delta)
+    return repeat_and_select(plan, config.privacy.delta, config.tuning.mean_tries)
+
+
+def _advantage(epsilon: float, delta: float) -> float:
+    """TPR − FPR of the best attack on anything (ε, δ)-private: (e^ε − 1 + 2δ)/(e^ε + 1)."""
+    return math.tanh(epsilon / 2) + 2 * delta / (math.exp(min(epsilon, 700.0)) + 1)
 
 
 def _audits(file: Path) -> list[dict[str, Any]]:

@@ -7,7 +7,20 @@ from typing import Any
 
 from quietgrad.accounting.events import Event, GaussianEvent, JointEvent
 from quietgrad.lab.formatting import epsilon_text
-from quietgrad.lab.run.recorded import RecordedRun
+from quietgrad.lab.run.statement.recorded import RecordedRun
+
+TUNING = {
+    "unstated": "Tuning: ε is of this one run. Every other run on the same records, such as trying learning rates or "
+    "methods, costs as much again; quietgrad compare prints the sum. How the settings were found is not stated.",
+    "nothing": "Tuning: ε is of this one run, and nothing was tuned, as whoever made the config states.",
+    "public": "Tuning: ε is of this one run. Its settings were found with {tries} tries on public data, which cost no "
+    "privacy.",
+    "synthetic": "Tuning: ε is of this one run. Its settings were found with {tries} tries on synthetic data, which "
+    "cost no privacy.",
+    "private": "Tuning is covered: ε is that of a random number of tries on the private records, {mean:g} on average, "
+    "of which only the best is released. It holds only if no other try is shown to anybody.",
+}
+"""What ε says about how the settings were found."""
 
 
 def protected(run: RecordedRun) -> list[str]:
@@ -97,8 +110,7 @@ def not_covered(run: RecordedRun) -> list[str]:
     """What ε does not say about this run."""
     covered = run.results is None or run.results["covered"]
     said = [
-        "Tuning: ε is of this one run. Every other run on the same records, such as trying learning rates or methods, "
-        "costs as much again; quietgrad compare prints the sum.",
+        _tuning(run),
         "Test accuracy: it was measured on test examples that are taken as public, at about twenty points of training, "
         "and tells about them freely.",
         "Facts about the population: that the model works at all may reveal what is true of everybody.",
@@ -113,6 +125,11 @@ def not_covered(run: RecordedRun) -> list[str]:
             "THIS RUN IS NOT COVERED: research observers, fixed noise or replayed draws were on. Do not release it.",
         )
     return said
+
+
+def _tuning(run: RecordedRun) -> str:
+    tuning = run.config.tuning
+    return TUNING[tuning.on].format(tries=tuning.tries or "some", mean=tuning.mean_tries or 1.0)
 
 
 def seed_policy(run: RecordedRun) -> str:

@@ -1,0 +1,94 @@
+"""`privacy.json`: what a run guarantees, for machines; the schema is described in docs/privacy_statement.md."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from pathlib import Path
+from typing import Any
+
+from quietgrad.accounting.chain import key_from_environment
+from quietgrad.accounting.events import phase_to_dict
+from quietgrad.lab.files import to_json
+from quietgrad.lab.run.statement import words
+from quietgrad.lab.run.statement.recorded import RecordedRun
+from quietgrad.lab.run.statement.trade_off import curve_of, curve_of_pair, mu_of
+
+SCHEMA = "quietgrad/privacy-statement/1"
+FILE = "privacy.json"
+WEIGHTS, CONFIG, LEDGER, FEATURES = "model.pt", "config.toml", "ledger.jsonl", "features.pt"
+"""What a run leaves; the features only where the method makes its own."""
+
+Statement = dict[str, Any]
+
+
+def statement_of(run: RecordedRun) -> Statement:
+    """The whole statement about a run whose weights are written; signed if there is a ledger key."""
+    statement = {
+        "schema": SCHEMA,
+        "claim": _claim(run),
+        "unit": "one record, which is one row of the private data set: its inputs and its label",
+        "neighbours": {
+            "relation": "zero-out",
+            "records": run.records,
+            "said": words.setting(run)["neighbours"],
+        },
+        "sampling": {
+            "kind": "poisson",
+            "rate": run.rate,
+            "expected_batch": run.rate * run.records,
+            "steps": run.planned,
+        },
+        "mechanism": {
+            "described": run.mechanism,
+            "plan": [phase_to_dict(phase) for phase in run.ledger.plan or ()],
+        },
+        "accountant": {"kind": "min(PLD, RDP)", "said": words.setting(run)["accountant"]},
+        "tuning": run.config.tuning.model_dump(),
+        "public_data": {
+            "examples": run.split.get("public", 0),
+            "labelled": bool(run.split.get("public_labels", False)),
+            "origin": run.split.get("public_origin", "none"),
+            "first_trained_on_it": run.config.training.warm_start == "public",
+        },
+        "assumptions": words.assumptions(run),
+        "not_covered": words.not_covered(run),
+        "ledger": {
+            "file": LEDGER,
+            "head": run.ledger.head,
+            "releases": run.ledger.count,
+            "keyed": run.ledger.keyed,
+        },
+        "weights": _hashed(run.path / WEIGHTS),
+        "features": _hashed(run.path / FEATURES) if (run.path / FEATURES).exists() else None,
+        "config": _hashed(run.path / CONFIG),
+        "versions": run.versions,
+    }
+    plain: Statement = json.loads(to_json(statement))
+    key = key_from_environment()
+    return plain if key is None else {**plain, "signature": signature(plain, key)}
+
+
+def signature(statement: Statement, key: bytes) -> str:
+    """HMAC-SHA-256 of everything but the signature itself."""
+    unsigned = {name: value for name, value in statement.items() if name != "signature"}
+    content = json.dumps(unsigned, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hmac.new(key, content.encode(), hashlib.sha256).hexdigest()
+
+
+def _claim(run: RecordedRun) -> dict[str, Any]:
+    plan, delta = run.ledger.plan or (), run.config.privacy.delta
+    tuned = run.config.tuning.on == "private"
+    return {
+        "covered": bool(run.results is not None and run.results["covered"]),
+        "epsilon": run.epsilon,
+        "delta": delta,
+        "mu": None if tuned else mu_of(plan, run.epsilon),
+        "attack_advantage": run.advantage,
+        "trade_off": curve_of_pair(run.epsilon, delta) if tuned else curve_of(plan, run.epsilon),
+    }
+
+
+def _hashed(file: Path) -> dict[str, str]:
+    return {"file": file.name, "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
