@@ -1,195 +1,220 @@
-"""One activation-only backward: the gradient at every recorded output, samples first."""
+"""One activation-only backward: the gradient at every recorded output, samples first.
+
+Where the samples lie is proved for every batch anew: by the graph (`flow`) where its operations keep them apart, else
+by numbers (`owners`). Nothing is remembered, so nothing can change after it was proved.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from quietgrad.capture.call import Call, Output
 from quietgrad.capture.coverage import Graph
-from quietgrad.capture.layout import Layout, candidates, proven, scales
-from quietgrad.capture.spread import Consumers, Spread, reduced
+from quietgrad.capture.flow import Flow
+from quietgrad.capture.layout import Layout, Placement, candidates, whole
+from quietgrad.capture.node_rules import Fate, State
+from quietgrad.capture.owners import Code, Probe, placed
+from quietgrad.capture.spread import Consumers, Ends, together
 from quietgrad.gradients.packing import packed
 
-Key = tuple[str, int, int]
-"""(unit, call, output): where a layout is remembered."""
+Key = tuple[int, int]
+"""(serial number of the call, position of the output)."""
 CallOutput = tuple[Call, Output]
 
 PROBED_AT_ONCE = 1 << 24
 """Bytes of gradients that may always be probed together: 16 MB are small beside any model that needs splitting."""
 MOST_PROBES = 6
-"""Parts that a larger probe is split into. Each part costs two backwards; six of them hold a third of what one would
-(two gradients of each output of the part), which is below the peak of the step itself."""
+"""Parts that a larger probe is split into. Each part is a backward of its own, and six of them hold a sixth of the
+second gradients at a time: that is below the peak of the step itself."""
 
 
 @dataclass(eq=False)
 class Arrival:
-    """The gradient that arrived at one output of a call."""
+    """The gradient that arrived at one output of a call, and where the samples lie in it (None: all share it)."""
 
     call: Call
     output: Output
     gradient: Tensor
-    layout: Layout | None = None
+    placement: Placement | None = None
 
     @property
     def key(self) -> Key:
-        return key_of(self.call, self.output)
+        return (self.call.serial, self.output.position)
 
-    def layouts(self, n: int) -> list[Layout]:
-        dims = self.call.unit.adapter.sample_dims(self.call.unit.module, self.output.shape)
-        return list(candidates(self.output.shape, n, dims))
+    @property
+    def dims(self) -> int:
+        """Leading dimensions that may hold the samples."""
+        return self.call.unit.adapter.sample_dims(self.call.unit.module, self.output.shape)
 
 
-def key_of(call: Call, output: Output) -> Key:
-    return (call.unit.name, call.index, output.position)
+@dataclass
+class Proofs:
+    """The modules whose samples were told apart in the last batch: by the graph, by numbers, by a backward for each."""
+
+    by_graph: set[str] = field(default_factory=set)
+    by_numbers: set[str] = field(default_factory=set)
+    one_by_one: set[str] = field(default_factory=set)
+
+    def __str__(self) -> str:
+        """How many modules, and the names of those that the graph did not settle."""
+        parts = [
+            f"by the graph in {len(self.by_graph)} modules" if self.by_graph else "",
+            f"by numbers in {', '.join(sorted(self.by_numbers))}" if self.by_numbers else "",
+            f"by a backward for each sample in {', '.join(sorted(self.one_by_one))}"
+            if self.one_by_one
+            else "",
+        ]
+        told = "; ".join(part for part in parts if part)
+        return f"gradients told apart {told}" if told else "no gradients yet"
 
 
 class Backward:
-    """Takes backwards and remembers how each output holds the samples."""
+    """Takes backwards, and says how each module's samples were told apart."""
 
     def __init__(self) -> None:
-        self._known: dict[Key, Layout] = {}
-        self._spreads: dict[Key, Spread] = {}
+        self.proofs = Proofs()
 
     def __call__(
         self, losses: Float[Tensor, " n"], calls: list[Call], graph: Graph
-    ) -> Iterator[tuple[Call, list[Layout | None], list[Float[Tensor, "n ..."]]]]:
-        """Each call that got gradients, narrowed to the outputs that did, with layouts and gradients."""
+    ) -> Iterator[tuple[Call, list[Placement | None], list[Float[Tensor, "n ..."]]]]:
+        """Each call that got gradients, narrowed to the outputs that did, with placements and gradients."""
+        n, self.proofs = len(losses), Proofs()
         outputs = [(call, output) for call in calls for output in call.outputs]
-        n = len(losses)
-        consumers = Consumers(graph) if self._spreads or not self._familiar(outputs, n) else None
-        places = self._remembered(outputs, consumers, n)
-        alone = [pair for pair in outputs if key_of(*pair) not in places]
-        layouts = self._layouts(losses, alone)
-        # Where a layout is missing, more backwards follow; else the graph may go while this one is taken.
-        plain, spread = self._arrivals(losses, outputs, places, keep=None in layouts.values())
-        for arrival in plain:
-            arrival.layout = layouts.get(arrival.key)
-        shared = [a for a in plain if a.layout is None and a.key not in places]
-        if shared:
-            assert consumers is not None
-            spread |= self._search(losses, shared, consumers)
+        flow = Flow(graph, n) if n > 1 else None
+        states: dict[Key, State] = {
+            _key((call, output)): Fate.SHARED if flow is None else flow.seen_as(output.edge, output.shape)
+            for call, output in outputs
+        }
+        spread = {} if flow is None else _spreads(graph, flow, outputs, states)
+        # Where placements are missing, more backwards follow; else the graph may go while this one is taken.
+        keep = n > 1 and not all(isinstance(state, Layout) or key in spread for key, state in states.items())
+        arrivals, shared = _arrivals(losses, outputs, spread, keep=keep)
+        self._place(losses, arrivals, states)
         for call in calls:
-            mine = [arrival for arrival in plain if arrival.call is call]
-            if not mine:
-                continue
-            narrowed = call.narrowed([a.output for a in mine])
-            if all(arrival.layout is not None for arrival in mine):
-                yield narrowed, [a.layout for a in mine], [_samples_first(a, n) for a in mine]
-            elif len(mine) == 1 and mine[0].key in spread:
-                yield narrowed, [None], [spread[mine[0].key]]
-            else:
-                yield narrowed, [None] * len(mine), _one_by_one(losses, mine)
+            mine = [arrival for arrival in arrivals if arrival.call is call]
+            if mine:
+                yield call.narrowed([a.output for a in mine]), *self._rows(losses, mine, shared)
 
-    def _remembered(
-        self, outputs: list[CallOutput], consumers: Consumers | None, n: int
-    ) -> dict[Key, list[tuple[GradientEdge, Layout]]]:
-        """Where the gradients of shared outputs are taken this time, as far as that is known."""
-        found: dict[Key, list[tuple[GradientEdge, Layout]]] = {}
-        for call, output in outputs:
-            known = self._spreads.get(key_of(call, output))
-            if known is None or consumers is None or n == 1:
-                continue
-            ends = [(consumers.follow(output.edge, path), layout) for path, layout in known.places]
-            if all(edge is not None for edge, _ in ends):
-                found[key_of(call, output)] = [(edge, layout) for edge, layout in ends if edge is not None]
-        return found
+    def _place(self, losses: Float[Tensor, " n"], arrivals: list[Arrival], states: dict[Key, State]) -> None:
+        """Where the samples lie in each gradient: from the graph, or proved by numbers."""
+        doubtful = []
+        for arrival in arrivals:
+            state = states[arrival.key]
+            if len(losses) == 1:
+                arrival.placement = whole(arrival.output.shape) if arrival.dims else None
+            elif isinstance(state, Layout):
+                # Samples among the features: every position holds all of them.
+                arrival.placement = state if state.dim < arrival.dims else None
+            elif state is Fate.DOUBT and arrival.dims:
+                doubtful.append(arrival)
+        if doubtful:
+            _prove(losses, doubtful)
+            self.proofs.by_numbers.update(arrival.call.place for arrival in doubtful)
 
-    def _search(
-        self, losses: Float[Tensor, " n"], shared: list[Arrival], consumers: Consumers
-    ) -> dict[Key, Float[Tensor, "n ..."]]:
-        """Find, once, where the gradient of each shared output splits into samples."""
-        n, found = len(losses), {}
-        factors = scales(n, losses)
-        for arrival in shared:
-            for front in consumers.fronts(arrival.output.edge):
-                edges = [edge for _, edge in front]
-                plain = _gradients(losses, edges, torch.ones_like(losses), keep=True)
-                scaled = _gradients(losses, edges, factors, keep=True)
-                layouts = [_layout(a, b, factors) for a, b in zip(plain, scaled, strict=True)]
-                if all(layout is not None for layout in layouts):
-                    ends = [
-                        (path, layout) for (path, _), layout in zip(front, layouts, strict=True) if layout
-                    ]
-                    self._spreads[arrival.key] = Spread(tuple(ends))
-                    found[arrival.key] = _together(
-                        plain, [layout for _, layout in ends], arrival.output.shape, n
-                    )
-                    break
-        return found
+    def _rows(
+        self, losses: Float[Tensor, " n"], arrivals: list[Arrival], shared: dict[Key, Float[Tensor, "n ..."]]
+    ) -> tuple[list[Placement | None], list[Float[Tensor, "n ..."]]]:
+        """Placements and gradients of one call."""
+        place = arrivals[0].call.place
+        if all(arrival.placement is not None for arrival in arrivals):
+            self.proofs.by_graph.update({place} - self.proofs.by_numbers)
+            return [a.placement for a in arrivals], [_samples_first(a, len(losses)) for a in arrivals]
+        if len(arrivals) == 1 and arrivals[0].key in shared:
+            self.proofs.by_graph.add(place)
+            return [None], [shared[arrivals[0].key]]
+        self.proofs.one_by_one.add(place)
+        return [None] * len(arrivals), _one_by_one(losses, arrivals)
 
-    def _arrivals(
-        self,
-        losses: Float[Tensor, " n"],
-        outputs: list[CallOutput],
-        places: dict[Key, list[tuple[GradientEdge, Layout]]],
-        *,
-        keep: bool,
-    ) -> tuple[list[Arrival], dict[Key, Float[Tensor, "n ..."]]]:
-        """One backward: the gradients at all outputs, and those of the shared ones sample by sample."""
-        edges = [output.edge for _, output in outputs]
-        behind = [edge for ends in places.values() for edge, _ in ends]
-        found = iter(_gradients(losses, edges + behind, torch.ones_like(losses), keep=keep))
-        arrivals = [
-            Arrival(call, output, gradient.reshape(output.shape))
-            for (call, output), gradient in zip(outputs, found, strict=False)
-            if gradient is not None
-        ]
-        shapes = {key_of(call, output): output.shape for call, output in outputs}
-        spread = {}
-        for key, ends in places.items():
-            gradients = [next(found) for _ in ends]
-            spread[key] = _together(gradients, [layout for _, layout in ends], shapes[key], len(losses))
-        return arrivals, spread
 
-    def _familiar(self, outputs: list[CallOutput], n: int) -> bool:
-        """Whether every layout is known and fits: then one backward is all."""
-        for call, output in outputs:
-            layout = self._known.get(key_of(call, output))
-            if layout is None or not layout.fits(output.shape, n):
-                return False
-        return True
+def _key(pair: CallOutput) -> Key:
+    return (pair[0].serial, pair[1].position)
 
-    def _layouts(self, losses: Float[Tensor, " n"], outputs: list[CallOutput]) -> dict[Key, Layout | None]:
-        """How each output that gets a gradient holds the samples; None where they share it."""
-        if self._familiar(outputs, len(losses)):
-            return {key_of(*pair): self._known[key_of(*pair)] for pair in outputs}
-        factors, layouts = scales(len(losses), losses), {}
-        for group in _probed_together(outputs):
-            edges = [output.edge for _, output in group]
-            plain = _gradients(losses, edges, torch.ones_like(losses), keep=True)
-            scaled = _gradients(losses, edges, factors, keep=True)
-            for (call, output), gradient, other in zip(group, plain, scaled, strict=True):
-                if gradient is not None and other is not None:
-                    arrival = Arrival(call, output, gradient.reshape(output.shape))
-                    layouts[arrival.key] = self._probe(arrival, other.reshape(output.shape), factors)
-        return layouts
 
-    def _probe(self, arrival: Arrival, scaled: Tensor, factors: Float[Tensor, " n"]) -> Layout | None:
-        """The gradient under losses scaled by c_i decides the layout."""
-        n = len(factors)
-        possible = arrival.layouts(n)
-        valid = [layout for layout in possible if proven(arrival.gradient, scaled, factors, layout)]
-        # A batch of nothing but poisoned samples is dropped by the clip whatever its layout, and teaches nothing.
-        if n > 1 and len(valid) == 1 and bool(arrival.gradient.isfinite().any()):
-            self._known[arrival.key] = valid[0]
-        if not valid and possible and not isinstance(arrival.call.unit.module, nn.Embedding):
+def _spreads(
+    graph: Graph, flow: Flow, outputs: list[CallOutput], states: dict[Key, State]
+) -> dict[Key, Ends]:
+    """Where the gradients of shared outputs are taken, as far as the graph tells."""
+    shared = [pair for pair in outputs if states[_key(pair)] is Fate.SHARED]
+    consumers = Consumers(graph) if shared else None
+    found = {}
+    for pair in shared:
+        assert consumers is not None
+        ends = consumers.ends(pair[1].edge, flow)
+        if ends:
+            found[_key(pair)] = ends
+    return found
+
+
+def _arrivals(
+    losses: Float[Tensor, " n"], outputs: list[CallOutput], spread: dict[Key, Ends], *, keep: bool
+) -> tuple[list[Arrival], dict[Key, Float[Tensor, "n ..."]]]:
+    """One backward: the gradients at all outputs, and those of the shared ones sample by sample."""
+    edges = [output.edge for _, output in outputs]
+    behind = [edge for ends in spread.values() for edge, _ in ends]
+    found = iter(_gradients(losses, edges + behind, torch.ones_like(losses), keep=keep))
+    arrivals = [
+        Arrival(call, output, gradient.reshape(output.shape))
+        for (call, output), gradient in zip(outputs, found, strict=False)
+        if gradient is not None
+    ]
+    shapes = {_key(pair): pair[1].shape for pair in outputs}
+    shared = {}
+    for key, ends in spread.items():
+        gradients = [next(found) for _ in ends]
+        shared[key] = together(gradients, [layout for _, layout in ends], shapes[key], len(losses))
+    return arrivals, shared
+
+
+def _prove(losses: Float[Tensor, " n"], arrivals: list[Arrival]) -> None:
+    """Place the samples by what happens to each gradient when the losses are multiplied by powers of two."""
+    half = any(arrival.gradient.dtype == torch.float16 for arrival in arrivals)
+    code = Code(len(losses), half=half)
+    for group in _probed_together(arrivals):
+        first = _scaled(losses, group, code, 0)
+        for arrival, scaled in zip(group, first, strict=True):
+            possible = candidates(arrival.output.shape, code.n, arrival.dims)
+            exponents = code.exponents(0)
+            arrival.placement = next(
+                (lay for lay in possible if placed(arrival.gradient, scaled, exponents, lay)), None
+            )
+        left = [(a, scaled) for a, scaled in zip(group, first, strict=True) if a.placement is None]
+        if left:
+            _find_owners(losses, code, *map(list, zip(*left, strict=True)))
+
+
+def _find_owners(
+    losses: Float[Tensor, " n"], code: Code, arrivals: list[Arrival], first: list[Tensor]
+) -> None:
+    """The owner of each position, where they lie in no regular way."""
+    turns = [first, *[_scaled(losses, arrivals, code, turn) for turn in range(1, code.rounds)]]
+    for place, arrival in enumerate(arrivals):
+        probe = Probe(arrival.gradient, [turn[place] for turn in turns], arrival.dims)
+        arrival.placement = probe.owners(code)
+        if arrival.placement is None and any(candidates(arrival.output.shape, code.n, arrival.dims)):
             raise ValueError(_mixed(arrival.call))
-        return valid[0] if valid else None
 
 
-def _probed_together(outputs: list[CallOutput]) -> Iterator[list[CallOutput]]:
+def _scaled(losses: Tensor, arrivals: list[Arrival], code: Code, turn: int) -> list[Tensor]:
+    found = _gradients(losses, [a.output.edge for a in arrivals], code.factors(turn, losses), keep=True)
+    return [
+        torch.zeros_like(a.gradient) if g is None else g.reshape(a.output.shape)
+        for a, g in zip(arrivals, found, strict=True)
+    ]
+
+
+def _probed_together(arrivals: list[Arrival]) -> Iterator[list[Arrival]]:
     """A few at a time: all gradients of a probe at once would be the peak of the whole training's memory."""
 
-    def size(pair: CallOutput) -> int:
-        return 4 * pair[1].shape.numel()
+    def size(arrival: Arrival) -> int:
+        return arrival.gradient.numel() * arrival.gradient.element_size()
 
-    return packed(outputs, size, max(PROBED_AT_ONCE, sum(map(size, outputs)) // MOST_PROBES))
+    return packed(arrivals, size, max(PROBED_AT_ONCE, sum(map(size, arrivals)) // MOST_PROBES))
 
 
 def _gradients(
@@ -200,33 +225,15 @@ def _gradients(
     return list(torch.autograd.grad(losses, edges, cotangent, retain_graph=keep, allow_unused=True))
 
 
-def _layout(plain: Tensor | None, scaled: Tensor | None, factors: Float[Tensor, " n"]) -> Layout | None:
-    """The one layout that the probe leaves, or None."""
-    if plain is None or scaled is None:
-        return None
-    possible = candidates(plain.shape, len(factors), plain.dim())
-    valid = [layout for layout in possible if proven(plain, scaled, factors, layout)]
-    return valid[0] if len(valid) == 1 else None
-
-
-def _together(
-    gradients: list[Tensor | None], layouts: list[Layout], shape: torch.Size, n: int
-) -> Float[Tensor, "n ..."]:
-    parts = [
-        reduced(layout.samples_first(gradient, n), shape)
-        for gradient, layout in zip(gradients, layouts, strict=True)
-        if gradient is not None
-    ]
-    return torch.stack(parts).sum(0) if len(parts) > 1 else parts[0]
-
-
 def _samples_first(arrival: Arrival, n: int) -> Float[Tensor, "n ..."]:
-    assert arrival.layout is not None
-    return arrival.layout.samples_first(arrival.gradient, n)
+    assert arrival.placement is not None
+    return arrival.placement.samples_first(arrival.gradient, n)
 
 
 def _one_by_one(losses: Float[Tensor, " n"], arrivals: list[Arrival]) -> list[Float[Tensor, "n ..."]]:
     """An output that all samples share (position embeddings `[1, t, d]`): one backward for each sample."""
+    if len(losses) == 1:
+        return [arrival.gradient.unsqueeze(0) for arrival in arrivals]
     edges = [arrival.output.edge for arrival in arrivals]
     rows: list[list[Tensor]] = [[] for _ in edges]
     for chosen in torch.eye(len(losses), dtype=losses.dtype, device=losses.device):

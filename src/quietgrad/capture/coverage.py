@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor, nn
-from torch.autograd.graph import Node, get_gradient_edge
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from quietgrad.capture.call import Call
 
@@ -15,12 +16,14 @@ from quietgrad.capture.call import Call
 class Graph:
     """The backward graph of the losses: its nodes, each with the nodes that it sends gradients to."""
 
+    root: GradientEdge
     children: dict[Node, tuple[tuple[Node | None, int], ...]]
 
     @classmethod
     def of(cls, losses: Tensor) -> Graph:
+        root = get_gradient_edge(losses)
         children: dict[Node, tuple[tuple[Node | None, int], ...]] = {}
-        stack = [losses.grad_fn]
+        stack: list[Node | None] = [root.node]
         while stack:
             node = stack.pop()
             if node is None or node in children:
@@ -28,7 +31,23 @@ class Graph:
             following = node.next_functions
             children[node] = following
             stack.extend(child for child, _ in following)
-        return cls(children)
+        return cls(root, children)
+
+    @property
+    def order(self) -> Iterator[Node]:
+        """Every node after all that send gradients to it."""
+        waiting = Counter(
+            child for following in self.children.values() for child, _ in following if child is not None
+        )
+        ready = [self.root.node]
+        while ready:
+            node = ready.pop()
+            yield node
+            for child, _ in self.children[node]:
+                if child is not None:
+                    waiting[child] -= 1
+                    if waiting[child] == 0:
+                        ready.append(child)
 
     def reaches(self, call: Call) -> bool:
         return any(output.edge.node in self.children for output in call.outputs)

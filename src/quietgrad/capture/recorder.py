@@ -16,6 +16,7 @@ from quietgrad.capture.adapters.attention import LinearWatch
 from quietgrad.capture.backprops import Backward
 from quietgrad.capture.call import Call, Unit, record, set_apart
 from quietgrad.capture.coverage import Graph, check_coverage
+from quietgrad.capture.dependence import Dependence
 from quietgrad.capture.hook import Hook
 from quietgrad.capture.registry import units
 from quietgrad.capture.report import LayerReport, for_rows, report
@@ -73,6 +74,7 @@ class Recorder:
             )
         self._units = list(units(model, {id(p): name for name, p in self.parameters.items()}))
         self._backward = Backward()
+        self.dependence = Dependence(self._quiet)
         self._tuner = Tuner(memory_budget, deterministic)
         self._public_tuner = Tuner(memory_budget, True) if public_by_rule else self._tuner
         self._pass = Pass()
@@ -89,7 +91,10 @@ class Recorder:
         """Put the hooks on."""
         if self._handles:
             return
-        self._handles.append(self.model.register_forward_pre_hook(Hook(self._before_model)))
+        self._handles.append(self.model.register_forward_pre_hook(Hook(self._before_model), with_kwargs=True))
+        self._handles.append(
+            self.model.register_forward_hook(Hook(self._after_model), with_kwargs=True, always_call=True)
+        )
         for unit in self._units:
             self._handles.extend(
                 self._watch_functions(unit) if unit.adapter.watches_functions else self._watch(unit)
@@ -102,6 +107,7 @@ class Recorder:
             handle.remove()
         self._handles.clear()
         self._pass = Pass()
+        self.dependence.end()
 
     def _watch(self, unit: Unit) -> Iterator[RemovableHandle]:
         if unit.adapter.replays:
@@ -124,11 +130,17 @@ class Recorder:
         yield unit.module.register_forward_pre_hook(Hook(enter))
         yield unit.module.register_forward_hook(Hook(leave), prepend=True, always_call=True)
 
-    def _before_model(self, module: nn.Module, args: Any) -> None:
+    def _before_model(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if self._active() and not self._pass.calls:
             self._buffers = self._buffer_versions()
         for name, part in self.model.named_modules():
             check_norm(part, f"module {name!r}")
+        if not self._silent and not self._public:
+            self.dependence.enter_model(args, kwargs)
+
+    def _after_model(self, module: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
+        if not self._silent and not self._public:
+            self.dependence.leave_model(module, args, kwargs, result)
 
     def _remembering_rng(self, unit: Unit) -> Any:
         """A replay must draw what the call drew."""
@@ -170,15 +182,22 @@ class Recorder:
         changed = self._changed_buffers()
         self._pass, self._public = Pass(), True
         try:
-            yield
+            with self.dependence.aside():
+                yield
         finally:
             self._pass, self._public = outer, was_public
             self._buffers = buffers if changed else self._buffer_versions()
 
     # ---- losses to gradients --------------------------------------------------------------------------------
 
-    def collect(self, losses: Float[Tensor, " n"]) -> BlockwiseGrads:
-        """Per-sample gradients of the losses with respect to all of `parameters`, by one backward."""
+    def collect(self, losses: Float[Tensor, " n"] | Float[Tensor, "n views"]) -> BlockwiseGrads:
+        """Per-sample gradients of the losses with respect to all of `parameters`, by one backward.
+
+        Formal guarantee: a record's views enter one row, ḡ_i = (1/K)·Σ_j g_ij, so the clip bounds the record and not
+        each view.
+        """
+        self.dependence.close()
+        given, losses = losses, losses.mean(1) if losses.dim() == 2 else losses
         self._check(losses)
         if len(losses) == 0:
             self._pass = Pass()
@@ -188,6 +207,8 @@ class Recorder:
             calls = [call for call in self._pass.calls if graph.reaches(call)]
             used = check_coverage(graph, calls, self.parameters)
             blocks = self._blocks(losses, calls, graph)
+            if not self._public:
+                self.dependence.check(given, graph)
         assert used <= set(blocks), f"no gradient for {used - set(blocks)}"
         self._forget(calls)
         rows = {name: blocks.get(name) or ZeroGrad(len(losses), p) for name, p in self.parameters.items()}
@@ -224,11 +245,16 @@ class Recorder:
     @contextlib.contextmanager
     def _quiet(self) -> Iterator[None]:
         """No recording while replays and checkpoint recomputations run."""
-        self._silent = True
+        before, self._silent = self._silent, True
         try:
             yield
         finally:
-            self._silent = False
+            self._silent = before
+
+    @property
+    def independence(self) -> str:
+        """What was proved about the samples: of the last batch's gradients, and of the losses so far."""
+        return f"{self._backward.proofs}. {self.dependence}"
 
     def explain(self, rows: float) -> tuple[LayerReport, ...]:
         """Per parameter the way its gradients took in the last batch, its time, and its memory for so many rows."""

@@ -6,21 +6,17 @@ an output with one slice for each sample, and the gradient there, sample by samp
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
 from quietgrad.capture.coverage import Graph
+from quietgrad.capture.flow import Flow
 from quietgrad.capture.layout import Layout
 
-Path = tuple[int, ...]
-"""Which consumer to follow at each node, from the shared output on."""
-
 DEEPEST = 6
+"""Operations between a shared output and its broadcast: an unsqueeze, a view and a few sums of tables."""
 PASSING = (
     "UnsqueezeBackward0",
     "ViewBackward0",
@@ -31,11 +27,8 @@ PASSING = (
 SPREADING = ("AddBackward0", "ExpandBackward0")
 
 
-@dataclass(frozen=True)
-class Spread:
-    """The places that together give a shared output its gradient, each with its layout."""
-
-    places: tuple[tuple[Path, Layout], ...]
+Ends = list[tuple[GradientEdge, Layout]]
+"""The places that together give a shared output its gradient, each with its layout."""
 
 
 class Consumers:
@@ -61,27 +54,33 @@ class Consumers:
             found.append(GradientEdge(node, 0))
         return found
 
-    def follow(self, edge: GradientEdge, path: Path) -> GradientEdge | None:
-        """The edge at the end of a remembered path."""
-        for step in path:
-            behind = self.of(edge)
-            if behind is None or step >= len(behind):
-                return None
-            edge = behind[step]
-        return edge
-
-    def fronts(self, edge: GradientEdge) -> Iterator[list[tuple[Path, GradientEdge]]]:
-        """Ever later sets of edges through which all of the output's gradient flows."""
-        front: list[tuple[Path, GradientEdge]] = [((), edge)]
+    def ends(self, edge: GradientEdge, flow: Flow) -> Ends | None:
+        """The first edges, through which all of the output's gradient flows, that have the samples apart."""
+        front = [edge]
         for _ in range(DEEPEST):
-            following: list[tuple[Path, GradientEdge]] = []
-            for path, place in front:
-                behind = self.of(place)
+            following: list[GradientEdge] = []
+            for place in front:
+                behind = [place] if isinstance(flow.at(place), Layout) else self.of(place)
                 if not behind:
-                    return
-                following += [((*path, step), later) for step, later in enumerate(behind)]
+                    return None
+                following += behind
             front = following
-            yield front
+            found = [(place, state) for place in front if isinstance(state := flow.at(place), Layout)]
+            if len(found) == len(front):
+                return found
+        return None
+
+
+def together(
+    gradients: list[Tensor | None], layouts: list[Layout], shape: torch.Size, n: int
+) -> Float[Tensor, "n ..."]:
+    """The shared output's gradient, sample by sample: the sum of what arrived at its ends."""
+    parts = [
+        reduced(layout.samples_first(gradient, n), shape)
+        for gradient, layout in zip(gradients, layouts, strict=True)
+        if gradient is not None
+    ]
+    return torch.stack(parts).sum(0) if len(parts) > 1 else parts[0]
 
 
 def reduced(rows: Float[Tensor, "n ..."], shape: torch.Size) -> Float[Tensor, "n ..."]:

@@ -92,10 +92,6 @@ class BlockGrads(ABC):
         """The kept coordinates alone, of shape `(kept,)`."""
         return self.formed().restricted(kept)
 
-    def averaged(self, views: int) -> BlockGrads:
-        """n/views rows, each the mean of `views` consecutive ones."""
-        return self.formed().averaged(views)
-
     # ---- what it costs --------------------------------------------------------------------------------------
 
     @property

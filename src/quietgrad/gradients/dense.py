@@ -62,9 +62,6 @@ class DenseGrad(BlockGrads):
     def restricted(self, kept: Positions) -> DenseGrad:
         return DenseGrad(as_rows(self.rows).index_select(1, kept))
 
-    def averaged(self, views: int) -> DenseGrad:
-        return DenseGrad(self.rows.unflatten(0, (-1, views)).mean(1))
-
     @property
     def row_bytes(self) -> float:
         return self.shape.numel() * self.rows.element_size()
@@ -149,9 +146,6 @@ class ZeroGrad(BlockGrads):
 
     def restricted(self, kept: Positions) -> ZeroGrad:
         return ZeroGrad(self._samples, self._like.new_zeros(len(kept)))
-
-    def averaged(self, views: int) -> ZeroGrad:
-        return ZeroGrad(self._samples // views, self._like)
 
     @property
     def projects_unformed(self) -> bool:

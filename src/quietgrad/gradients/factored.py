@@ -187,11 +187,6 @@ class FactoredGrad(TunableGrads):
             return RestrictedOuterGrad(self, self.a[:, 0], self.b[:, 0], kept)
         return super().restricted(kept)
 
-    def averaged(self, views: int) -> FactoredGrad:
-        """Σ_t over the positions of one view becomes Σ_t over those of all its views."""
-        a, b = (factor.unflatten(0, (-1, views)).flatten(1, 2) for factor in self.factors())
-        return FactoredGrad(a, b / views, self.shape)
-
     # ---- what it costs --------------------------------------------------------------------------------------
 
     @property

@@ -86,15 +86,6 @@ class IndexedGrad(BlockGrads):
         masked = self.values.masked_fill(~mask.view(self.shape)[self.ids], 0.0)
         return WholeNormGrad(self._with(masked), kept)
 
-    def averaged(self, views: int) -> IndexedGrad:
-        return IndexedGrad(
-            self.ids,
-            self.owner // views,
-            self.values / views,
-            samples=self._samples // views,
-            table=self._table,
-        )
-
     @property
     def projects_unformed(self) -> bool:
         return True

@@ -20,7 +20,6 @@ from quietgrad.accounting.ledger import Ledger
 from quietgrad.capture.losses import check_losses
 from quietgrad.capture.recorder import Recorder
 from quietgrad.collective import Reducer, default_reducer
-from quietgrad.gradients.views import average_views
 from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.noise.sources import NoiseSource, as_source
 from quietgrad.privatizer.explanation import Explanation, explain
@@ -102,6 +101,9 @@ class Privatizer:
         self._current: Step | None = None
         self._raw_backward = RawBackwardGuard(self.parameters)
         self._raw_backward.attach()
+        self._batches = batches if isinstance(batches, PoissonBatches) else None
+        if self._batches is not None:
+            self._batches.watch(self._recorder.dependence.begin)
         self._recorder.attach()
 
     # ---- one step -------------------------------------------------------------------------------------------
@@ -121,9 +123,7 @@ class Privatizer:
         self._rows.consume(self.step, len(losses))
         step = self.current
         drop_grads(self.parameters)
-        grads = self._recorder.collect(losses.flatten())
-        if losses.dim() == 2:
-            grads = average_views(grads, views=losses.shape[1])
+        grads = self._recorder.collect(losses)
         self._watch.micro_batch(grads, step.public, self.mechanism)
         step.add(grads)
 
@@ -248,6 +248,8 @@ class Privatizer:
         self._recorder.detach()
         self._raw_backward.detach()
         self._rows.detach()
+        if self._batches is not None:
+            self._batches.watch(None)
         if self._owns_ledger:
             self.ledger.close()
 

@@ -20,6 +20,7 @@ class Batch:
         self.outstanding = 0
         """Rows of the micro-batch that was handed out and has not gone through `backward` yet."""
         self.guarded = False
+        self.handed_out: Callable[[Any, int], None] | None = None
 
     def __len__(self) -> int:
         return self._rows
@@ -36,7 +37,10 @@ class Batch:
                 )
             stop = min(start + size, self._rows)
             self.outstanding = stop - start
-            yield self._take(start, stop)
+            rows = self._take(start, stop)
+            if self.handed_out is not None:
+                self.handed_out(rows, stop - start)
+            yield rows
 
 
 class PoissonBatches:
@@ -60,6 +64,7 @@ class PoissonBatches:
         self.sampler = PoissonSampler(len(dataset), rate=rate, steps=steps, seed=seed)  # type: ignore[arg-type]
         self.current: Batch | None = None
         self._guard: Callable[[], None] | None = None
+        self._handed_out: Callable[[Any, int], None] | None = None
 
     @classmethod
     def replay(cls, dataset: Dataset[Any], draws: Sequence[Sequence[int]], *, rate: float) -> PoissonBatches:
@@ -80,6 +85,10 @@ class PoissonBatches:
         """Have `check` called before each draw; the Privatizer refuses a draw before the last release."""
         self._guard = check
 
+    def watch(self, handed_out: Callable[[Any, int], None] | None) -> None:
+        """Have `handed_out` called with each micro-batch and its number of rows, just before the loop gets it."""
+        self._handed_out = handed_out
+
     def __len__(self) -> int:
         return len(self.sampler)
 
@@ -92,6 +101,7 @@ class PoissonBatches:
             if batch is None:
                 return
             batch.guarded = self._guard is not None
+            batch.handed_out = self._handed_out
             self.current = batch
             yield batch
 

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from quietgrad.capture.adapters.base import Adapter, Pieces, inputs_for
 from quietgrad.capture.call import Call, Unit
-from quietgrad.capture.layout import Layout
+from quietgrad.capture.layout import Placement
 from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.factored import FactoredGrad
 
@@ -51,7 +51,7 @@ class ProjectionAdapter(Adapter):
         return len(shape) - 1
 
     def pieces(
-        self, call: Call, layouts: list[Layout | None], backprops: list[Float[Tensor, "n ..."]]
+        self, call: Call, layouts: list[Placement | None], backprops: list[Float[Tensor, "n ..."]]
     ) -> Pieces:
         n, x = len(backprops[0]), call.args[0]
         b = backprops[0].reshape(n, -1, backprops[0].shape[-1])
@@ -70,7 +70,7 @@ class AttentionAdapter(Adapter):
     watches_functions = True
 
     def pieces(
-        self, call: Call, layouts: list[Layout | None], backprops: list[Float[Tensor, "n ..."]]
+        self, call: Call, layouts: list[Placement | None], backprops: list[Float[Tensor, "n ..."]]
     ) -> Pieces:
         raise AssertionError("the linear maps inside are recorded, not the module")
 

@@ -13,7 +13,7 @@ from quietgrad.gradients.base import BlockGrads, zero_rows
 
 if TYPE_CHECKING:
     from quietgrad.capture.call import Call
-    from quietgrad.capture.layout import Layout
+    from quietgrad.capture.layout import Placement
 
 Pieces = dict[str, BlockGrads]
 """Local parameter name → its per-sample gradients from one call."""
@@ -38,7 +38,7 @@ class Adapter(ABC):
 
     @abstractmethod
     def pieces(
-        self, call: Call, layouts: list[Layout | None], backprops: list[Float[Tensor, "n ..."]]
+        self, call: Call, layouts: list[Placement | None], backprops: list[Float[Tensor, "n ..."]]
     ) -> Pieces:
         """Per-sample gradients of the unit's trained parameters.
 
@@ -50,7 +50,7 @@ class Adapter(ABC):
 
 
 def inputs_for(
-    x: Tensor, layout: Layout | None, backprops: Float[Tensor, "n ..."]
+    x: Tensor, layout: Placement | None, backprops: Float[Tensor, "n ..."]
 ) -> Shaped[Tensor, "n ..."]:
     """An input with the samples first.
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from quietgrad.capture.adapters.base import Adapter, Pieces, inputs_for
 from quietgrad.capture.call import Call
-from quietgrad.capture.layout import Layout
+from quietgrad.capture.layout import Placement
 from quietgrad.gradients.convolution import ConvGrad
 from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.patches import Window
@@ -25,7 +25,7 @@ class ConvAdapter(Adapter):
         return 1 if len(shape) == 2 + len(module.stride) else 0
 
     def pieces(
-        self, call: Call, layouts: list[Layout | None], backprops: list[Float[Tensor, "n ..."]]
+        self, call: Call, layouts: list[Placement | None], backprops: list[Float[Tensor, "n ..."]]
     ) -> Pieces:
         module, b = call.unit.module, backprops[0]
         assert isinstance(module, Conv)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from quietgrad.capture.adapters.base import Adapter, Pieces, inputs_for
 from quietgrad.capture.call import Call
-from quietgrad.capture.layout import Layout
+from quietgrad.capture.layout import Placement
 from quietgrad.gradients.indexed import IndexedGrad
 
 
@@ -21,7 +21,7 @@ class EmbeddingAdapter(Adapter):
         return len(shape) - 1
 
     def pieces(
-        self, call: Call, layouts: list[Layout | None], backprops: list[Float[Tensor, "n ..."]]
+        self, call: Call, layouts: list[Placement | None], backprops: list[Float[Tensor, "n ..."]]
     ) -> Pieces:
         module = call.unit.module
         assert isinstance(module, nn.Embedding)
@@ -45,7 +45,7 @@ class EmbeddingBagAdapter(Adapter):
         return len(shape) - 1
 
     def pieces(
-        self, call: Call, layouts: list[Layout | None], backprops: list[Float[Tensor, "n ..."]]
+        self, call: Call, layouts: list[Placement | None], backprops: list[Float[Tensor, "n ..."]]
     ) -> Pieces:
         module, n = call.unit.module, len(backprops[0])
         assert isinstance(module, nn.EmbeddingBag)

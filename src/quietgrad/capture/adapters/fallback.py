@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from quietgrad.capture.adapters.base import Adapter, Pieces
 from quietgrad.capture.call import Call
-from quietgrad.capture.layout import Layout, candidates
+from quietgrad.capture.layout import Layout, Placement, candidates
 from quietgrad.gradients.dense import DenseGrad
 
 Arrangement = tuple[Layout | None, ...]
@@ -45,7 +45,7 @@ class FallbackAdapter(Adapter):
         return call.args, call.kwargs
 
     def pieces(
-        self, call: Call, layouts: list[Layout | None], backprops: list[Float[Tensor, "n ..."]]
+        self, call: Call, layouts: list[Placement | None], backprops: list[Float[Tensor, "n ..."]]
     ) -> Pieces:
         replay = Replay(call, layouts, backprops, self.arguments(call), self.chunk)
         known = self._known.get(call.index)
@@ -67,7 +67,7 @@ class Replay:
     def __init__(
         self,
         call: Call,
-        layouts: list[Layout | None],
+        layouts: list[Placement | None],
         backprops: list[Tensor],
         arguments: tuple[Any, Any],
         chunk: int | None,
@@ -97,7 +97,7 @@ class Replay:
     def _options(self, tensor: Tensor) -> list[Layout | None]:
         like = next(layout for layout in self.layouts if layout is not None)
         found = list(candidates(tensor.shape, self.n, tensor.dim()))
-        found.sort(key=lambda layout: (layout != like, layout.merged))
+        found.sort(key=lambda layout: (layout != like, layout.inner > 1))
         return [*found, None]
 
     def attempt(self, arrangement: Arrangement) -> dict[str, Float[Tensor, "n ..."]] | None:

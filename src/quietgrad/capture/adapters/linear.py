@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from quietgrad.capture.adapters.base import Adapter, Pieces, inputs_for
 from quietgrad.capture.call import Call
-from quietgrad.capture.layout import Layout
+from quietgrad.capture.layout import Placement
 from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.factored import FactoredGrad
 
@@ -25,7 +25,7 @@ class LinearAdapter(Adapter):
         return len(shape) - 1
 
     def pieces(
-        self, call: Call, layouts: list[Layout | None], backprops: list[Float[Tensor, "n ..."]]
+        self, call: Call, layouts: list[Placement | None], backprops: list[Float[Tensor, "n ..."]]
     ) -> Pieces:
         n = len(backprops[0])
         x = call.args[0] if call.args else call.kwargs["input"]
@@ -46,7 +46,7 @@ class TransposedLinearAdapter(Adapter):
         return len(shape) - 1
 
     def pieces(
-        self, call: Call, layouts: list[Layout | None], backprops: list[Float[Tensor, "n ..."]]
+        self, call: Call, layouts: list[Placement | None], backprops: list[Float[Tensor, "n ..."]]
     ) -> Pieces:
         n, x = len(backprops[0]), call.args[0]
         b = backprops[0].reshape(n, -1, backprops[0].shape[-1])

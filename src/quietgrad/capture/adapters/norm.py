@@ -13,7 +13,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from quietgrad.capture.adapters.base import Adapter, Pieces, inputs_for
 from quietgrad.capture.call import Call
-from quietgrad.capture.layout import Layout
+from quietgrad.capture.layout import Placement
 from quietgrad.gradients.dense import DenseGrad
 
 
@@ -42,7 +42,7 @@ class LayerNormAdapter(Adapter):
         return len(shape) - len(module.normalized_shape)
 
     def pieces(
-        self, call: Call, layouts: list[Layout | None], backprops: list[Float[Tensor, "n ..."]]
+        self, call: Call, layouts: list[Placement | None], backprops: list[Float[Tensor, "n ..."]]
     ) -> Pieces:
         module = call.unit.module
         assert isinstance(module, nn.LayerNorm | nn.RMSNorm)
@@ -82,7 +82,7 @@ class GroupNormAdapter(Adapter):
         return 1 if isinstance(module, nn.GroupNorm) or len(shape) == batched_rank(module) else 0
 
     def pieces(
-        self, call: Call, layouts: list[Layout | None], backprops: list[Float[Tensor, "n ..."]]
+        self, call: Call, layouts: list[Placement | None], backprops: list[Float[Tensor, "n ..."]]
     ) -> Pieces:
         module = call.unit.module
         assert isinstance(module, nn.GroupNorm | _InstanceNorm)
@@ -90,17 +90,20 @@ class GroupNormAdapter(Adapter):
         if isinstance(module, _InstanceNorm) and b.dim() == batched_rank(module):
             b = b.unsqueeze(1)  # an input without a batch, shared by all samples
         n, m, channels = b.shape[:3]
-        x = inputs_for(_input(call), layouts[0], b).to(b.dtype).reshape(n * m, channels, -1)
+        # The kernel takes one dtype for all, the statistics of half-precision inputs are float32, and of a batch of
+        # one it reads strided tensors as if they were not.
+        wide = torch.promote_types(b.dtype, torch.float32)
+        x = inputs_for(_input(call), layouts[0], b).to(wide).reshape(n * m, channels, -1)
         rows, space = n * m, x.shape[2]
         groups = module.num_groups if isinstance(module, nn.GroupNorm) else channels
         mean, scale = (
-            (inputs_for(extra, layouts[0], b) for extra in call.extras)
+            (inputs_for(extra, layouts[0], b).to(wide) for extra in call.extras)
             if call.extras
             else (torch.native_group_norm(x, None, None, rows, channels, space, groups, module.eps)[1:])
         )
         _, gamma, beta = torch.ops.aten.native_group_norm_backward(
-            b.reshape(1, rows * channels, space),
-            x.reshape(1, rows * channels, space),
+            b.to(wide).reshape(1, rows * channels, space).contiguous(),
+            x.reshape(1, rows * channels, space).contiguous(),
             mean.reshape(1, -1),
             scale.reshape(1, -1),
             x.new_ones(rows * channels),

@@ -1,0 +1,219 @@
+"""Everything that is computed between a micro-batch and its losses, so that it can be computed again with other rows.
+
+A function mode notes each torch function that is called, with its arguments; a call of the model is noted as one.
+Python code in between is not run again: numbers that it read off tensors stay what they were, except for the size of
+the batch, which is handed out as a number that remembers what it is (`Count`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from quietgrad.capture.count import Count, FloatCount
+
+ARITHMETIC = frozenset(
+    f"{before}{name}{after}"
+    for name in (
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "truediv",
+        "true_divide",
+        "floordiv",
+        "pow",
+        "divide",
+        "multiply",
+        "lerp",
+    )
+    for before, after in (("", ""), ("", "_"), ("__", "__"), ("__r", "__"), ("__i", "__"))
+)
+"""Functions in which the size of a batch is a value; elsewhere (`view`, `arange`) it is a shape."""
+
+SIZES = ("__len__", "size", "__get__")
+"""`len(x)`, `x.size()` and the property `x.shape`."""
+
+GIVING_UP = ("backward", "grad", "set_", "requires_grad_", "retain_grad", "register_hook")
+"""What cannot be done twice."""
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """One call: what was called with which arguments, and the tensors that it gave."""
+
+    function: Callable[..., Any]
+    args: Any
+    kwargs: Any
+    results: list[Tensor]
+    name: str
+
+
+class Trace(TorchFunctionMode):
+    """Notes calls while it is on; `close` ends it.
+
+    Args:
+        rows: the micro-batch, or the model's arguments if nothing is known of one.
+        n: its number of rows; 0 if that will only be known by the losses.
+    """
+
+    def __init__(self, rows: Any, n: int) -> None:
+        super().__init__()
+        self.n, self._rows = n, rows
+        self.entries: list[Entry] = []
+        self.broken: str | None = None
+        self.measured = False
+        """Whether `len` was asked for: Python makes a plain number of it, which is then known by its value only."""
+        self.rng = torch.get_rng_state()
+        self._open = self._closed = False
+        self._depth = 0
+        self._sized = {id(leaf) for leaf in tensors(rows) if leaf.dim() and len(leaf) == n}
+
+    def records(self, n: int) -> list[tuple[Tensor, int]]:
+        """The tensors with one slice for each row, and the dimension of the slices: the first that has the size."""
+        fitting = [(x, x.shape.index(n)) for x in tensors(self._rows) if n in x.shape and not _offsets(x)]
+        if not self.n and any(map(_offsets, tensors(self._rows))):
+            return []
+        return [(x, dim) for x, dim in fitting if dim == 0 or not self.n]
+
+    def unclear(self, n: int) -> bool:
+        """Whether another dimension of a model's arguments may hold the samples as well."""
+        return not self.n and any(list(x.shape).count(n) > 1 for x, _ in self.records(n))
+
+    def open(self) -> None:
+        self._open = True
+        self.__enter__()
+
+    def close(self) -> None:
+        """Stop noting; leave the stack of modes unless another mode lies on top, which a later `close` sees gone."""
+        self._closed = True
+        if self._open and torch.overrides._get_current_function_mode() is self:
+            self._open = False
+            self.__exit__(None, None, None)
+
+    def pause(self) -> None:
+        """The model is called, or public data comes between: what happens there is not noted."""
+        self._depth += 1
+
+    def resume(self, entry: Entry | None = None) -> None:
+        """It has ended; `entry` is the call as a whole."""
+        self._depth -= 1
+        if entry is not None and not self._idle:
+            self._keep(entry)
+
+    @property
+    def _idle(self) -> bool:
+        return self._closed or self._depth > 0 or self.broken is not None
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if self._idle:
+            return result
+        name = getattr(func, "__name__", "")
+        if name in GIVING_UP:
+            self.broken = f"{name} was called before the losses were handed over"
+        elif name in SIZES and args and id(args[0]) in self._sized:
+            self.measured |= name == "__len__"
+            return _counted(result, self.n, args[1:])
+        self._keep(Entry(func, args, kwargs, tensors(result), name))
+        return result
+
+    def _keep(self, entry: Entry) -> None:
+        if entry.results or changes_in_place(entry.name):
+            self.entries.append(entry)
+            self._sized.update(id(t) for t in entry.results if t.dim() and len(t) == self.n)
+
+
+def _offsets(x: Tensor) -> bool:
+    """Whether a tensor may say where each bag begins: such numbers belong to no single record."""
+    if x.dim() != 1 or x.is_floating_point() or x.dtype == torch.bool or len(x) == 0 or x[0] != 0:
+        return False
+    return bool((x.diff() >= 0).all())
+
+
+def changes_in_place(name: str) -> bool:
+    return name in ("__setitem__", "__iadd__") or (name.endswith("_") and not name.endswith("__"))
+
+
+def tensors(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def _counted(result: Any, n: int, dims: tuple[Any, ...]) -> Any:
+    """The first dimension as a number that remembers what it counts."""
+    if isinstance(result, torch.Size):
+        return torch.Size([Count(n, n + 1), *result[1:]])
+    return Count(n, n + 1) if type(result) is int and dims == (0,) else result
+
+
+@dataclass(frozen=True)
+class Rerun:
+    """What a trace computes when some of its tensors are others.
+
+    Args:
+        replaced: id of a record's tensor → what stands in for it.
+        counts: whether the batch is taken to have one row more.
+    """
+
+    trace: Trace
+    replaced: dict[int, Tensor]
+    counts: bool
+
+    def result(self, wanted: Tensor) -> Tensor:
+        """The tensor that takes the place of `wanted`."""
+        values: dict[int, Tensor] = dict(self.replaced)
+        with torch.random.fork_rng(devices=[]), torch.no_grad(), _stock_attention():
+            torch.set_rng_state(self.trace.rng)
+            for entry in self.trace.entries:
+                self._again(entry, values)
+        return values[id(wanted)]
+
+    def _again(self, entry: Entry, values: dict[int, Tensor]) -> None:
+        if changes_in_place(entry.name):
+            for target in tensors(entry.args[:1]):
+                values.setdefault(id(target), target.detach().clone())
+        arithmetic = self.counts and entry.name in ARITHMETIC
+
+        def current(leaf: Any) -> Any:
+            if isinstance(leaf, Tensor):
+                return values.get(id(leaf), leaf)
+            return with_one_more(leaf, self.trace) if arithmetic else leaf
+
+        args, kwargs = pytree.tree_map(current, (entry.args, entry.kwargs))
+        found = tensors(entry.function(*args, **kwargs))
+        values.update({id(old): new for old, new in zip(entry.results, found, strict=True)})
+
+
+def with_one_more(number: Any, trace: Trace) -> Any:
+    """What a number would be if the batch had one row more."""
+    if isinstance(number, Count | FloatCount):
+        return number.other
+    if trace.measured and is_size(number, trace.n):
+        return number * (trace.n + 1) / trace.n if number == trace.n else number * trace.n / (trace.n + 1)
+    return number
+
+
+def is_size(number: Any, n: int) -> bool:
+    """Whether a number is the size of the batch, or one over it."""
+    return n > 0 and isinstance(number, int | float) and not isinstance(number, bool) and number in (n, 1 / n)
+
+
+@contextlib.contextmanager
+def _stock_attention() -> Iterator[None]:
+    """Without gradients attention would take a kernel that rounds differently."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
