@@ -15,7 +15,8 @@ from quietgrad.lab.data.catalogue import EMBEDDED, READERS
 from quietgrad.lab.models import build
 from quietgrad.lab.run.config import Config, load_config, parse_config, parse_section
 from quietgrad.lab.run.methods import uncalibrated
-from quietgrad.lab.run.quiet import QUIET, QuietOptions
+from quietgrad.lab.run.presets import QUIET
+from quietgrad.lab.run.quiet import QuietOptions
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.toml"))
 SHAPES = {

@@ -9,8 +9,8 @@ import typer
 from rich.console import Console
 
 from quietgrad.lab.cli.options import Changes, ConfigFile, DataDir, Json
+from quietgrad.lab.compare.compare import Curves, jobs
 from quietgrad.lab.compare.compare import compare as run_comparison
-from quietgrad.lab.compare.compare import jobs
 from quietgrad.lab.compare.comparison import Comparison, totals
 from quietgrad.lab.compare.leaderboard import Bars, table
 from quietgrad.lab.errors import LabError
@@ -62,13 +62,22 @@ def show_progress(
     data_dir: Path | None,
     *,
     baseline: bool = True,
+    curves: Curves | None = None,
 ) -> Comparison:
     """Run the comparison with one bar per run."""
-    planned = jobs(base, methods, epsilons, seeds, out, data_dir, baseline=baseline)
+    planned = jobs(base, methods, epsilons, seeds, out, data_dir, baseline=baseline, curves=curves)
     names = [job.out.name for job in planned]
     with Bars(names, Console(stderr=True)) as bars:
         return run_comparison(
-            base, methods, epsilons, seeds, out, bars.show, data_dir=data_dir, baseline=baseline
+            base,
+            methods,
+            epsilons,
+            seeds,
+            out,
+            bars.show,
+            data_dir=data_dir,
+            baseline=baseline,
+            curves=curves,
         )
 
 

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import quietgrad as qg
 from quietgrad.accounting.evaluate import epsilon as epsilon_of
 from quietgrad.accounting.ledger import Ledger
 from quietgrad.lab.compare.baselines import non_private, public_only
 from quietgrad.lab.compare.comparison import NON_PRIVATE, Comparison, Row, row_of
-from quietgrad.lab.compare.parallel import OnMessage, Send, run_parallel
+from quietgrad.lab.compare.parallel import Message, OnMessage, Send, run_parallel
 from quietgrad.lab.errors import LabError
 from quietgrad.lab.files import make_folder, number, to_json, write_whole
 from quietgrad.lab.run.config import Config, parse_config
 from quietgrad.lab.run.folder import RunFolder
-from quietgrad.lab.run.presets import with_method
+from quietgrad.lab.run.presets import QUIET, with_method
 from quietgrad.lab.run.progress import Reporter
 from quietgrad.lab.run.setup import Setup
 from quietgrad.lab.run.train import train
+
+Curves: TypeAlias = Mapping[str, tuple[Sequence[float], int]]
+"""Method → its budgets and its number of seeds."""
 
 
 @dataclass(frozen=True)
@@ -46,23 +49,24 @@ def compare(
     data_dir: Path | None = None,
     workers: int | None = None,
     baseline: bool = True,
+    curves: Curves | None = None,
 ) -> Comparison:
     """Run what is not there yet, and put everything together in `out/results.json`."""
-    todo = jobs(base, methods, epsilons, seeds, out, data_dir, baseline=baseline)
+    todo = jobs(base, methods, epsilons, seeds, out, data_dir, baseline=baseline, curves=curves)
     _check_folder(out, todo)
     make_folder(out)
-    unfinished = [number for number, job in enumerate(todo) if not RunFolder(job.out).finished]
+    unfinished = [(place, job) for place, job in enumerate(todo) if not RunFolder(job.out).finished]
     run_parallel(
-        [todo[number] for number in unfinished],
-        run_job,
-        lambda place, message: on_message(unfinished[place], message),
+        _together(unfinished),
+        run_jobs,
+        lambda _, message: on_message(message["job"], message),
         workers=workers,
     )
     results = [
         run_job(job, partial(on_message, number)) for number, job in enumerate(todo)
     ]  # all finished now: read back
     made = Comparison(
-        epsilons=tuple(epsilons),
+        epsilons=tuple(sorted({job.config.privacy.epsilon for job in todo if job.config.privacy.epsilon})),
         delta=base.privacy.delta,
         total_epsilon=total_epsilon(todo, base.privacy.delta),
         private_total_epsilon=total_epsilon(private_jobs(todo), base.privacy.delta),
@@ -81,22 +85,40 @@ def jobs(
     data_dir: Path | None,
     *,
     baseline: bool = True,
+    curves: Curves | None = None,
 ) -> list[Job]:
     """All runs; each has a folder of its own, so that a stopped comparison goes on where it was.
 
     Args:
         baseline: whether ordinary training on the same records is among them; its ε is ∞.
+        curves: methods with budgets and numbers of seeds of their own.
     """
     found = []
-    for seed in range(seeds):
-        for method in methods:
-            for target in epsilons:
-                config = _at(_seeded(with_method(base, method), seed), target)
-                found.append(Job(method, config, out / f"{method}-eps{target:g}-seed{seed}", data_dir))
-        if baseline:
-            plain = non_private(_seeded(base, seed))
-            found.append(Job(NON_PRIVATE, plain, out / f"non_private-seed{seed}", data_dir))
+    cells = [(method, target, seed) for seed in range(seeds) for method in methods for target in epsilons]
+    for method, (targets, runs) in (curves or {}).items():
+        cells += [(method, target, seed) for seed in range(runs) for target in targets]
+    for method, target, seed in dict.fromkeys(cells):
+        config = _at(_seeded(with_method(base, method, target), seed), target)
+        found.append(Job(method, config, out / f"{method}-eps{target:g}-seed{seed}", data_dir))
+    for seed in range(seeds if baseline else 0):
+        plain = non_private(_seeded(base, seed))
+        found.append(Job(NON_PRIVATE, plain, out / f"non_private-seed{seed}", data_dir))
     return found
+
+
+def _together(numbered: Sequence[tuple[int, Job]]) -> list[list[tuple[int, Job]]]:
+    """Runs that share a process: those of the quiet recipe encode their records once for all."""
+    quiet = [item for item in numbered if item[1].label == QUIET]
+    return ([quiet] if quiet else []) + [[item] for item in numbered if item[1].label != QUIET]
+
+
+def run_jobs(numbered: Sequence[tuple[int, Job]], send: Send) -> list[dict[str, Any]]:
+    """Several runs, one after the other; each message says which of them it is of."""
+    return [run_job(job, partial(_send_as, send, place)) for place, job in numbered]
+
+
+def _send_as(send: Send, place: int, message: Message) -> None:
+    send({**message, "job": place})
 
 
 class Sending(Reporter):

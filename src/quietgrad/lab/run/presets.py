@@ -18,6 +18,10 @@ else:
     import tomli as tomllib
 
 
+QUIET = "quiet"
+"""The recipe beside the methods: it makes features, model and settings of its own."""
+
+
 def presets() -> dict[str, dict[str, Any]]:
     """method → {"method": options, "training": settings, "compared": whether a comparison takes it by itself}."""
     loaded: dict[str, dict[str, Any]] = tomllib.loads(
@@ -31,13 +35,26 @@ def compared_methods() -> list[str]:
     return [name for name, preset in presets().items() if preset.get("compared", False)]
 
 
-def with_method(base: Config, name: str) -> Config:
-    """The config with another method at its preset; the config's own method keeps its own settings."""
+def with_method(base: Config, name: str, epsilon: float | None = None) -> Config:
+    """The config with another method at its preset; the config's own method keeps its own settings.
+
+    Args:
+        epsilon: the budget, for presets that depend on it.
+    """
     if name == base.method.name and base.method.options:
         return base
+    if name == QUIET:  # its rule decides everything
+        return parse_config(base.plain() | {"method": {"name": QUIET}})
     known = presets()
     if name not in known:
-        raise LabError(f"Unknown method {name!r}{nearest(name, known)}. Known: {', '.join(known)}.")
+        raise LabError(
+            f"Unknown method {name!r}{nearest(name, [QUIET, *known])}. Known: {', '.join([QUIET, *known])}."
+        )
     method = MethodConfig(name=name, **known[name]["method"])
-    training = base.training.model_dump() | known[name]["training"]
+    training = base.training.model_dump() | known[name]["training"] | _at_budget(known[name], epsilon)
     return parse_config(base.plain() | {"method": method.model_dump(), "training": training})
+
+
+def _at_budget(preset: dict[str, Any], epsilon: float | None) -> dict[str, Any]:
+    chosen = [row for row in preset.get("below", []) if epsilon is not None and epsilon < row["epsilon"]]
+    return {key: value for key, value in chosen[-1].items() if key != "epsilon"} if chosen else {}

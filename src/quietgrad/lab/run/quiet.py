@@ -32,7 +32,6 @@ from quietgrad.quiet.recipe import (
 )
 from quietgrad.quiet.rule import Settings, settings
 
-QUIET = "quiet"
 FEATURES = "features.pt"
 
 

@@ -29,8 +29,9 @@ from quietgrad.lab.run.folder import RunFolder
 from quietgrad.lab.run.interrupt import Stopped, StopRequest
 from quietgrad.lab.run.memory import peak_megabytes
 from quietgrad.lab.run.methods import build_mechanism
+from quietgrad.lab.run.presets import QUIET
 from quietgrad.lab.run.progress import Reporter, Silent
-from quietgrad.lab.run.quiet import QUIET, quiet_set_up
+from quietgrad.lab.run.quiet import quiet_set_up
 from quietgrad.lab.run.setup import Setup, set_up
 from quietgrad.lab.run.statement.model_card import FILE as CARD_FILE
 from quietgrad.lab.run.statement.model_card import model_card
