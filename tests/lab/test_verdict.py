@@ -27,5 +27,8 @@ def test_it_names_the_winner_its_lead_and_the_budget_it_saves() -> None:
 
 
 def test_it_does_not_flatter() -> None:
-    assert verdict([row("dp_sgd", 2.0, 0.8), row("gep", 2.0, 0.79)]) == "At ε = 2 nothing is above DP-SGD (80.0%)."
+    assert (
+        verdict([row("dp_sgd", 2.0, 0.8), row("gep", 2.0, 0.79)])
+        == "At ε = 2 nothing is above DP-SGD (80.0%)."
+    )
     assert verdict([row("gep", 2.0, 0.8)]) == ""
