@@ -77,6 +77,7 @@ class Privatizer:
     ) -> None:
         self.mechanism = mechanism
         self._sampler = sampler = batches.sampler if isinstance(batches, PoissonBatches) else batches
+        sampler.refuse_second_owner()
         self.plan = plan(mechanism, sampler.rate, sampler.steps)
         self._reducer = default_reducer() if reducer is None else reducer
         by_rule = self._reducer.world > 1
@@ -120,6 +121,8 @@ class Privatizer:
         """
         check_losses(losses)
         refuse_scaled(losses)
+        if self._rows.begun_again():
+            self._current = None
         self._rows.consume(self.step, len(losses))
         step = self.current
         drop_grads(self.parameters)
@@ -158,9 +161,9 @@ class Privatizer:
         return Step(self.mechanism, public)
 
     def _end_step(self) -> None:
-        self._state.step += 1
+        self._rows.next_step(self.step)
         self._current = None
-        self._rows.next_step()
+        self._state.step += 1
 
     @property
     def step(self) -> int:

@@ -16,8 +16,15 @@ class RowCount:
     def __init__(self, sampler: PoissonSampler, batches: PoissonBatches | None) -> None:
         self._sampler, self._batches = sampler, batches
         self._seen = 0
-        if batches is not None:
-            batches.guard(self._before_draw)
+        sampler.claim(self)
+        self._loop = sampler.loops
+
+    def begun_again(self) -> bool:
+        """Whether a loop was left within this step, so that its draw is handed out again and counts from the start."""
+        again, self._loop = self._seen > 0 and self._loop != self._sampler.loops, self._sampler.loops
+        if again:
+            self._seen = 0
+        return again
 
     def consume(self, step: int, rows: int) -> None:
         """Account for one micro-batch, before anything is computed from it."""
@@ -39,14 +46,16 @@ class RowCount:
                 "backward first."
             )
 
-    def next_step(self) -> None:
+    def next_step(self, step: int) -> None:
+        """After the release of a step."""
         self._seen = 0
+        self._sampler.released(step)
         if self._batches is not None:
             self._batches.current = None
 
     def detach(self) -> None:
-        if self._batches is not None:
-            self._batches.guard(None)
+        """Let another Privatizer have the sampler."""
+        self._sampler.let_go(self)
 
     def _drawn(self, step: int) -> int:
         drawn = self._sampler.rows(step)
@@ -70,9 +79,3 @@ class RowCount:
                 "Take micro-batches from batch.split(size) and pass one loss per row, once."
             )
         batch.outstanding = 0
-
-    def _before_draw(self) -> None:
-        if self._batches is not None and self._batches.current is not None:
-            raise ValueError(
-                "The last batch was not released. Call private.release() before taking the next batch."
-            )

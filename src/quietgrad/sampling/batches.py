@@ -19,7 +19,7 @@ class Batch:
         self._rows, self._take = rows, take
         self.outstanding = 0
         """Rows of the micro-batch that was handed out and has not gone through `backward` yet."""
-        self.guarded = False
+        self.owned = False
         self.handed_out: Callable[[Any, int], None] | None = None
 
     def __len__(self) -> int:
@@ -30,7 +30,7 @@ class Batch:
         if size < 1:
             raise ValueError(f"Expected a micro-batch size >= 1, got {size}.")
         for start in range(0, self._rows, size):
-            if self.guarded and self.outstanding:
+            if self.owned and self.outstanding:
                 raise ValueError(
                     "The last micro-batch has not gone through private.backward(losses) yet. Pass each one before "
                     "taking the next: its rows count exactly once."
@@ -55,15 +55,23 @@ class PoissonBatches:
         steps: how many batches in all; the privacy budget is planned for exactly these.
         seed: reproducible draws, not private; leave it out for OS entropy.
         workers: processes that load records ahead.
+        collate_fn: makes a micro-batch of a list of records, as a DataLoader's does (padding, dictionaries); it is
+            never given an empty list.
     """
 
     def __init__(
-        self, dataset: Dataset[Any], *, rate: float, steps: int, seed: int | None = None, workers: int = 0
+        self,
+        dataset: Dataset[Any],
+        *,
+        rate: float,
+        steps: int,
+        seed: int | None = None,
+        workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] = default_collate,
     ) -> None:
-        self.dataset, self.workers = dataset, workers
+        self.dataset, self.workers, self.collate_fn = dataset, workers, collate_fn
         self.sampler = PoissonSampler(len(dataset), rate=rate, steps=steps, seed=seed)  # type: ignore[arg-type]
         self.current: Batch | None = None
-        self._guard: Callable[[], None] | None = None
         self._handed_out: Callable[[Any, int], None] | None = None
 
     @classmethod
@@ -81,29 +89,40 @@ class PoissonBatches:
     def steps(self) -> int:
         return self.sampler.steps
 
-    def guard(self, check: Callable[[], None] | None) -> None:
-        """Have `check` called before each draw; the Privatizer refuses a draw before the last release."""
-        self._guard = check
-
     def watch(self, handed_out: Callable[[Any, int], None] | None) -> None:
         """Have `handed_out` called with each micro-batch and its number of rows, just before the loop gets it."""
         self._handed_out = handed_out
 
     def __len__(self) -> int:
+        """What the plan holds."""
         return len(self.sampler)
 
     def __iter__(self) -> Iterator[Batch]:
-        loaded = self._tensor_batches() if _is_tensors(self.dataset) else self._collated_batches()
+        self.current = None  # a batch that a loop left behind is handed out again
+        loaded = self._tensor_batches() if self._plain_tensors() else self._collated_batches()
         while True:
-            if self._guard is not None:
-                self._guard()
+            self._refuse_unreleased()
             batch = next(loaded, None)
             if batch is None:
                 return
-            batch.guarded = self._guard is not None
+            batch.owned = self.sampler.owned
             batch.handed_out = self._handed_out
             self.current = batch
             yield batch
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy has no batch under way."""
+        return self.__dict__ | {"current": None, "_handed_out": None}
+
+    def _refuse_unreleased(self) -> None:
+        if self.sampler.owned and self.current is not None:
+            raise ValueError(
+                "The last batch was not released. Call private.release() before taking the next batch."
+            )
+
+    def _plain_tensors(self) -> bool:
+        # A subclass may override __getitem__ (augmentation), so only the class itself is known to be plain indexing.
+        return type(self.dataset) is TensorDataset and self.collate_fn is default_collate
 
     def _tensor_batches(self) -> Iterator[Batch]:
         tensors: tuple[Tensor, ...] = self.dataset.tensors  # type: ignore[attr-defined]
@@ -116,12 +135,7 @@ class PoissonBatches:
             self.dataset, batch_sampler=self.sampler, collate_fn=_as_list, num_workers=self.workers
         )
         for records in loader:
-            yield Batch(len(records), lambda a, b, records=records: default_collate(records[a:b]))  # type: ignore[misc]
-
-
-def _is_tensors(dataset: Dataset[Any]) -> bool:
-    # A subclass may override __getitem__ (augmentation), so only the class itself is known to be plain indexing.
-    return type(dataset) is TensorDataset
+            yield Batch(len(records), lambda a, b, records=records: self.collate_fn(records[a:b]))  # type: ignore[misc]
 
 
 def _as_list(records: list[Any]) -> list[Any]:

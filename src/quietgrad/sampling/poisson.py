@@ -7,20 +7,24 @@ followed by a uniform subset of that size, which is the same distribution at the
 from __future__ import annotations
 
 import zlib
-from collections import deque
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from torch.utils.data import Sampler
 
 from quietgrad.collective import Reducer
 from quietgrad.noise.sources import fresh_generator
+from quietgrad.sampling.draws import Draw, Draws
+from quietgrad.sampling.owner import Owner
 
 
 class PoissonSampler(Sampler[list[int]]):
     """Index lists of Poisson draws, for `DataLoader(batch_sampler=…)`.
 
-    Each iteration goes on where the last one stopped, until `steps` draws were made in all.
+    Each loop goes on where the last one stopped, until `steps` draws were made in all. Under a Privatizer, to which the
+    sampler belongs until that is closed, a loop begins with the first draw that was not released: whatever a loop that
+    was left had drawn ahead is handed out again.
 
     Args:
         records: N, the number of records. It is public (neighbours are zero-out).
@@ -42,9 +46,10 @@ class PoissonSampler(Sampler[list[int]]):
         self.private = seed is None
         self._rng = fresh_generator() if seed is None else np.random.Generator(np.random.PCG64DXSM(seed))
         self._rank, self._world = 0, 1
-        self._drawn: deque[tuple[int, int]] = deque()
-        self._next = 0
-        self._first_known = 0
+        self._made = Draws()
+        self._owner = Owner()
+        self.loops = 0
+        """How many loops over the draws were begun."""
 
     @property
     def expected_batch(self) -> float:
@@ -53,34 +58,58 @@ class PoissonSampler(Sampler[list[int]]):
 
     def rows(self, step: int) -> int | None:
         """How many rows this rank drew for a step; None if it was not drawn yet. Private."""
-        drawn = self._known(step)
-        return None if drawn is None else drawn[0]
+        draw = self._made.of(step)
+        return None if draw is None else len(draw.rows)
 
     def draw_hash(self, step: int) -> int | None:
         """Stands for the whole draw of a step, on whichever rank; None if it was not drawn yet. Private."""
-        drawn = self._known(step)
-        return None if drawn is None else drawn[1]
+        draw = self._made.of(step)
+        return None if draw is None else draw.hash
 
-    def _known(self, step: int) -> tuple[int, int] | None:
-        while self._first_known < step and self._drawn:
-            self._drawn.popleft()
-            self._first_known += 1
-        return self._drawn[0] if self._first_known == step and self._drawn else None
+    def released(self, step: int) -> None:
+        """The draws up to this step are used up: no loop hands them out again."""
+        self._made.forget_through(step)
+
+    @property
+    def owned(self) -> bool:
+        """Whether a Privatizer takes its batches from here."""
+        return self._owner.current is not None
+
+    def refuse_second_owner(self) -> None:
+        """Before anything is set up.
+
+        Raises:
+            ValueError: it belongs to a Privatizer.
+        """
+        self._owner.refuse_second()
+
+    def claim(self, owner: object) -> None:
+        """Belong to one Privatizer until it lets go; the next one begins the plan anew, with fresh draws.
+
+        Raises:
+            ValueError: it belongs to another one.
+        """
+        if self._owner.take(owner):
+            self.skip_to(0)
+
+    def let_go(self, owner: object) -> None:
+        """The Privatizer was closed."""
+        self._owner.leave(owner)
 
     def divide(self, reducer: Reducer) -> None:
         """Make the draws of rank 0 on every rank, and yield only this rank's part of each; parts may be empty."""
-        if self._next and reducer.world != self._world:
+        if self._made.next and reducer.world != self._world:
             raise ValueError(
-                f"{self._next} batches were drawn in a world of {self._world} before {reducer.world} ranks began to "
-                "share the draws: a record could be in two parts. Make the Privatizer before iterating over batches."
+                f"{self._made.next} batches were drawn in a world of {self._world} before {reducer.world} ranks began "
+                "to share the draws: a record could be in two parts. Make the Privatizer before iterating over batches."
             )
         self._rng = reducer.broadcast(lambda: self._rng)
         self._rank, self._world = reducer.rank, reducer.world
 
     def skip_to(self, step: int) -> None:
         """Go on at a later step of the plan (after a resume), with fresh draws."""
-        self._next = self._first_known = step
-        self._drawn.clear()
+        self._made = Draws(step)
+        self.loops += 1
 
     def draw(self) -> list[int]:
         """The record numbers of one step, ascending."""
@@ -91,20 +120,36 @@ class PoissonSampler(Sampler[list[int]]):
         return indices
 
     def __iter__(self) -> Iterator[list[int]]:
-        if self._next >= self.steps:
+        self.loops += 1
+        loop, step = self.loops, self._made.first if self.owned else self._made.next
+        if step >= self.steps:
             raise ValueError(
                 f"All {self.steps} planned steps were drawn, and ε covers the plan only. "
                 "Plan more steps before calibrating."
             )
-        while self._next < self.steps:
-            whole = self.draw()
-            part = whole[self._rank :: self._world]
-            self._drawn.append((len(part), zlib.crc32(np.asarray(whole, dtype=np.int64).tobytes())))
-            self._next += 1
-            yield part
+        while step < self.steps:
+            if self.owned and loop != self.loops:
+                raise ValueError(
+                    "Another loop over the same draws has begun, and this one would hand out a batch twice. Run one "
+                    "loop at a time over the batches of a Privatizer."
+                )
+            if step == self._made.next:
+                self._made.add(self._drawn())
+            yield self._made.get(step).rows
+            step += 1
+
+    def _drawn(self) -> Draw:
+        whole = self.draw()
+        part = whole[self._rank :: self._world]
+        return Draw(part, zlib.crc32(np.asarray(whole, dtype=np.int64).tobytes()))
 
     def __len__(self) -> int:
-        return self.steps - self._next
+        """What the plan holds; `private.steps_left` says what is left of it."""
+        return self.steps
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy belongs to nobody, and does not hand out what was drawn here."""
+        return self.__dict__ | {"_owner": Owner(), "_made": Draws(self._made.next)}
 
 
 class ReplayedSampler(PoissonSampler):
@@ -115,4 +160,4 @@ class ReplayedSampler(PoissonSampler):
         self._draws = [list(draw) for draw in draws]
 
     def draw(self) -> list[int]:
-        return self._draws[self._next]
+        return self._draws[self._made.next]
