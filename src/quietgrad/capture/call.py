@@ -102,7 +102,8 @@ def record(
         args=_detached(args),
         kwargs=_detached(kwargs) if kwargs else {},
         outputs=outputs,
-        results=[tensor.detach() for tensor in tensors] if unit.adapter.replays else [],
+        # Copies: an operation in place that follows would change what a replay is compared with.
+        results=[tensor.detach().clone() for tensor in tensors] if unit.adapter.replays else [],
         extras=unit.adapter.extras(result),
         input_nodes=[tensor.grad_fn for tensor in inputs if tensor.grad_fn is not None],
         autocast=(torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")),

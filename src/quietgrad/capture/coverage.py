@@ -11,6 +11,9 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from quietgrad.capture.call import Call
 
+Use = tuple[Node, str]
+"""The operation that reads a parameter, and its name."""
+
 
 @dataclass(frozen=True)
 class Graph:
@@ -65,27 +68,35 @@ class Graph:
         return found
 
 
-def check_coverage(graph: Graph, calls: Iterable[Call], parameters: Mapping[str, nn.Parameter]) -> set[str]:
-    """Refuse a parameter that is used outside the calls that account for it; return the names that are used."""
-    _refuse_hidden_backwards(graph)
+def uses(graph: Graph, parameters: Mapping[str, nn.Parameter]) -> set[Use]:
+    """Where each parameter enters the graph."""
     leaves = {get_gradient_edge(parameter).node: name for name, parameter in parameters.items()}
-    uses = {
+    return {
         (node, leaves[child])
         for node, following in graph.children.items()
         for child, _ in following
         if child is not None and child in leaves
     }
-    covered: set[tuple[Node, str]] = set()
+
+
+def uncovered(graph: Graph, calls: Iterable[Call], used: set[Use]) -> set[Use]:
+    """Uses outside the calls that account for the parameter."""
+    covered: set[Use] = set()
     for call in calls:
         inside = graph.inside(call)
         covered.update((node, name) for node in inside for name in call.unit.names.values())
-    for _, name in uses - covered:
+    return used - covered
+
+
+def check_coverage(graph: Graph, calls: Iterable[Call], used: set[Use]) -> None:
+    """Refuse a parameter that is used outside the calls that account for it."""
+    _refuse_hidden_backwards(graph)
+    for _, name in uncovered(graph, calls, used):
         raise ValueError(
-            f"Parameter {name!r} is used outside the forward of the module that owns it, where its per-sample gradient "
-            "cannot be seen. Move that use into the forward of a module that owns the parameter, freeze the parameter "
+            f"Parameter {name!r} is used outside the forward of every module that holds it, where its per-sample "
+            "gradient cannot be seen. Move that use into the forward of such a module, freeze the parameter "
             "(requires_grad_(False)), or call backward directly after the forward that made these losses."
         )
-    return {name for _, name in uses}
 
 
 def _refuse_hidden_backwards(graph: Graph) -> None:

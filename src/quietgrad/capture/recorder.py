@@ -15,9 +15,10 @@ from torch.utils.hooks import RemovableHandle
 from quietgrad.capture.adapters.attention import LinearWatch
 from quietgrad.capture.backprops import Backward
 from quietgrad.capture.call import Call, Unit, record, set_apart
-from quietgrad.capture.coverage import Graph, check_coverage
+from quietgrad.capture.coverage import Graph, Use, check_coverage, uses
 from quietgrad.capture.dependence import Dependence
 from quietgrad.capture.hook import Hook
+from quietgrad.capture.lent import MARK, accountable, accounted, borrowers, lent
 from quietgrad.capture.registry import units
 from quietgrad.capture.report import LayerReport, for_rows, report
 from quietgrad.capture.validation import check_norm, validate
@@ -72,7 +73,11 @@ class Recorder:
             raise ValueError(
                 "The model has no trainable parameters. Call requires_grad_(True) on those to train."
             )
-        self._units = list(units(model, {id(p): name for name, p in self.parameters.items()}))
+        names = {id(p): name for name, p in self.parameters.items()}
+        self._units = list(units(model, names))
+        self._borrowers: list[Unit] | None = list(borrowers(model, names))
+        """Modules that may use parameters of others, until the first losses show which of them do."""
+        self._lending: dict[str, str] = {}
         self._backward = Backward()
         self.dependence = Dependence(self._quiet)
         self._tuner = Tuner(memory_budget, deterministic)
@@ -89,25 +94,30 @@ class Recorder:
 
     def attach(self) -> None:
         """Put the hooks on."""
-        if self._handles:
-            return
+        if not self._handles:
+            self._hook()
+            self._buffers = self._buffer_versions()
+
+    def _hook(self) -> None:
         self._handles.append(self.model.register_forward_pre_hook(Hook(self._before_model), with_kwargs=True))
         self._handles.append(
             self.model.register_forward_hook(Hook(self._after_model), with_kwargs=True, always_call=True)
         )
-        for unit in self._units:
+        for unit in (*self._units, *(self._borrowers or ())):
             self._handles.extend(
                 self._watch_functions(unit) if unit.adapter.watches_functions else self._watch(unit)
             )
-        self._buffers = self._buffer_versions()
 
     def detach(self) -> None:
         """Take the hooks off and forget what was recorded."""
+        self._unhook()
+        self._pass = Pass()
+        self.dependence.end()
+
+    def _unhook(self) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        self._pass = Pass()
-        self.dependence.end()
 
     def _watch(self, unit: Unit) -> Iterator[RemovableHandle]:
         if unit.adapter.replays:
@@ -205,14 +215,27 @@ class Recorder:
         with self._quiet(), torch.no_grad():
             graph = Graph.of(losses)
             calls = [call for call in self._pass.calls if graph.reaches(call)]
-            used = check_coverage(graph, calls, self.parameters)
+            used = uses(graph, self.parameters)
+            if self._borrowers is not None:
+                self._settle_borrowing(graph, calls, used)
+            calls = [kept for call in calls if (kept := accounted(call, self._lending))]
+            check_coverage(graph, calls, used)
             blocks = self._blocks(losses, calls, graph)
             if not self._public:
                 self.dependence.check(given, graph)
-        assert used <= set(blocks), f"no gradient for {used - set(blocks)}"
+        assert {name for _, name in used} <= set(blocks), "a parameter that is used has no gradient"
         self._forget(calls)
         rows = {name: blocks.get(name) or ZeroGrad(len(losses), p) for name, p in self.parameters.items()}
         return BlockwiseGrads(self._settled(rows), len(losses))
+
+    def _settle_borrowing(self, graph: Graph, calls: list[Call], used: set[Use]) -> None:
+        """The first losses show which modules use parameters of others; the rest need no hooks."""
+        borrowing = [call for call in calls if call.unit.name.endswith(MARK)]
+        self._lending = lent(graph, [call for call in calls if call not in borrowing], borrowing, used)
+        settled = (accountable(unit, self._lending) for unit in (*self._units, *(self._borrowers or ())))
+        self._units, self._borrowers = [unit for unit in settled if unit is not None], None
+        self._unhook()
+        self._hook()
 
     def _settled(self, blocks: dict[str, BlockGrads]) -> dict[str, BlockGrads]:
         """Every block on its best way."""

@@ -204,8 +204,8 @@ def with_one_more(number: Any, trace: Trace) -> Any:
 
 
 def is_size(number: Any, n: int) -> bool:
-    """Whether a number is the size of the batch, or one over it."""
-    return n > 0 and isinstance(number, int | float) and not isinstance(number, bool) and number in (n, 1 / n)
+    """Whether a number is the size of the batch, or one over it; that of one row tells nothing."""
+    return n > 1 and isinstance(number, int | float) and not isinstance(number, bool) and number in (n, 1 / n)
 
 
 @contextlib.contextmanager

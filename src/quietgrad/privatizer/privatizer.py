@@ -119,6 +119,7 @@ class Privatizer:
         Raises:
             ValueError: the losses are not one number per row, or not those of the rows that were drawn.
         """
+        self._recorder.dependence.close()
         check_losses(losses)
         refuse_scaled(losses)
         if self._rows.begun_again():
