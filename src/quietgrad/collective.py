@@ -38,7 +38,12 @@ class Facts:
 
 
 class Reducer(ABC):
-    """Everything that a Privatizer has to do together with other ranks."""
+    """Everything that a Privatizer has to do together with other ranks.
+
+    Example:
+        reducer: qg.distributed.Reducer = qg.distributed.SingleProcess()
+        seed = reducer.broadcast(lambda: 7)
+    """
 
     rank: int = 0
     world: int = 1
@@ -66,7 +71,12 @@ class Reducer(ABC):
 
 
 class SingleProcess(Reducer):
-    """Nothing to add up, nobody to agree with."""
+    """Nothing to add up, nobody to agree with.
+
+    Example:
+        reducer = qg.distributed.SingleProcess()
+        private = qg.Privatizer(model, mechanism, batches, reducer=reducer)
+    """
 
     def all_reduce(self, blocks: Blocks) -> Blocks:
         return blocks

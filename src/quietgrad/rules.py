@@ -13,6 +13,9 @@ def clip_for_momentum(clip: float, momentum: float, *, new_momentum: float = 0.0
         clip: C of the known setting.
         momentum: μ of the known setting.
         new_momentum: μ to go to.
+
+    Raises:
+        ValueError: the clip is not positive, or a momentum not in [0, 1).
     """
     if not clip > 0:
         raise ValueError(f"Expected clip > 0, got {clip}. It is the largest norm one sample may have.")

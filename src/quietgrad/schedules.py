@@ -13,7 +13,12 @@ from dataclasses import dataclass
 
 
 class Schedule(ABC):
-    """A number per step, known before training; a frozen dataclass, so that a ledger can describe it."""
+    """A number per step, known before training; a frozen dataclass, so that a ledger can describe it.
+
+    Example:
+        clip: qg.schedules.Schedule = qg.schedules.Linear(2.0, 0.5, 100)
+        mechanism = qg.methods.dp_sgd(clip=clip)
+    """
 
     @abstractmethod
     def at(self, step: int) -> float:
@@ -37,7 +42,12 @@ def value_at(value: float | Schedule, step: int) -> float:
 
 @dataclass(frozen=True)
 class Linear(Schedule):
-    """start + (end − start)·min(t/length, 1)."""
+    """start + (end − start)·min(t/length, 1).
+
+    Example:
+        clip = qg.schedules.Linear(2.0, 0.5, 100)
+        assert clip.at(50) == 1.25
+    """
 
     start: float
     end: float
@@ -56,7 +66,12 @@ class Linear(Schedule):
 
 @dataclass(frozen=True)
 class Exponential(Schedule):
-    """start·(end/start)^min(t/length, 1)."""
+    """start·(end/start)^min(t/length, 1).
+
+    Example:
+        clip = qg.schedules.Exponential(4.0, 1.0, 100)
+        assert clip.at(50) == 2.0
+    """
 
     start: float
     end: float
@@ -85,6 +100,10 @@ class Cooling(Schedule):
     Args:
         rate: r*, the final freeze rate.
         epochs: e*, the epochs it takes; 1 starts at r*.
+
+    Example:
+        freeze = qg.schedules.Cooling(0.9, epochs=10)
+        mechanism = qg.methods.random_freeze(freeze=freeze)
     """
 
     rate: float
@@ -103,7 +122,12 @@ class Cooling(Schedule):
 
 @dataclass(frozen=True)
 class Piecewise(Schedule):
-    """values[j] from boundaries[j − 1] up to, not including, boundaries[j]."""
+    """values[j] from boundaries[j − 1] up to, not including, boundaries[j].
+
+    Example:
+        clip = qg.schedules.Piecewise((1.0, 0.5), (100,))  # 0.5 from step 100 on
+        assert clip.at(99) == 1.0
+    """
 
     values: tuple[float, ...]
     boundaries: tuple[int, ...]
@@ -132,7 +156,12 @@ class Piecewise(Schedule):
 
 @dataclass(frozen=True)
 class Complement(Schedule):
-    """1 − schedule: the freeze rate of a ratio that is kept."""
+    """1 − schedule: the freeze rate of a ratio that is kept.
+
+    Example:
+        freeze = qg.schedules.Complement(qg.schedules.Linear(1.0, 0.1, 10))
+        mechanism = qg.methods.random_freeze(freeze=freeze)
+    """
 
     schedule: Schedule
 
@@ -155,6 +184,10 @@ class PerEpoch(Schedule):
     Args:
         schedule: counts epochs.
         rate: q of the batches.
+
+    Example:
+        clip = qg.schedules.PerEpoch(qg.schedules.Linear(2.0, 0.5, 10), rate=batches.rate)
+        mechanism = qg.methods.dp_sgd(clip=clip)
     """
 
     schedule: Schedule
@@ -177,7 +210,11 @@ class PerEpoch(Schedule):
 
 
 def check_fits(name: str, value: float | Schedule, *, steps: int, rate: float) -> None:
-    """Refuse a ramp over epochs that is longer than training."""
+    """Refuse a ramp over epochs that is longer than training.
+
+    Raises:
+        ValueError: it is longer.
+    """
     last = epoch_of(steps - 1, rate)
     if isinstance(value, Schedule) and value.ramp and value.settled > last:
         raise ValueError(

@@ -89,6 +89,9 @@ def calibrate(mechanism: M, batches: Steps, *, epsilon: float, delta: float) -> 
         batches: gives the Poisson rate and the number of steps.
         epsilon: the target; the result lies below it, within 1e-4 of it.
         delta: in (0, 1).
+
+    Raises:
+        ValueError: ε or δ is out of range, or no noise is enough for what does not come from it.
     """
 
     _check_target(epsilon, delta)
@@ -157,7 +160,11 @@ def steps_within(
     accountant: Accountant = "best",
     most: int = 10**6,
 ) -> int:
-    """The largest number of steps, at most `most`, whose run costs at most ε at δ."""
+    """The largest number of steps, at most `most`, whose run costs at most ε at δ.
+
+    Raises:
+        ValueError: not even one step costs at most ε.
+    """
     _check_target(epsilon, delta)
     events: list[Event] = []
 

@@ -23,6 +23,9 @@ def epsilon(
         delta: in (0, 1), well below 1 / records.
         accountant: "best" is the smaller of the PLD on a grid fine enough and RDP; both are upper bounds.
         tolerance: how far, relative to itself, a finer grid may still lower ε.
+
+    Raises:
+        ValueError: δ is not in (0, 1).
     """
     check_delta(delta)
     runs = coalesce(phases)
@@ -35,7 +38,11 @@ def epsilon(
 
 
 def delta(phases: Iterable[Phase], epsilon: float) -> float:
-    """The smallest δ that the PLD proves at ε."""
+    """The smallest δ that the PLD proves at ε.
+
+    Raises:
+        ValueError: ε is negative.
+    """
     if not epsilon >= 0:
         raise ValueError(f"Expected epsilon >= 0, got {epsilon}.")
     return pld_delta(phases, epsilon)

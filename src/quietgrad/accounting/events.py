@@ -15,6 +15,10 @@ class GaussianEvent:
     Args:
         noise_multiplier: noise std over L2 sensitivity of everything released from one batch; 0 means
             ε = inf.
+
+    Example:
+        event = qg.accounting.GaussianEvent(noise_multiplier=1.1)
+        epsilon = qg.accounting.epsilon([qg.accounting.Phase(event=event, rate=0.01, count=1_000)], 1e-5)
     """
 
     noise_multiplier: float
@@ -40,6 +44,10 @@ class MallowsSelection:
         group_size: coordinates of a group.
         kept: how many of them are selected.
         groups: number of groups of this shape.
+
+    Example:
+        selection = qg.accounting.MallowsSelection(theta=0.1, group_size=64, kept=16, groups=10)
+        event = qg.accounting.JointEvent(gaussian=gaussian, selections=(selection,))
     """
 
     theta: float
@@ -62,7 +70,12 @@ class MallowsSelection:
 
 @dataclass(frozen=True, kw_only=True)
 class JointEvent:
-    """A Gaussian and selections released from ONE batch; subsampled as a product, never one by one."""
+    """A Gaussian and selections released from ONE batch; subsampled as a product, never one by one.
+
+    Example:
+        event = qg.accounting.JointEvent(gaussian=gaussian, selections=(selection,))
+        phase = qg.accounting.Phase(event=event, rate=0.01, count=1_000)
+    """
 
     gaussian: GaussianEvent
     selections: tuple[MallowsSelection, ...]
@@ -76,7 +89,12 @@ Event: TypeAlias = GaussianEvent | MallowsSelection | JointEvent
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """`count` steps, each of which made `event` from its own Poisson draw of rate `rate`."""
+    """`count` steps, each of which made `event` from its own Poisson draw of rate `rate`.
+
+    Example:
+        phase = qg.accounting.Phase(event=gaussian, rate=0.01, count=1_000)
+        epsilon = qg.accounting.epsilon([phase], delta=1e-5)
+    """
 
     event: Event
     rate: float
@@ -93,7 +111,11 @@ class Phase:
 
 
 def effective_multiplier(multipliers: Iterable[float]) -> float:
-    """The one Gaussian that several releases of the same batch amount to: (Σ_j m_j⁻²)^(−1/2)."""
+    """The one Gaussian that several releases of the same batch amount to: (Σ_j m_j⁻²)^(−1/2).
+
+    Raises:
+        ValueError: there is no multiplier.
+    """
     values = [GaussianEvent(noise_multiplier=m).noise_multiplier for m in multipliers]
     if not values:
         raise ValueError(
@@ -130,7 +152,11 @@ def event_to_dict(event: Event) -> dict[str, Any]:
 
 
 def event_from_dict(data: Mapping[str, Any]) -> Event:
-    """The event that `event_to_dict` described."""
+    """The event that `event_to_dict` described.
+
+    Raises:
+        ValueError: it describes no event that this version knows.
+    """
     fields = {key: value for key, value in data.items() if key != "kind"}
     try:
         if data["kind"] == "gaussian":
@@ -150,7 +176,11 @@ def phase_to_dict(phase: Phase) -> dict[str, Any]:
 
 
 def phase_from_dict(data: Mapping[str, Any]) -> Phase:
-    """The phase that `phase_to_dict` described."""
+    """The phase that `phase_to_dict` described.
+
+    Raises:
+        ValueError: it describes no phase.
+    """
     try:
         return Phase(event=event_from_dict(data["event"]), rate=data["rate"], count=data["count"])
     except (KeyError, TypeError) as error:

@@ -46,6 +46,10 @@ class Ledger:
         plan: what the run may release at most. Order is free, counts are not: replayed steps use the plan up.
         description: JSON-able facts of the run (clip bounds, shares ...) that a resumed run must repeat
             exactly.
+
+    Example:
+        ledger = qg.Ledger.read(path)
+        spent = qg.accounting.epsilon(ledger.phases, delta=1e-5)
     """
 
     def __init__(

@@ -53,6 +53,9 @@ def repeat_and_select(
 
     Papernot and Steinke, "Hyperparameter tuning with Rényi differential privacy" (2022), theorems 2 and 6.
     The number of tries must really be drawn from `tries` before the first run; a fixed number is not covered.
+
+    Raises:
+        ValueError: the mean number of tries is below 1.
     """
     if not 1 <= mean_tries < math.inf:
         raise ValueError(

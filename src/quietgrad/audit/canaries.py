@@ -78,6 +78,12 @@ def audit_mechanism(
         seed: of the canaries and of public randomness (the noise is the privatizer's).
         progress: called with (scores made, scores wanted).
         options: for the privatizer.
+
+    Returns:
+        the lower bound on ε beside the claim.
+
+    Raises:
+        ValueError: so few scores could not show anything at that confidence.
     """
     sigma = mechanism.multiplier(0)
     if sigma == 0:

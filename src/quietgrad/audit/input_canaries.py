@@ -46,6 +46,12 @@ def audit_input_canaries(
         train: trains a classifier on a data set of (inputs, labels), with the mechanism that is claimed.
         dataset: `canaries` records of it get wrong labels; each of those is kept with probability ½.
         phases: the plan of that training.
+
+    Returns:
+        the lower bound on ε beside the claim.
+
+    Raises:
+        ValueError: there are fewer than 2 canaries, or more than records.
     """
     inputs, labels = dataset.tensors
     if not 2 <= canaries <= len(labels):

@@ -24,6 +24,10 @@ class MembershipReport:
         interval: of the success rate, at `confidence`.
         evaluated: points in that half.
         bound: what no attack can exceed against the claimed privacy; 1 for a run without noise.
+
+    Example:
+        report = qg.audit.threshold_attack(-losses_of_members, -losses_of_others, phases=private.plan)
+        low, high = report.interval
     """
 
     attack: str
@@ -82,6 +86,12 @@ def threshold_attack(
         members, others: a score for each record of the training set, and of one that was not trained on.
         phases: the plan of the run; None for a non-private one.
         seed: of the balanced choice and of the halves.
+
+    Returns:
+        its success rate beside the bound for any attack.
+
+    Raises:
+        ValueError: there are fewer than 4 members or others.
     """
     size = min(len(members), len(others))
     if size < 4:

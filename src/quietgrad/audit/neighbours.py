@@ -44,6 +44,10 @@ class NeighbourReport:
         differences: none if all is well.
         pairs: how many pairs of runs were compared.
         largest_change: the largest change of a sum over its sensitivity; at most 1.
+
+    Example:
+        report = qg.audit.compare_neighbours(model, mechanism, train_set, losses, rate=0.25)
+        assert not report.differences
     """
 
     differences: tuple[Difference, ...]
@@ -97,6 +101,9 @@ def compare_neighbours(
         privatizer: Privatizer or a subclass of it.
         seed: of noise, public randomness and torch's generator, the same in both runs.
         options: for the privatizer.
+
+    Returns:
+        what differed that must not.
     """
     draws = [[record, *others], [record], list(others), [record, others[0]]]
     expected = PoissonBatches.replay(dataset, draws, rate=rate).sampler.expected_batch

@@ -23,6 +23,9 @@ def guess(scores: Float64[ndarray, " m"], included: Bool[ndarray, " m"], guesses
 
     Args:
         guesses: decided before the scores are seen, or on other scores.
+
+    Raises:
+        ValueError: there are fewer than 2 guesses, or more than canaries.
     """
     half = guesses // 2
     if not 0 < 2 * half <= len(scores):

@@ -21,6 +21,10 @@ class AuditReport:
         reachable: the largest bound that this attack could have shown here, if it is known.
         assumptions: what has to be true for the bound to hold.
         details: plain data about the measurement.
+
+    Example:
+        report = qg.audit.audit_mechanism(model, mechanism, records=40, rate=0.25, steps=1, delta=1e-5)
+        assert report.lower_bound <= report.claimed
     """
 
     attack: str

@@ -55,7 +55,11 @@ def audit_one_run(
     progress: Progress | None = None,
     **options: Any,
 ) -> AuditReport:
-    """Run all steps once with gradient canaries and guess which were members. Arguments as in `audit_mechanism`."""
+    """Run all steps once with gradient canaries and guess which were members. Arguments as in `audit_mechanism`.
+
+    Returns:
+        the lower bound on ε beside the claim.
+    """
     rng = np.random.default_rng(seed)
     sampler = ReplayedSampler(records, [[]] * steps, rate=rate)
     own = copy.deepcopy(model)

@@ -15,6 +15,9 @@ def fix(model: nn.Module) -> nn.Module:
 
     The scale and shift are kept. The model is changed in place and returned; a model that is itself a BatchNorm
     comes back as a new GroupNorm.
+
+    Returns:
+        the model.
     """
     swapped: dict[nn.Module, nn.Module] = {}
     for parent in list(model.modules()):

@@ -24,6 +24,9 @@ def check_independence(
     Args:
         inputs: the model's arguments; every tensor whose size along `dim` is the first one's holds one row a sample.
         losses: output → losses `[n]`; without it the outputs themselves are compared along `output_dim`.
+
+    Raises:
+        ValueError: an output depends on another sample, or there are fewer than 2.
     """
     first = next((leaf for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor)), None)
     if first is None or first.dim() <= dim or first.shape[dim] < 2:

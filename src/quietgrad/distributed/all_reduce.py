@@ -32,6 +32,10 @@ class AllReduce(Reducer):
     Args:
         group: a group of gloo or nccl processes; the default group if left out. Its timeout is how long the others wait
             for a rank that hangs.
+
+    Example:
+        reducer = qg.distributed.AllReduce()  # under torchrun, after init_process_group
+        private = qg.Privatizer(model, mechanism, batches, reducer=reducer)
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:

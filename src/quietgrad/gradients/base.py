@@ -20,6 +20,10 @@ class BlockGrads(ABC):
 
     Subclasses hold factors, indices or the dense tensor; nobody outside asks which. What a kind has no cheaper way for
     is done on its formed rows. A block of shape `[o, ...]` is a matrix `[o, i]` to the products.
+
+    Example:
+        block: qg.gradients.BlockGrads = qg.gradients.DenseGrad(torch.randn(8, 3, 5))
+        norms = block.squared_norms()
     """
 
     is_formed: ClassVar[bool] = False

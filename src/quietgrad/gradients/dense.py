@@ -18,7 +18,12 @@ SMALL = 1 << 16
 
 
 class DenseGrad(BlockGrads):
-    """All n gradients as one tensor `[n, *shape]` (public attribute `rows`)."""
+    """All n gradients as one tensor `[n, *shape]` (public attribute `rows`).
+
+    Example:
+        block = qg.gradients.DenseGrad(torch.randn(8, 3, 5))  # 8 samples of a matrix [3, 5]
+        total = block.weighted_sum(torch.ones(8))
+    """
 
     is_formed = True
     way = "dense"

@@ -37,6 +37,10 @@ class FactoredGrad(TunableGrads):
         ghost   the Gram norm; one matmul for the sum.
         formed  every G_n, kept between norm and sum.
         chunked every G_n formed a few samples at a time and dropped again.
+
+    Example:
+        block = qg.gradients.FactoredGrad(a=torch.randn(8, 1, 5), b=torch.randn(8, 1, 3))  # a linear layer's
+        norms = block.squared_norms()
     """
 
     def __init__(

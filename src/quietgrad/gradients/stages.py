@@ -25,7 +25,12 @@ from quietgrad.gradients.dense import DenseGrad, SmallBlocks
 
 
 class PerSampleGrads(ABC):
-    """Private: the gradients of n samples, in named blocks, formed or not."""
+    """Private: the gradients of n samples, in named blocks, formed or not.
+
+    Example:
+        grads: qg.gradients.PerSampleGrads = qg.gradients.BlockwiseGrads({"w": block}, samples=8)
+        norms = grads.squared_norms().sqrt()
+    """
 
     @property
     @abstractmethod
@@ -61,7 +66,12 @@ class PerSampleGrads(ABC):
 
 
 class BlockwiseGrads(PerSampleGrads):
-    """Per-sample gradients whose blocks are independent of each other: what capture gives."""
+    """Per-sample gradients whose blocks are independent of each other: what capture gives.
+
+    Example:
+        grads = qg.gradients.BlockwiseGrads({"w": block}, samples=8)
+        total = grads.weighted_sum(torch.ones(8))
+    """
 
     def __init__(self, blocks: Mapping[str, BlockGrads], samples: int) -> None:
         self._blocks = dict(blocks)
@@ -111,7 +121,12 @@ class BlockwiseGrads(PerSampleGrads):
 
 @dataclass(frozen=True, kw_only=True)
 class ClippedSum:
-    """Private: Σ_i clip(g_i). Removing one sample moves it by at most `sensitivity` in Euclidean norm."""
+    """Private: Σ_i clip(g_i). Removing one sample moves it by at most `sensitivity` in Euclidean norm.
+
+    Example:
+        total = qg.FlatClip(1.0)(grads, step=0)
+        assert total.sensitivity == 1.0
+    """
 
     blocks: Blocks
     sensitivity: float
@@ -132,6 +147,10 @@ class Released:
     """Public: (Σ_i clip(g_i) + noise) / qN, with the std of its noise and the sensitivity it was made for.
 
     Both are in the units of `blocks` (divided by qN like them); their ratio is what the accountant is told.
+
+    Example:
+        released = qg.Gaussian().release(total, draw)
+        assert released.std / released.sensitivity == draw.std / total.sensitivity
     """
 
     blocks: Blocks

@@ -25,7 +25,12 @@ MARGIN = 1e-4
 
 
 class Clip(ABC):
-    """Bounds what one sample adds to the sum."""
+    """Bounds what one sample adds to the sum.
+
+    Example:
+        clip: qg.Clip = qg.FlatClip(1.0)
+        weights = clip.weights(grads, step=0)
+    """
 
     @abstractmethod
     def sensitivity(self, step: int) -> float:
@@ -45,7 +50,12 @@ class Clip(ABC):
 
 @dataclass(frozen=True)
 class FlatClip(Clip):
-    """clip_C(g) = g · min(1, C/‖g‖), the norm taken over all blocks."""
+    """clip_C(g) = g · min(1, C/‖g‖), the norm taken over all blocks.
+
+    Example:
+        clip = qg.FlatClip(1.0)
+        total = clip(grads, step=0)
+    """
 
     bound: float | Schedule
 
@@ -68,7 +78,12 @@ class FlatClip(Clip):
 
 @dataclass(frozen=True)
 class AutomaticClip(Clip):
-    """g · C/(‖g‖ + γ): every sample is normalised, so that C only rescales the learning rate (Bu et al. 2023)."""
+    """g · C/(‖g‖ + γ): every sample is normalised, so that C only rescales the learning rate (Bu et al. 2023).
+
+    Example:
+        clip = qg.AutomaticClip(1.0, gamma=0.01)
+        mechanism = qg.methods.dp_sgd(clip=clip)
+    """
 
     bound: float | Schedule = 1.0
     gamma: float = 0.01
@@ -99,6 +114,10 @@ class PerGroupClip(Clip):
 
     Args:
         bounds: prefix of block names → C_b. A block belongs to the longest prefix it starts with.
+
+    Example:
+        clip = qg.PerGroupClip({"conv": 0.5, "": 1.0})  # what begins with conv, and all the rest
+        mechanism = qg.methods.dp_sgd(clip=clip)
     """
 
     bounds: Mapping[str, float]

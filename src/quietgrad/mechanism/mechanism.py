@@ -26,6 +26,10 @@ class Release:
         representation: the space it is released in.
         clip: bounds each sample there.
         share: f_j, its part of the step's budget.
+
+    Example:
+        release = qg.Release(representation=qg.RandomMask(0.5), clip=qg.FlatClip(1.0))
+        mechanism = qg.Mechanism(name="half", releases=(release,))
     """
 
     representation: Representation
@@ -47,6 +51,10 @@ class Mechanism:
         noise: Gaussian, or selection + Gaussian.
         post: applied in order to the decoded release, free.
         noise_multiplier: σ; None until calibrated; 0 means ε = ∞.
+
+    Example:
+        mechanism = qg.methods.dp_sgd(clip=1.0).with_noise(1.1)
+        std = mechanism.std(mechanism.releases[0], step=0)
     """
 
     name: str
@@ -119,6 +127,12 @@ def both(a: Mechanism, b: Mechanism, shares: tuple[float, float] = (0.5, 0.5)) -
 
     Args:
         shares: the parts of the budget, summing to 1. (a + b) + c gives c one half: state the shares when it matters.
+
+    Returns:
+        the mechanism of both.
+
+    Raises:
+        ValueError: the shares do not sum to 1, the two have different noise, or one is post-processed already.
     """
     if any(not 0 < share < 1 for share in shares) or not math.isclose(sum(shares), 1.0):
         raise ValueError(f"Expected two shares in (0, 1) that sum to 1, got {shares}.")
@@ -141,7 +155,11 @@ def within(outer: Mechanism, inner: Representation) -> Mechanism: ...
 @overload
 def within(outer: Representation, inner: Representation) -> Representation: ...
 def within(outer: Mechanism | Representation, inner: Representation) -> Mechanism | Representation:
-    """Encode with `inner` first and do `outer` inside its space (`outer @ inner`); so do public gradients."""
+    """Encode with `inner` first and do `outer` inside its space (`outer @ inner`); so do public gradients.
+
+    Returns:
+        of the kind of `outer`.
+    """
     if isinstance(outer, Representation):
         return Composed(outer, inner)
     releases = tuple(
@@ -152,7 +170,11 @@ def within(outer: Mechanism | Representation, inner: Representation) -> Mechanis
 
 
 def then(mechanism: Mechanism, post: Post) -> Mechanism:
-    """Post-process what the mechanism releases (`mechanism >> post`)."""
+    """Post-process what the mechanism releases (`mechanism >> post`).
+
+    Returns:
+        the mechanism with that step after its others.
+    """
     return replace(mechanism, post=(*mechanism.post, post))
 
 

@@ -10,7 +10,13 @@ from quietgrad.representations.public import Public
 
 
 class Post(ABC):
-    """A function of what is already public."""
+    """A function of what is already public.
+
+    Example:
+        class Sign(qg.Post):
+            def apply(self, blocks, public, state):
+                return {name: block.sign() for name, block in blocks.items()}, state
+    """
 
     def init(self, public: Public) -> State:
         """The state before the first step."""

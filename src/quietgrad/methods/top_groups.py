@@ -39,6 +39,9 @@ def top_groups(
         redraw: choose groups every "epoch" or every "step".
         clip: C for a flat clip, or another clip; it bounds the masked gradient.
         paid_share: part of the budget spent on a release of group norms; 0 uses free history only.
+
+    Raises:
+        ValueError: the paid share is not in [0, 1), or is paid under a clip that is not flat.
     """
     if not 0 <= paid_share < 1:
         raise ValueError(f"Expected paid_share in [0, 1), got {paid_share}: the gradient needs a share too.")

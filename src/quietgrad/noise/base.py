@@ -22,6 +22,10 @@ class NoiseDraw:
         source: where the normals come from.
         reducer: adds this rank's part to the others'.
         step: of the run, for noise that changes over steps.
+
+    Example:
+        draw = qg.NoiseDraw(std=1.0, divisor=64.0, source=source, reducer=reducer, step=0)
+        released = qg.Gaussian().release(total, draw)
     """
 
     std: float
@@ -32,7 +36,12 @@ class NoiseDraw:
 
 
 class Noise(ABC):
-    """Turns a clipped sum into a release, and says what that costs."""
+    """Turns a clipped sum into a release, and says what that costs.
+
+    Example:
+        noise: qg.Noise = qg.Gaussian()
+        event = noise.event(1.1, step=0)
+    """
 
     @abstractmethod
     def multiplier(self, noise_multiplier: float, step: int) -> float:

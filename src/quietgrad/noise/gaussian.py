@@ -30,6 +30,10 @@ class Gaussian(Noise):
 
     Args:
         factor: σ is multiplied by this at each step; a schedule makes the ledger's phases.
+
+    Example:
+        noise = qg.Gaussian(factor=qg.schedules.Linear(1.0, 2.0, 100))  # twice as loud after 100 steps
+        mechanism = replace(qg.methods.dp_sgd(), noise=noise)
     """
 
     factor: float | Schedule = 1.0

@@ -31,7 +31,12 @@ def fresh_generator() -> np.random.Generator:
 
 
 class NoiseSource(ABC):
-    """Where standard normal draws come from."""
+    """Where standard normal draws come from.
+
+    Example:
+        source: qg.NoiseSource = qg.SeededSource(0)
+        normals = source.normals(5)
+    """
 
     private: bool
     """Whether an adversary cannot reproduce the draws; a report says so if he could."""
@@ -82,7 +87,12 @@ class EntropySource(NoiseSource):
 
 
 class SeededSource(NoiseSource):
-    """Reproducible draws for tests and debugging: whoever knows the seed can subtract the noise."""
+    """Reproducible draws for tests and debugging: whoever knows the seed can subtract the noise.
+
+    Example:
+        source = qg.SeededSource(0)
+        private = qg.Privatizer(model, mechanism, batches, noise_source=source)  # private.covered is False
+    """
 
     private = False
 

@@ -36,7 +36,12 @@ class ReleaseReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """`print` it, or read the fields."""
+    """`print` it, or read the fields.
+
+    Example:
+        explanation = private.explain()
+        noise = explanation.releases[0].std
+    """
 
     mechanism: str
     layers: tuple[LayerReport, ...]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -39,9 +39,6 @@ from quietgrad.sampling.poisson import PoissonSampler
 class Privatizer:
     """Makes `p.grad` private: `backward(losses)` for each micro-batch, then `release()` once per batch.
 
-        private = qg.Privatizer(model, mechanism, batches)
-        private.backward(F.cross_entropy(model(x), y, reduction="none")); private.release(); optimizer.step()
-
     No `zero_grad()` is needed: `backward` drops the last release, and `release` writes the next.
 
     Args:
@@ -56,9 +53,19 @@ class Privatizer:
         deterministic: choose the engine's ways by rule instead of by measurement.
         reducer: `qg.distributed.AllReduce()` for several ranks; each takes its part of one global draw.
 
+    Attributes:
+        mechanism, plan, sampler, ledger: what is released, how often, from which draws, and what has been.
+        parameters: the trainable parameters by name: those whose `grad` a release writes.
+
     Raises:
         ValueError: the mechanism has no noise yet, the model mixes samples or holds a layer that cannot be private, or
             the ledger is of another run.
+
+    Example:
+        private = qg.Privatizer(model, mechanism, batches)
+        for x, y in next(iter(batches)).split(64):
+            private.backward(losses(model, x, y))
+        private.release()
     """
 
     def __init__(
@@ -75,29 +82,29 @@ class Privatizer:
         deterministic: bool = False,
         reducer: Reducer | None = None,
     ) -> None:
-        self.mechanism = mechanism
-        self._sampler = sampler = batches.sampler if isinstance(batches, PoissonBatches) else batches
+        sampler = batches.sampler if isinstance(batches, PoissonBatches) else batches
         sampler.refuse_second_owner()
-        self.plan = plan(mechanism, sampler.rate, sampler.steps)
-        self._reducer = default_reducer() if reducer is None else reducer
-        by_rule = self._reducer.world > 1
+        self.mechanism: Final = mechanism
+        self.sampler: Final = sampler
+        planned = plan(mechanism, sampler.rate, sampler.steps)
+        self._reducer = reducer = default_reducer() if reducer is None else reducer
+        by_rule = reducer.world > 1
         self._recorder = Recorder(
             model, memory_budget=memory_budget, deterministic=deterministic, public_by_rule=by_rule
         )
+        self.parameters: Final[Mapping[str, nn.Parameter]] = self._recorder.parameters
         self._source = source = as_source(noise_source)
         self._watch = Watch(enabled=research)
-        self._reducer.agree(
+        reducer.agree(
             lambda: run_facts(model, self.parameters, mechanism, sampler, source, research=research)
         )
-        sampler.divide(self._reducer)
+        sampler.divide(reducer)
         self._owns_ledger = not isinstance(ledger, Ledger)
-        self._ledger = self._reducer.broadcast(lambda: open_ledger(ledger, self.plan, mechanism, sampler))
+        self.ledger: Final = reducer.broadcast(lambda: open_ledger(ledger, planned, mechanism, sampler))
         # A ledger that was handed over may plan more than these steps: ε is of all of it.
-        self.plan = self._ledger.plan or self.plan
-        seed = self._reducer.broadcast(lambda: secrets.randbits(48) if public_seed is None else public_seed)
-        self._state = RunState(
-            self._recorder, mechanism.post, steps=sampler.steps, rate=sampler.rate, seed=seed
-        )
+        self.plan: Final = self.ledger.plan or planned
+        seed = reducer.broadcast(lambda: secrets.randbits(48) if public_seed is None else public_seed)
+        self._state = RunState(self._recorder, mechanism.post, sampler, seed=seed)
         self._rows = RowCount(sampler, batches if isinstance(batches, PoissonBatches) else None)
         self._current: Step | None = None
         self._raw_backward = RawBackwardGuard(self.parameters)
@@ -170,21 +177,6 @@ class Privatizer:
     def step(self) -> int:
         """How many steps are over: the number of the one in progress."""
         return self._state.step
-
-    @property
-    def parameters(self) -> Mapping[str, nn.Parameter]:
-        """The trainable parameters by name: those whose `grad` a release writes."""
-        return self._recorder.parameters
-
-    @property
-    def sampler(self) -> PoissonSampler:
-        """Draws the batches; says their rate, number and expected size."""
-        return self._sampler
-
-    @property
-    def ledger(self) -> Ledger:
-        """Every release so far."""
-        return self._ledger
 
     # ---- what it cost ---------------------------------------------------------------------------------------
 

@@ -9,7 +9,13 @@ from quietgrad.representations.public import Public
 
 
 class Observer:
-    """Sees what nobody may see in a private run; for diagnostics and papers' figures."""
+    """Sees what nobody may see in a private run; for diagnostics and papers' figures.
+
+    Example:
+        class Norms(qg.Observer):
+            def micro_batch(self, grads, public, mechanism):
+                print(grads.squared_norms().sqrt())
+    """
 
     def micro_batch(self, grads: PerSampleGrads, public: Public, mechanism: Mechanism) -> None:
         """Per-sample gradients of a micro-batch; codecs through `public.codec(release.representation)`."""

@@ -14,26 +14,25 @@ from quietgrad.representations.base import State
 from quietgrad.representations.public import Public
 from quietgrad.representations.public_gradients import PublicGradients, step_seed
 from quietgrad.representations.states import Codecs, States
+from quietgrad.sampling.poisson import PoissonSampler
 
 
 class RunState:
     """The step, the public seed, and what representations and post-processing remember.
 
-        state = RunState(recorder, mechanism.post, steps=2_500, rate=0.02, seed=7)
-        public = state.public()
-
     Args:
         recorder: the engine, for gradients of public losses.
         post: the mechanism's post-processing.
-        steps, rate: of the run.
+        sampler: says the run's rate and number of steps.
         seed: of the run's public randomness.
     """
 
     def __init__(
-        self, recorder: Recorder, post: tuple[Post, ...], *, steps: int, rate: float, seed: int
+        self, recorder: Recorder, post: tuple[Post, ...], sampler: PoissonSampler, *, seed: int
     ) -> None:
         self._parameters: Mapping[str, nn.Parameter] = recorder.parameters
-        self._collect, self._post, self._steps, self._rate = PublicGradients(recorder), post, steps, rate
+        self._collect, self._post = PublicGradients(recorder), post
+        self._steps, self._rate = sampler.steps, sampler.rate
         self.step, self.seed = 0, seed
         self._states = States()
         self._post_states: list[State] = []

@@ -19,14 +19,15 @@ from quietgrad.representations.public import Public
 class Step:
     """Everything between two releases: `add` each micro-batch, then `release` once, then `decode`.
 
-        step = private.current
-        step.add(grads)
-
     Representations are refreshed when it begins, before any private gradient is there.
 
     Args:
         mechanism: says which releases there are.
         public: what representations may look at.
+
+    Example:
+        step = private.current
+        step.add(grads)
     """
 
     def __init__(self, mechanism: Mechanism, public: Public) -> None:

@@ -25,7 +25,12 @@ from quietgrad.program.statistics import Statistic
 
 @dataclass(frozen=True, kw_only=True)
 class StatisticRelease:
-    """A statistic and its part of the squared budget."""
+    """A statistic and its part of the squared budget.
+
+    Example:
+        release = qg.StatisticRelease(statistic=Mean(), share=0.01)
+        program = qg.Program(training=mechanism, statistics={"mean": release})
+    """
 
     statistic: Statistic
     share: float
@@ -35,13 +40,14 @@ class StatisticRelease:
 class Program:
     """Statistics, each released once from all records, and the mechanism of every training step.
 
-        program = qg.Program(training=qg.methods.dp_sgd(clip=0.5), statistics={
-            "mean": qg.StatisticRelease(statistic=Mean(), share=0.01)})
-        program = qg.calibrate(program, batches, epsilon=1.0, delta=1e-5)
-
     Args:
         training: the mechanism of the steps; its share is what the statistics leave.
         statistics: name → what is released, in the order of release.
+
+    Example:
+        statistics = {"mean": qg.StatisticRelease(statistic=Mean(), share=0.01)}
+        program = qg.Program(training=qg.methods.dp_sgd(clip=0.5), statistics=statistics)
+        program = qg.calibrate(program, batches, epsilon=1.0, delta=1e-5)
     """
 
     training: Mechanism

@@ -36,6 +36,10 @@ class Statistics:
         sampler: of the training that follows; its N divides every sum.
         ledger: a file for the one ledger of the program, in memory if left out.
         noise_source: as for the Privatizer.
+
+    Example:
+        statistics = qg.Statistics(program, batches)
+        mean = statistics.release("mean", features)
     """
 
     def __init__(

@@ -17,7 +17,12 @@ State = dict[str, Any]
 
 
 class Codec(ABC):
-    """One step's map into the space where noise is paid, and back."""
+    """One step's map into the space where noise is paid, and back.
+
+    Example:
+        codec = private.current.codec(0)
+        encoded = codec.encode(grads)
+    """
 
     space: Space
     """The blocks it produces."""
@@ -43,7 +48,12 @@ class Codec(ABC):
 
 
 class Representation(ABC):
-    """Chooses each step's codec. Sees `Public` only, never the batch."""
+    """Chooses each step's codec. Sees `Public` only, never the batch.
+
+    Example:
+        inside = qg.RandomMask(0.5) @ qg.LowRank(rank=2)  # encodes with LowRank first
+        mechanism = qg.methods.dp_sgd() @ inside
+    """
 
     def init(self, public: Public) -> State:
         """The state before the first step."""

@@ -24,9 +24,6 @@ PublicLosses = Callable[[nn.Module], Tensor | Iterator[Tensor]]
 class Public:
     """All that a representation or a post-processing may look at: it holds no way to the private batch.
 
-        codec = public.codec(subspace)                       # another representation's codec of this step
-        view = public.inside(mask)                           # the same step, seen inside a mask
-
     Args:
         parameters: the current values of the trainable parameters (functions of past releases).
         space: the blocks in which gradients arrive at this representation.
@@ -37,6 +34,10 @@ class Public:
         place: the representations that this view is inside of, the first applied first.
         encoders: their codecs.
         since: the step from which on `space` means what it means now; after a new mask, older bases are stale.
+
+    Example:
+        codec = public.codec(subspace)  # another representation's, of this step
+        view = public.inside(mask)  # the same step, seen inside a mask
     """
 
     parameters: Mapping[str, Tensor]

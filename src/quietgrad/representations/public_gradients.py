@@ -18,8 +18,6 @@ from quietgrad.representations.public import PublicLosses
 class PublicGradients:
     """Runs public losses through the engine, apart from whatever private batch is under way.
 
-        chunks = PublicGradients(engine)(public_losses, seed)
-
     Args:
         engine: shared with the private side; inside `nested()` it knows the public forward only.
     """

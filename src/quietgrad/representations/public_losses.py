@@ -21,6 +21,12 @@ def random_label_losses(inputs: Tensor, classes: int, *, chunk: int = 64) -> Pub
         inputs: `[m, ...]`, as the model takes them.
         classes: how many labels there are.
         chunk: inputs that go through the model at once.
+
+    Returns:
+        a function `model -> losses[m]`.
+
+    Raises:
+        ValueError: there is no input, or fewer than 2 classes.
     """
     if len(inputs) == 0 or classes < 2 or chunk < 1:
         raise ValueError(
@@ -42,6 +48,12 @@ def labelled_losses(inputs: Tensor, labels: Tensor, *, chunk: int = 64) -> Publi
         inputs: `[m, ...]`, as the model takes them.
         labels: `[m]` classes.
         chunk: inputs that go through the model at once.
+
+    Returns:
+        a function `model -> losses[m]`.
+
+    Raises:
+        ValueError: there is no input, or not one label for each.
     """
     if len(inputs) != len(labels) or len(inputs) == 0 or chunk < 1:
         raise ValueError(

@@ -19,8 +19,6 @@ class States:
     one basis while the same mask used at two depths has two states. Places are numbered in the order of first use,
     which is fixed by the mechanism; a saved state therefore fits the same mechanism built again.
 
-        states = States(checkpoint["representations"])
-
     Args:
         saved: what `state_dict` gave.
     """
@@ -58,8 +56,6 @@ class States:
 
 class Codecs:
     """One step's codecs, each made once.
-
-        codecs = Codecs(states)
 
     Args:
         states: where representations find what they remember, and leave what they learn.

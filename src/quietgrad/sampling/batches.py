@@ -13,7 +13,12 @@ from quietgrad.sampling.poisson import PoissonSampler, ReplayedSampler
 
 
 class Batch:
-    """The records of one Poisson draw; split into micro-batches as memory allows."""
+    """The records of one Poisson draw; split into micro-batches as memory allows.
+
+    Example:
+        batch = next(iter(batches))  # may be empty
+        micro = [len(x) for x, y in batch.split(8)]
+    """
 
     def __init__(self, rows: int, take: Callable[[int, int], Any]) -> None:
         self._rows, self._take = rows, take
@@ -57,6 +62,10 @@ class PoissonBatches:
         workers: processes that load records ahead.
         collate_fn: makes a micro-batch of a list of records, as a DataLoader's does (padding, dictionaries); it is
             never given an empty list.
+
+    Example:
+        batches = qg.PoissonBatches(train_set, rate=0.25, steps=10)
+        x, y = next(next(iter(batches)).split(64))
     """
 
     def __init__(
@@ -146,6 +155,9 @@ def collate_possibly_empty(dataset: Dataset[Any]) -> Callable[[list[Any]], Any]:
     """`collate_fn` for a DataLoader over a PoissonSampler: an empty draw becomes tensors of zero rows.
 
     The shapes come from record 0; its values are thrown away.
+
+    Returns:
+        a function for `DataLoader(collate_fn=…)`.
     """
 
     def collate(records: list[Any]) -> Any:

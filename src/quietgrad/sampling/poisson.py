@@ -31,6 +31,10 @@ class PoissonSampler(Sampler[list[int]]):
         rate: q in (0, 1].
         steps: how many draws the plan has.
         seed: makes the draws reproducible and the run not private; leave it out for OS entropy.
+
+    Example:
+        sampler = qg.PoissonSampler(len(train_set), rate=0.25, steps=10)
+        loader = DataLoader(train_set, batch_sampler=sampler, collate_fn=qg.collate_possibly_empty(train_set))
     """
 
     def __init__(self, records: int, *, rate: float, steps: int, seed: int | None = None) -> None:

@@ -20,7 +20,13 @@ Pieces = dict[str, BlockGrads]
 
 
 class Adapter(ABC):
-    """One kind of module; every module has an adapter object of its own."""
+    """One kind of module; every module has an adapter object of its own.
+
+    Example:
+        class ScaleAdapter(qg.capture.Adapter):  # y = w ⊙ x
+            def pieces(self, call, layouts, backprops):
+                return {"weight": qg.gradients.DenseGrad(call.args[0] * backprops[0])}
+    """
 
     replays: ClassVar[bool] = False
     """Whether it runs the module again (and so keeps the results to compare with)."""

@@ -50,6 +50,9 @@ def gip(
         keep: the part of each group that is released, or a schedule over epochs (the paper: linear from 1 to 0.1).
         group_size: ℓ; coordinates that are left over form a smaller group.
         clip: C for a flat clip, or another clip.
+
+    Raises:
+        ValueError: the indices' share is not in [0, 1).
     """
     _check_keep(keep, batches)
     if not 0 <= index_share < 1:

@@ -41,6 +41,10 @@ class LowRank(Representation):
         release: which parts, see above.
         matrices: names of the parameters with carriers, `*` matching anything; left out, every matrix that gets at
             least twice smaller except the last, which is taken to be the classifier.
+
+    Example:
+        low_rank = qg.LowRank(rank=4)
+        mechanism = qg.methods.dp_sgd(clip=1.0) @ low_rank  # what qg.methods.rgp(rank=4) does
     """
 
     rank: int

@@ -75,6 +75,10 @@ class RandomMask(Representation):
         freeze: r in [0, 1), or a schedule over epochs (`Cooling`).
         redraw: a fresh mask every "epoch" or every "step".
         clip_first: mask after the clip instead of before it.
+
+    Example:
+        mask = qg.RandomMask(0.9)  # a tenth of the coordinates
+        mechanism = qg.methods.gep(public_losses, rank=4) @ mask
     """
 
     freeze: float | Schedule

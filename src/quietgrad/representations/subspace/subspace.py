@@ -89,6 +89,10 @@ class Subspace(Representation):
         rule: "power" iteration, "eigenvectors" of the public second moment, or "random".
         refresh_every: steps between two bases; the one in between is kept.
         power_iterations: t, for rule "power".
+
+    Example:
+        subspace = qg.Subspace(public_losses=public_losses, rank=4)
+        release = qg.Release(representation=subspace, clip=qg.FlatClip(1.0))
     """
 
     public_losses: PublicLosses | None

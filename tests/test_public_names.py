@@ -1,0 +1,135 @@
+"""Every public name says what it is for: classes by an example that runs, functions by what they return and raise."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils.data import DataLoader
+
+import quietgrad as qg
+from quietgrad.privatizer.explanation import Explanation
+from quietgrad.program.statistics import Mean
+from tests.cases.world import losses_of, public_losses, records, small_net
+
+ROOMS = (
+    qg,
+    qg.accounting,
+    qg.audit,
+    qg.capture,
+    qg.distributed,
+    qg.gradients,
+    qg.methods,
+    qg.public_losses,
+    qg.rules,
+    qg.schedules,
+)
+NEEDS_RANKS = {qg.distributed.AllReduce}
+"""Their examples are compiled only."""
+
+
+def names(room: ModuleType) -> list[str]:
+    own = [name for name, value in vars(room).items() if getattr(value, "__module__", None) == room.__name__]
+    return list(getattr(room, "__all__", [name for name in own if not name.startswith("_")]))
+
+
+def public(kind: type) -> list[Any]:
+    found = {getattr(room, name): None for room in ROOMS for name in names(room) if _is(room, name, kind)}
+    return list(found)
+
+
+def _is(room: ModuleType, name: str, kind: type) -> bool:
+    return isinstance(getattr(room, name), kind)
+
+
+def example(cls: type) -> str:
+    """The lines of the docstring's last section."""
+    doc = inspect.getdoc(cls) or ""
+    assert "\nExample:\n" in doc, f"{cls.__name__} has no example"
+    return textwrap.dedent(doc.split("\nExample:\n")[1])
+
+
+def world(tmp_path: Path) -> dict[str, Any]:
+    """What the examples take for granted."""
+    model, train_set = small_net(), records()
+    batches = qg.PoissonBatches(train_set, rate=0.25, steps=10)
+    mechanism = qg.methods.dp_sgd(clip=1.0).with_noise(3.0)
+    path = tmp_path / "ledger.jsonl"
+    qg.Ledger(path, plan=()).close()
+    private = qg.Privatizer(small_net(), mechanism, qg.PoissonBatches(train_set, rate=0.25, steps=10))
+    block = qg.gradients.DenseGrad(torch.randn(8, 3, 5))
+    rows = {name: qg.gradients.DenseGrad(torch.randn(8, *p.shape)) for name, p in model.named_parameters()}
+    grads = qg.gradients.BlockwiseGrads(rows, 8)
+    release = qg.StatisticRelease(statistic=Mean(), share=0.01)
+    program = qg.Program(training=mechanism, statistics={"mean": release})
+    source, reducer = qg.SeededSource(0), qg.distributed.SingleProcess()
+    return {
+        "qg": qg,
+        "torch": torch,
+        "F": F,
+        "DataLoader": DataLoader,
+        "replace": replace,
+        "Mean": Mean,
+        "model": model,
+        "train_set": train_set,
+        "batches": batches,
+        "mechanism": mechanism,
+        "path": path,
+        "private": private,
+        "public": private.current.public,
+        "grads": grads,
+        "block": block,
+        "losses": losses_of,
+        "public_losses": public_losses,
+        "source": source,
+        "reducer": reducer,
+        "total": qg.FlatClip(1.0)(grads, 0),
+        "draw": qg.NoiseDraw(std=2.0, divisor=64.0, source=source, reducer=reducer, step=0),
+        "gaussian": qg.accounting.GaussianEvent(noise_multiplier=1.1),
+        "selection": qg.accounting.MallowsSelection(theta=0.1, group_size=64, kept=16, groups=10),
+        "subspace": qg.Subspace(public_losses=public_losses, rank=4),
+        "mask": qg.RandomMask(0.5),
+        "program": program,
+        "features": torch.randn(len(train_set), 5),
+        "losses_of_members": np.random.default_rng(0).random(40),
+        "losses_of_others": np.random.default_rng(1).random(40),
+    }
+
+
+@pytest.mark.parametrize("cls", [*public(type), Explanation], ids=lambda cls: cls.__name__)
+def test_every_public_class_has_an_example_that_runs(cls: type, tmp_path: Path) -> None:
+    code = compile(example(cls), cls.__name__, "exec")
+    if cls not in NEEDS_RANKS:
+        exec(code, world(tmp_path))
+
+
+@pytest.mark.parametrize("function", public(FunctionType), ids=lambda function: function.__name__)
+def test_every_public_function_says_what_it_raises(function: FunctionType) -> None:
+    doc = inspect.getdoc(function) or ""
+    assert doc, f"{function.__name__} has no docstring"
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    if any(isinstance(node, ast.Raise) for node in ast.walk(tree)):
+        assert "\nRaises:\n" in doc, function.__name__
+
+
+def test_the_names_stand_in_the_order_of_a_step() -> None:
+    order = [
+        "PoissonBatches",
+        "fix",
+        "methods",
+        "Mechanism",
+        "calibrate",
+        "Privatizer",
+        "Representation",
+        "audit",
+    ]
+    assert [name for name in qg.__all__ if name in order] == order
