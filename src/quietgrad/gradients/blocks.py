@@ -54,4 +54,4 @@ def split_blocks(flat: Shaped[Tensor, "*n p"], space: Space) -> Blocks:
     """The blocks of a vector, or of each row of a matrix: views, where memory allows them."""
     parts = flat.split([shape.numel() for shape in space.values()], dim=-1)
     shaped = zip(space.items(), parts, strict=True)
-    return {name: part.reshape(*flat.shape[:-1], *shape) for (name, shape), part in shaped}
+    return {name: part.reshape((*flat.shape[:-1], *shape)) for (name, shape), part in shaped}
