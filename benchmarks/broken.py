@@ -75,7 +75,7 @@ class Unchecked(Privatizer):
     """Without the run-time check of law 0."""
 
     def _begin_step(self, public: Public) -> Step:
-        return UncheckedStep(self.mechanism, public)
+        return UncheckedStep(self.mechanism, public, self._source)
 
 
 class DividedStep(Step):
@@ -83,15 +83,15 @@ class DividedStep(Step):
 
     divisor: float
 
-    def release(self, *, source: NoiseSource, reducer: Reducer, divisor: float) -> list[Released]:
-        return super().release(source=source, reducer=reducer, divisor=self.divisor)
+    def release(self, *, reducer: Reducer, divisor: float) -> list[Released]:
+        return super().release(reducer=reducer, divisor=self.divisor)
 
 
 class BatchSizeDivisor(Privatizer):
     """Divides by the number of records drawn instead of by qN."""
 
     def _begin_step(self, public: Public) -> Step:
-        step = DividedStep(self.mechanism, public)
+        step = DividedStep(self.mechanism, public, self._source)
         step.divisor = max(self.sampler.rows(self.step) or 0, 1)
         return step
 
@@ -110,9 +110,13 @@ class ReusedSeed(NoiseSource):
     """Starts again from the same seed at every release."""
 
     private = True
+    std = SeededSource.std
 
-    def normals(self, count: int) -> Tensor:
-        return SeededSource(1).normals(count)
+    def fill(self, out: Tensor) -> None:
+        SeededSource(1).fill(out)
+
+    def bits(self, count: int) -> Tensor:
+        return SeededSource(1).bits(count)
 
 
 def half_noise(mechanism: Mechanism) -> Mechanism:

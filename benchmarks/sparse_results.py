@@ -278,7 +278,7 @@ def time_selection(coordinates: int = 1_000_000, repeats: int = 7) -> None:
     values, seconds, busy = torch.randn(coordinates), [], []
     for _ in range(repeats):
         started, cpu = time.perf_counter(), time.process_time()
-        grouping.select(values, theta=1e-4, keep=0.1, normals=source.normals(grouping.draws))
+        grouping.select(values, theta=1e-4, keep=0.1, bits=source.bits(grouping.draws))
         seconds.append(time.perf_counter() - started)
         busy.append(time.process_time() - cpu)
     print(

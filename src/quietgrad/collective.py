@@ -29,12 +29,10 @@ class Facts:
     Args:
         equal: JSON-able facts that are the same on every rank.
         close: fingerprints that are the same up to rounding.
-        distinct: what no two ranks may share (the beginning of their noise); None if there is nothing to compare.
     """
 
     equal: Mapping[str, Any]
     close: Mapping[str, Fingerprint] = field(default_factory=dict)
-    distinct: str | None = None
 
 
 class Reducer(ABC):
@@ -47,7 +45,7 @@ class Reducer(ABC):
 
     rank: int = 0
     world: int = 1
-    """How many ranks add an equal, independent part of the noise variance."""
+    """How many ranks add up to one release; rank 0 draws its noise."""
 
     @abstractmethod
     def all_reduce(self, blocks: Blocks) -> Blocks:
@@ -57,8 +55,7 @@ class Reducer(ABC):
     def reduce_to_rank0(self, blocks: Blocks, release: Callable[[Blocks], Blocks]) -> Blocks:
         """`release(Σ over ranks)`, run on rank 0 and broadcast from there.
 
-        For noise that must see the whole sum (a selection, a grid of integers); `release` then adds all of the noise,
-        not a rank's part of it.
+        For noise that must see the whole sum (a selection).
         """
 
     @abstractmethod

@@ -92,10 +92,6 @@ def versions(rank: int, _: str) -> None:
         first_step()
 
 
-def same_noise(__: int, _: str) -> None:
-    first_step(noise_source=SeededSource(3))
-
-
 def one_seeded(rank: int, _: str) -> None:
     first_step(noise_source=SeededSource(3) if rank else "default")
 
@@ -192,7 +188,6 @@ CASES: list[tuple[Check, str]] = [
     (rate, r"data\.rate: 0\.25 on rank 0, 0\.26 on rank 1"),
     (steps, r"data\.steps: 3 on rank 0, 4 on rank 1"),
     (versions, r"versions\.quietgrad: 0\.0 on rank 0, 0\.1 on rank 1.*same versions"),
-    (same_noise, r"draw the same noise.*noise source of its own"),
     (one_seeded, r"noise\.source: EntropySource on rank 0, SeededSource on rank 1"),
     (one_watched, r"research: False on rank 0, True on rank 1"),
     (other_draws, r"disagree on draw"),

@@ -15,8 +15,9 @@ from quietgrad.collective import Reducer, SingleProcess
 from quietgrad.gradients.stages import Released
 from quietgrad.noise.sources import HardenedSource, NoiseSource, SeededSource
 from quietgrad.privatizer.research import Observer
+from quietgrad.sampling.poisson import ReplayedSampler
 from tests.cases.methods import METHODS, MethodCase, method_ids
-from tests.cases.world import privatizer, run
+from tests.cases.world import RECORDS, losses_of, privatizer, records, run, small_net
 from tests.distributed.launch import launch, values
 
 DRAWS = [list(range(9)), [3], [], [*range(5, 40, 3)]]
@@ -26,25 +27,22 @@ NOISY_STEPS = 6
 Gradients = list[dict[str, Tensor]]
 
 
-def trained(reducer: Reducer, rank: int) -> dict[str, Gradients]:
+def trained(reducer: Reducer) -> dict[str, Gradients]:
     """The released gradients of every method without noise."""
     history = {}
     for case in METHODS:
-        source = SeededSource(5 + rank)
-        if reducer.world == 1:
-            source.normals(16)  # several ranks compare as many of their first draws
-        with privatizer(case.build(0.5).with_noise(0.0), DRAWS, source=source, reducer=reducer) as parts:
+        with privatizer(case.build(0.5).with_noise(0.0), DRAWS, reducer=reducer) as parts:
             history[case.name] = run(*parts, micro=4, lr=0.5)
     return history
 
 
-def train_rank(rank: int) -> dict[str, Gradients]:
-    return trained(qg.distributed.AllReduce(), rank)
+def train_rank(_: int) -> dict[str, Gradients]:
+    return trained(qg.distributed.AllReduce())
 
 
 @pytest.fixture(scope="module")
 def alone() -> dict[str, Gradients]:
-    return trained(SingleProcess(), 0)
+    return trained(SingleProcess())
 
 
 @pytest.fixture(scope="module", params=[2, 4])
@@ -70,6 +68,54 @@ def test_every_rank_sees_the_same_release(case: MethodCase, together: list[dict[
     for rank in together[1:]:
         for mine, first in zip(rank[case.name], together[0][case.name], strict=True):
             assert all(torch.equal(mine[name], first[name]) for name in first)
+
+
+def noisy_rank(rank: int) -> dict[str, Gradients]:
+    """The same with noise, in which only rank 0's seed can show."""
+    history = {}
+    for case in METHODS:
+        options: dict[str, Any] = {"reducer": qg.distributed.AllReduce(), "source": SeededSource(5 + rank)}
+        with privatizer(case.build(0.5).with_noise(1.5), DRAWS, **options) as parts:
+            history[case.name] = run(*parts, lr=0.1)
+    return history
+
+
+def noisy_alone(case: MethodCase, world: int) -> Gradients:
+    """One process, whose micro-batches are what the ranks would have."""
+    model, data, sampler = small_net(), records(), ReplayedSampler(RECORDS, DRAWS, rate=0.25)
+    options: dict[str, Any] = {"noise_source": SeededSource(5), "deterministic": True, "public_seed": 7}
+    history = []
+    with qg.Privatizer(model, case.build(0.5).with_noise(1.5), sampler, **options) as private:
+        for rows in sampler:
+            for rank in range(world):
+                if part := rows[rank::world]:
+                    private.backward(losses_of(model, *data[part]))
+            private.release()
+            history.append(
+                {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+            )
+            with torch.no_grad():
+                for name, p in model.named_parameters():
+                    p.sub_(0.1 * history[-1][name])
+    return history
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def noisy(request: pytest.FixtureRequest) -> list[dict[str, Gradients]]:
+    return values(launch(request.param, noisy_rank))
+
+
+@pytest.mark.parametrize("case", METHODS, ids=method_ids)
+def test_ranks_release_the_very_bits_of_one_process(
+    case: MethodCase, noisy: list[dict[str, Gradients]]
+) -> None:
+    """The same draw, the same noise, the same micro-batches: integers add up to the same sum."""
+    reference = noisy_alone(case, len(noisy))
+    for rank in noisy:
+        for mine, expected in zip(rank[case.name], reference, strict=True):
+            assert mine.keys() == expected.keys()
+            for name in expected:
+                assert torch.equal(mine[name], expected[name]), (case.name, name)
 
 
 class Pooled(Observer):

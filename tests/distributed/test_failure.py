@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 import quietgrad as qg
 from quietgrad.distributed import AllReduce
-from quietgrad.noise.sources import EntropySource, NoiseSource
+from quietgrad.gradients.blocks import Blocks
 from tests.cases.world import losses_of, records, small_net
 from tests.distributed.launch import Outcome, launch, values
 
@@ -28,35 +27,31 @@ PATIENCE = 4
 """Seconds that the ranks wait for one that hangs."""
 
 
-class Failing(NoiseSource):
-    """Ends or hangs the process in the middle of a release: after the ledger, before its noise is added."""
+class Failing(AllReduce):
+    """Ends or hangs the process in the middle of a release: after the ledger, before its part is added."""
 
-    private = True
+    def __init__(self, group: dist.ProcessGroup | None, at: int, how: str) -> None:
+        super().__init__(group)
+        self._left, self._how = at, how
 
-    def __init__(self, at: int, how: str) -> None:
-        self._inner, self._left, self._how = EntropySource(), at, how
-
-    def normals(self, count: int) -> Tensor:
-        if count > 8:  # not the few draws that ranks compare at the start
-            self._left -= 1
+    def all_reduce(self, blocks: Blocks) -> Blocks:
+        self._left -= 1
         if self._left < 0 and self._how == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         elif self._left < 0:
             time.sleep(3 * PATIENCE)
-        return self._inner.normals(count)
+        return super().all_reduce(blocks)
 
 
 def train(rank: int, folder: str, failing: int | None, how: str = "kill") -> dict[str, Any]:
     """Trains to the end of the plan; each rank notes every release that it has seen."""
     model = small_net()
     batches = qg.PoissonBatches(records(), rate=0.25, steps=STEPS)
-    source = Failing(5 if rank == failing else 10**9, how)
     seen = 0
     ledger, saved = Path(folder, "ledger.jsonl"), Path(folder, "checkpoint.pt")
-    reducer = AllReduce(dist.new_group(timeout=timedelta(seconds=PATIENCE)) if how == "hang" else None)
-    with qg.Privatizer(
-        model, METHOD, batches, ledger=ledger, noise_source=source, reducer=reducer
-    ) as private:
+    group = dist.new_group(timeout=timedelta(seconds=PATIENCE)) if how == "hang" else None
+    reducer = Failing(group, 5 if rank == failing else 10**9, how)
+    with qg.Privatizer(model, METHOD, batches, ledger=ledger, reducer=reducer) as private:
         if saved.exists():
             checkpoint = torch.load(saved, weights_only=True)
             model.load_state_dict(checkpoint["model"])

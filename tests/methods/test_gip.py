@@ -17,11 +17,11 @@ from quietgrad.collective import SingleProcess
 from quietgrad.gradients.blocks import Blocks
 from quietgrad.gradients.stages import ClippedSum
 from quietgrad.methods.gip.noise import SelectedGaussian
-from quietgrad.methods.gip.selection import swap_probabilities
 from quietgrad.noise.base import NoiseDraw
 from quietgrad.noise.sources import HardenedSource, SeededSource
 from quietgrad.schedules import Exponential, Linear, Piecewise
 from tests.cases.world import privatizer, run
+from tests.methods.mallows import equation_11
 
 PLAN = SimpleNamespace(rate=0.025, steps=480)
 BUDGET = {"epsilon": 0.8, "delta": 1e-5}
@@ -46,7 +46,7 @@ def test_the_selections_alone_cost_their_share(share: float) -> None:
 def test_at_the_papers_budget_the_choice_is_no_better_than_chance() -> None:
     theta = noise_of(qg.methods.gip(26_010, PLAN, keep=0.1).for_budget(PLAN, **BUDGET)).theta
     assert theta is not None
-    expected = 26 - float(np.arange(27) @ swap_probabilities(256, 26, theta))
+    expected = 26 - float(np.arange(27) @ equation_11(256, 26, theta))
     by_chance = 26 * 26 / 256
     assert expected / by_chance < 1.002
 
@@ -133,11 +133,11 @@ def test_several_ranks_choose_and_draw_once_from_the_sum_over_all() -> None:
 
     mechanism = qg.methods.gip(371, PLAN, theta=0.0, keep=0.2, group_size=371)
     total = ClippedSum(blocks={"w": torch.arange(371.0)}, sensitivity=1.0)
-    draw = NoiseDraw(std=1e-9, divisor=1.0, source=SeededSource(0), reducer=Summing(), step=0)
+    draw = NoiseDraw(std=1e-4, divisor=1.0, source=SeededSource(0), reducer=Summing(), step=0)
     released = mechanism.noise.release(total, draw).blocks["w"]
     chosen = released != 0
     assert int(chosen.sum()) == 74
-    assert torch.allclose(released[chosen], 2 * torch.arange(371.0)[chosen], atol=1e-4)
+    assert torch.allclose(released[chosen], 2 * torch.arange(371.0)[chosen], atol=1e-3)
 
 
 def test_the_model_itself_counts_its_trainable_coordinates() -> None:

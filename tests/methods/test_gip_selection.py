@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -15,27 +16,19 @@ from quietgrad.accounting.events import GaussianEvent, JointEvent
 from quietgrad.collective import SingleProcess
 from quietgrad.gradients.stages import ClippedSum, Released
 from quietgrad.methods.gip.noise import SelectedGaussian
-from quietgrad.methods.gip.selection import Grouping, swap_probabilities
+from quietgrad.methods.gip.selection import Grouping, swap_limits
 from quietgrad.noise.base import NoiseDraw
 from quietgrad.noise.sources import SeededSource
+from tests.methods.mallows import equation_11
 
 DRAWS = 100_000
-
-
-def equation_11(size: int, kept: int, theta: float) -> np.ndarray:
-    """The paper's distribution with exact integers, no logarithms."""
-    most = min(kept, size - kept)
-    weights = [
-        math.comb(kept, i) * math.comb(size - kept, i) * math.exp(-2 * theta * i) for i in range(most + 1)
-    ]
-    return np.array(weights) / sum(weights)
 
 
 def drawn(values: torch.Tensor, size: int, keep: float, theta: float, seed: int = 0) -> torch.Tensor:
     """DRAWS independent sets for one group of values."""
     grouping = Grouping(coordinates=size * DRAWS, group_size=size)
-    normals = SeededSource(seed).normals(grouping.draws)
-    sets = grouping.select(values.repeat(DRAWS), theta=theta, keep=keep, normals=normals)
+    bits = SeededSource(seed).bits(grouping.draws)
+    sets = grouping.select(values.repeat(DRAWS), theta=theta, keep=keep, bits=bits)
     return sets.view(DRAWS, size)
 
 
@@ -106,13 +99,24 @@ def test_groups_are_drawn_independently() -> None:
     assert abs(correlation) < 5 / math.sqrt(DRAWS)
 
 
-def test_log_space_survives_where_binomials_overflow() -> None:
-    chances = swap_probabilities(100_000, 50_000, 1e-6)
-    assert np.isfinite(chances).all()
-    assert chances.sum() == pytest.approx(1.0)
+def test_limits_of_the_swaps_are_exact_to_the_last_bit() -> None:
+    """Against exact rationals, at a θ for which e^{−2θ} is one."""
+    size, kept = 40, 13
+    theta = math.log(2) / 2
+    weights = [Fraction(math.comb(kept, i) * math.comb(size - kept, i), 2**i) for i in range(kept + 1)]
+    exact = [int(sum(weights[: i + 1]) / sum(weights) * 2**63) for i in range(kept)]
+    # θ itself is rounded to float64, a relative 2⁻⁵³.
+    assert swap_limits(size, kept, theta).tolist() == pytest.approx(exact, rel=1e-15)
+    exact = [int(Fraction(math.comb(kept, i) * math.comb(size - kept, i))) for i in range(kept + 1)]
+    uniform = [sum(exact[: i + 1]) * 2**63 // math.comb(size, kept) for i in range(kept)]
+    assert swap_limits(size, kept, 0.0).tolist() == uniform
+
+
+def test_limits_survive_where_binomials_overflow() -> None:
+    limits = swap_limits(100_000, 50_000, 1e-6).double() * 2.0**-63
+    assert bool((limits.diff() >= 0).all())
     # Nearly uniform: the overlap of two random halves.
-    mean = float(np.arange(len(chances)) @ chances)
-    assert mean == pytest.approx(25_000, rel=1e-3)
+    assert float((1 - limits).sum()) == pytest.approx(25_000, rel=1e-3)
 
 
 def test_what_is_left_over_is_a_group_of_its_true_size() -> None:
@@ -125,7 +129,7 @@ def test_what_is_left_over_is_a_group_of_its_true_size() -> None:
     assert Grouping(coordinates=16, group_size=8).shapes == ((2, 8),)
     assert Grouping(coordinates=3, group_size=8).shapes == ((1, 3),)
     chosen = grouping.select(
-        torch.arange(21.0), theta=50.0, keep=0.25, normals=SeededSource(0).normals(grouping.draws)
+        torch.arange(21.0), theta=50.0, keep=0.25, bits=SeededSource(0).bits(grouping.draws)
     )
     assert chosen.nonzero().flatten().tolist() == [6, 7, 14, 15, 20]
 
@@ -145,7 +149,8 @@ def test_what_is_not_selected_is_exactly_zero_and_the_rest_has_the_claimed_noise
     assert len(kept) == sum(
         s.kept * s.groups for s in Grouping(coordinates=2000, group_size=64).selections(0.1, 0.25)
     )
-    assert part.std == 0.3
+    assert part.std == pytest.approx(0.3, rel=1e-5)
+    assert part.std / part.sensitivity == pytest.approx(1.5, rel=1e-12)
     assert float(kept.std()) == pytest.approx(0.3, rel=5 / math.sqrt(2 * len(kept)))
 
 

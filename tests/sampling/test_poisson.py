@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import os
+import pickle
+from typing import Any
+
 import numpy as np
+import pytest
 import torch
 import torch.nn.functional as F
 from scipy import stats
@@ -10,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import quietgrad as qg
+from quietgrad.collective import SingleProcess
 
 
 def test_each_record_is_drawn_independently_at_the_rate() -> None:
@@ -35,6 +42,52 @@ def test_unseeded_draws_differ_and_are_private() -> None:
     assert next(iter(a)) != next(iter(b))
     assert a.private
     assert not qg.PoissonSampler(10, rate=0.1, steps=1, seed=0).private
+
+
+class TwoRanks(SingleProcess):
+    """The first of two ranks: draws come from a key that both have."""
+
+    world = 2
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_copies_and_forks_of_a_private_sampler_draw_afresh(ranks: int) -> None:
+    def fresh() -> qg.PoissonSampler:
+        sampler = qg.PoissonSampler(2000, rate=0.1, steps=9)
+        sampler.divide(TwoRanks() if ranks == 2 else SingleProcess())
+        return sampler
+
+    sampler = fresh()
+    copies = [copy.deepcopy(sampler), pickle.loads(pickle.dumps(sampler)), copy.copy(sampler), fresh()]
+    draws = [tuple(each.draw()) for each in (*copies, sampler, sampler)]
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writer, pickle.dumps(sampler.draw()))
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        draws += [tuple(pickle.loads(pipe.read())), tuple(sampler.draw())]
+    os.waitpid(child, 0)
+    assert len(set(draws)) == len(draws)
+
+
+def test_ranks_share_every_draw_and_never_repeat_one() -> None:
+    first = qg.PoissonSampler(2000, rate=0.1, steps=9)
+    first.divide(TwoRanks())
+
+    class Second(SingleProcess):
+        rank, world = 1, 2
+
+        def broadcast(self, make: Any) -> Any:
+            return first._key, first._draws_made
+
+    second = qg.PoissonSampler(2000, rate=0.1, steps=9)
+    second.divide(Second())
+    draws = [(tuple(first.draw()), tuple(second.draw())) for _ in range(4)]
+    assert all(a == b for a, b in draws)
+    first.skip_to(0)  # a replayed step is drawn anew
+    assert len({*draws, (tuple(first.draw()),)}) == 5
 
 
 class Squares(Dataset[tuple[Tensor, int]]):

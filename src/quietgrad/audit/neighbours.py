@@ -136,7 +136,7 @@ def _compare(a: Trace, b: Trace, first: int, expected: float) -> tuple[list[Diff
     if steps_a != steps_b:
         found.append(Difference("control flow", f"releases in steps {steps_a} against {steps_b}"))
     if a.draws != b.draws:
-        found.append(Difference("random draws", f"{a.draws} normals against {b.draws}"))
+        found.append(Difference("random draws", f"{a.draws} integers against {b.draws}"))
     if a.ledger != b.ledger:
         found.append(Difference("ledger", f"{a.ledger} against {b.ledger}"))
     divisors = sorted({r.divisor for r in (*a.releases, *b.releases)})

@@ -72,16 +72,21 @@ def trace_run(
 
 
 class TracedSource(NoiseSource):
-    """A seeded source that writes down how many normals were asked for."""
+    """A seeded source that writes down how many draws were asked for."""
 
     private = False
+    std = SeededSource.std
 
     def __init__(self, seed: int, log: list[int]) -> None:
         self._source, self._log = SeededSource(seed), log
 
-    def normals(self, count: int) -> Tensor:
+    def fill(self, out: Tensor) -> None:
+        self._log.append(len(out))
+        self._source.fill(out)
+
+    def bits(self, count: int) -> Tensor:
         self._log.append(count)
-        return self._source.normals(count)
+        return self._source.bits(count)
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,11 @@
 """The reducer of a torch.distributed process group.
 
-    x̃ = Σ_r (Σ_{i on rank r} clip(g_i) + N(0, s²/world)) / qN       one all-reduce of the encoded blocks per release
+    x̃ = γ·(Σ_r round(Σ_{i on rank r} clip(g_i)/γ) + z)/qN       one all-reduce of integers per release
 
-Formal guarantee: the ranks' parts of a draw are disjoint and their noises independent, so the sum is the release that
-one process would make of the whole draw with noise of std s, whatever the world size. Each rank adds its noise before
-anything leaves it; the sum is refused unless exactly `world` parts went into it. The processes and the network between
-them are one trusted party: a rank's message carries only its part of the noise.
+Formal guarantee: the ranks' parts of a draw are disjoint, each is a whole number of steps of the release's grid, and
+rank 0 alone adds the noise z to its part. Integers add exactly, so the sum is bit for bit the release that one process
+would make of the same parts as micro-batches, whatever the world size; it is refused unless exactly `world` parts went
+into it. The processes and the network between them are one trusted party: messages hold sums without noise.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ class AllReduce(Reducer):
     def _all_contributed(self, flat: Tensor) -> Tensor:
         if float(flat[-1]) != self.world:
             raise RuntimeError(
-                f"{float(flat[-1]):g} parts were added up where {self.world} ranks add their part of the noise: the "
-                "release has other noise than accounted. Do not use it; is the process group shared with other work?"
+                f"{float(flat[-1]):g} parts were added up where {self.world} ranks add theirs: the release may "
+                "lack its noise. Do not use it; is the process group shared with other work?"
             )
         return flat[:-1]
 

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Int, Shaped
 from torch import Tensor
 
 Blocks = dict[str, Tensor]
@@ -29,13 +29,14 @@ def coordinates(space: Space) -> int:
     return sum(shape.numel() for shape in space.values())
 
 
-def flatten(blocks: Mapping[str, Tensor]) -> Float[Tensor, " p"]:
-    """All blocks one after the other, at least in float32: ranks' noise is not rounded further before it is added."""
-    dtype = functools.reduce(torch.promote_types, (b.dtype for b in blocks.values()), torch.float32)
+def flatten(blocks: Mapping[str, Tensor]) -> Shaped[Tensor, " p"]:
+    """All blocks one after the other, in the widest of their dtypes: integers as such, others at least in float32."""
+    dtype = functools.reduce(torch.promote_types, (block.dtype for block in blocks.values()))
+    dtype = torch.promote_types(dtype, torch.float32) if dtype.is_floating_point else dtype
     return torch.cat([block.detach().flatten().to(dtype) for block in blocks.values()])
 
 
-def unflatten(flat: Float[Tensor, " p"], like: Mapping[str, Tensor]) -> Blocks:
+def unflatten(flat: Shaped[Tensor, " p"], like: Mapping[str, Tensor]) -> Blocks:
     """The blocks of a vector, in the shapes, dtypes and places of `like`."""
     return {name: part.to(like[name]) for name, part in split_blocks(flat, space_of(like)).items()}
 

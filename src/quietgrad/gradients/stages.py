@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -22,6 +22,7 @@ from torch import Tensor
 from quietgrad.gradients.base import BlockGrads
 from quietgrad.gradients.blocks import Blocks, Space
 from quietgrad.gradients.dense import DenseGrad, SmallBlocks
+from quietgrad.gradients.grid import Grid
 
 
 class PerSampleGrads(ABC):
@@ -123,6 +124,10 @@ class BlockwiseGrads(PerSampleGrads):
 class ClippedSum:
     """Private: Σ_i clip(g_i). Removing one sample moves it by at most `sensitivity` in Euclidean norm.
 
+    Args:
+        grid: on which sums of micro-batches are added, exactly; None adds them as they are (a non-private run).
+        dtypes: what blocks were before they were added in float64.
+
     Example:
         total = qg.FlatClip(1.0)(grads, step=0)
         assert total.sensitivity == 1.0
@@ -130,16 +135,36 @@ class ClippedSum:
 
     blocks: Blocks
     sensitivity: float
+    grid: Grid | None = None
+    dtypes: Mapping[str, torch.dtype] = field(default_factory=dict)
 
     def __add__(self, other: ClippedSum) -> ClippedSum:
         """Sums of disjoint samples of the same step."""
-        assert self.sensitivity == other.sensitivity, "a step's micro-batches share one clip"
-        keys, mine, theirs = list(self.blocks), list(self.blocks.values()), list(other.blocks.values())
-        assert keys == list(other.blocks), "a step's micro-batches share one space"
-        return ClippedSum(
-            blocks=dict(zip(keys, torch._foreach_add(mine, theirs), strict=True)),
-            sensitivity=self.sensitivity,
+        assert (self.sensitivity, self.grid) == (other.sensitivity, other.grid), (
+            "micro-batches share one clip"
         )
+        assert list(self.blocks) == list(other.blocks), "a step's micro-batches share one space"
+        added = {name: self._added(block, other.blocks[name]) for name, block in self.blocks.items()}
+        dtypes = {name: self.released_in(name) for name in self.blocks}
+        return replace(self, blocks=added, dtypes=dtypes)
+
+    @property
+    def coordinates(self) -> int:
+        """p, of all blocks."""
+        return sum(block.numel() for block in self.blocks.values())
+
+    def empty(self, dtypes: Mapping[str, torch.dtype]) -> Blocks:
+        """Blocks of these shapes in other precisions, not written yet."""
+        return {k: torch.empty(b.shape, dtype=dtypes[k], device=b.device) for k, b in self.blocks.items()}
+
+    def released_in(self, name: str) -> torch.dtype:
+        """The precision in which a block is released: that of the gradients, float32 at least."""
+        return torch.promote_types(self.dtypes.get(name, self.blocks[name].dtype), torch.float32)
+
+    def _added(self, mine: Tensor, theirs: Tensor) -> Tensor:
+        if self.grid is None:
+            return mine + theirs
+        return self.grid.values(self.grid.steps(mine) + self.grid.steps(theirs))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ class NoiseDraw:
     Args:
         std: on each coordinate of the sum over all ranks.
         divisor: qN, the expected size of a batch; public, unlike its real size.
-        source: where the normals come from.
+        source: where its integers come from.
         reducer: adds this rank's part to the others'.
         step: of the run, for noise that changes over steps.
 
@@ -57,4 +57,4 @@ class Noise(ABC):
 
     @abstractmethod
     def release(self, total: ClippedSum, draw: NoiseDraw) -> Released:
-        """(total + std·z)/divisor, summed over ranks."""
+        """(Σ over ranks of total + std·z)/divisor."""

@@ -1,32 +1,43 @@
-"""The second border: ClippedSum ──noise──▶ Released."""
+"""Gaussian noise, added in whole steps of a grid."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from jaxtyping import Float64, Int32
 from torch import Tensor
 
 from quietgrad.accounting import events
 from quietgrad.gradients.blocks import Blocks
+from quietgrad.gradients.grid import Grid
 from quietgrad.gradients.packing import packed
 from quietgrad.gradients.stages import ClippedSum, Released
 from quietgrad.noise.base import Noise, NoiseDraw
-from quietgrad.noise.sources import PART, HardenedSource, NoiseSource
+from quietgrad.noise.scratch import Scratch
+from quietgrad.noise.sources import NoiseSource
+from quietgrad.noise.widening import Widened, widened
 from quietgrad.schedules import Schedule, value_at
 
-AT_ONCE = 8 * PART
-"""Coordinates that are noised at a time: their draws stay in the cache."""
+DRAWN = 1 << 18
+"""Coordinates whose noise is drawn at a time: a call of the source costs as much as some thousand draws."""
+AT_ONCE = 1 << 15
+"""Coordinates that are rounded and converted at a time: they stay in the cache."""
+SCRATCH = Scratch()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gaussian(Noise):
-    """total + N(0, std²·I).
+    """total + N(0, std²·I), rounded to a grid.
+
+        γ·(round(total/γ) + z)/divisor,    z exactly rounded Gaussian integers (`NoiseSource.integers`)
 
     Formal guarantee: with std = σ/√f·S for a release of sensitivity S and share f, all releases of a batch together
-    are one Gaussian mechanism of multiplier σ, because Σ_j (S_j/s_j)² = Σ_j f_j/σ² = σ⁻².
+    are one Gaussian mechanism of multiplier σ, because Σ_j (S_j/s_j)² = Σ_j f_j/σ² = σ⁻². Rounding the sum first makes
+    its sensitivity S + γ√p, which S_j and s_j include (`widening`); everything after the integer sum is a function of
+    it. Integers add exactly: order, micro-batches and ranks do not touch what is released.
 
     Args:
         factor: σ is multiplied by this at each step; a schedule makes the ledger's phases.
@@ -48,48 +59,74 @@ class Gaussian(Noise):
         return events.GaussianEvent(noise_multiplier=self.multiplier(noise_multiplier, step))
 
     def release(self, total: ClippedSum, draw: NoiseDraw) -> Released:
-        if isinstance(draw.source, HardenedSource) and draw.std > 0.0:
-            return self._hardened(total, draw, draw.source)
-        part = draw.std / math.sqrt(draw.reducer.world)
-        noisy = draw.reducer.all_reduce(add_normals(total.blocks, part, draw.source))
-        torch._foreach_div_(list(noisy.values()), draw.divisor)
-        return Released(
-            blocks=noisy, std=draw.std / draw.divisor, sensitivity=total.sensitivity / draw.divisor
-        )
-
-    def _hardened(self, total: ClippedSum, draw: NoiseDraw, source: HardenedSource) -> Released:
-        count = sum(block.numel() for block in total.blocks.values())
-        wide = source.widening(count, draw.std / total.sensitivity)
-        noisy = draw.reducer.reduce_to_rank0(
-            total.blocks, lambda blocks: source.on_grid(blocks, wide * draw.std)
-        )
-        torch._foreach_div_(list(noisy.values()), draw.divisor)
-        return Released(
-            blocks=noisy,
-            std=wide * draw.std / draw.divisor,
-            sensitivity=wide * total.sensitivity / draw.divisor,
-        )
+        if draw.std == 0.0:
+            return without_noise(total, draw)
+        wide = on_grid(total, draw)
+        scale = wide.grid.step / draw.divisor
+        if draw.reducer.world == 1:
+            out = total.empty({name: total.released_in(name) for name in total.blocks})
+            add_integers(total.blocks, wide.grid, draw.source, out, scale=scale)
+        else:
+            # One rank draws for all: the sum has the noise once, whatever the number of ranks.
+            steps = total.empty(dict.fromkeys(total.blocks, torch.int64))
+            add_integers(total.blocks, wide.grid, draw.source if draw.reducer.rank == 0 else None, steps)
+            summed = draw.reducer.all_reduce(steps)
+            out = {
+                name: (block.double() * scale).to(total.released_in(name)) for name, block in summed.items()
+            }
+        return wide.released(out, draw.divisor)
 
 
-def add_normals(blocks: Blocks, std: float, source: NoiseSource) -> Blocks:
-    """Every coordinate plus std·z in new tensors; std 0 (a non-private run) draws nothing."""
-    noisy = {
-        name: torch.empty_like(block, memory_format=torch.contiguous_format) for name, block in blocks.items()
-    }
-    for group in _drawn_together(list(blocks.values()), list(noisy.values())):
-        first, count = group[0][0], sum(value.numel() for value, _ in group)
-        draws = source.normals_in(count, first.dtype) if std else torch.zeros(count, dtype=first.dtype)
-        parts = draws.split([value.numel() for value, _ in group])
-        for (value, target), z in zip(group, parts, strict=True):
-            torch.add(value, z.to(value.device, value.dtype), alpha=std, out=target)
-    return noisy
+def on_grid(total: ClippedSum, draw: NoiseDraw) -> Widened:
+    """What a sum becomes on the grid of its noise."""
+    return widened(
+        std=draw.std, sensitivity=total.sensitivity, coordinates=total.coordinates, source=draw.source
+    )
+
+
+def without_noise(total: ClippedSum, draw: NoiseDraw) -> Released:
+    """total/divisor: what a non-private run (σ = 0) uses."""
+    sums = draw.reducer.all_reduce(total.blocks)
+    blocks = {name: (block / draw.divisor).to(total.released_in(name)) for name, block in sums.items()}
+    return Released(blocks=blocks, std=0.0, sensitivity=total.sensitivity / draw.divisor)
+
+
+def add_integers(
+    blocks: Blocks, grid: Grid, source: NoiseSource | None, out: Blocks, *, scale: float | None = None
+) -> None:
+    """Write scale·(round(x/γ) + z) of every coordinate into contiguous tensors.
+
+    Args:
+        source: of z; None adds nothing.
+        scale: None writes the whole numbers themselves.
+    """
+    for group in _drawn_together(list(blocks.values()), list(out.values())):
+        sizes = [value.numel() for value, _ in group]
+        parts = [None] * len(group) if source is None else _drawn(source, sum(sizes)).split(sizes)
+        for (value, target), part in zip(group, parts, strict=True):
+            whole = grid.rounded(value, out=_whole(value))
+            if part is not None:
+                whole += part.to(value.device)
+            target.copy_(whole if scale is None else whole.mul_(scale))
+
+
+def _drawn(source: NoiseSource, count: int) -> Int32[Tensor, " count"]:
+    drawn = torch.from_numpy(SCRATCH("drawn", count, np.int32))
+    source.fill(drawn)
+    return drawn
+
+
+def _whole(value: Tensor) -> Float64[Tensor, " m"]:
+    if value.device.type != "cpu":
+        return torch.empty_like(value, dtype=torch.float64)
+    return torch.from_numpy(SCRATCH("whole", value.numel(), np.float64))
 
 
 def _drawn_together(values: list[Tensor], out: list[Tensor]) -> Iterator[list[tuple[Tensor, Tensor]]]:
-    """Flat pieces of the blocks with their places in `out`, so many at a time that their draws stay in the cache."""
+    """Flat pieces of the blocks with their places in `out`, as many at a time as are drawn together."""
     pieces = (
         piece
         for value, target in zip(values, out, strict=True)
         for piece in zip(value.reshape(-1).split(AT_ONCE), target.view(-1).split(AT_ONCE), strict=True)
     )
-    return packed(pieces, lambda piece: piece[0].numel(), AT_ONCE)
+    return packed(pieces, lambda piece: piece[0].numel(), DRAWN)

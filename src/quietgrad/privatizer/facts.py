@@ -36,7 +36,7 @@ def run_facts(
     *,
     research: bool,
 ) -> Facts:
-    """Config, model, data and versions; and that each rank's noise is its own."""
+    """Config, model, data and versions."""
     return Facts(
         equal={
             "versions": _versions(),
@@ -48,7 +48,6 @@ def run_facts(
             "private draws": sampler.private,
             "research": research,
         },
-        distinct=_first_draws(source),
     )
 
 
@@ -88,12 +87,6 @@ def _versions() -> dict[str, str]:
         "numpy": np.__version__,
         "python": ".".join(platform.python_version_tuple()[:2]),
     }
-
-
-def _first_draws(source: NoiseSource) -> str:
-    """Draws of both kinds, thrown away: equal ones show a seed or a forked generator that ranks share."""
-    draws = torch.cat([source.normals(8), source.normals_in(8, torch.float32).double()])
-    return hashlib.sha256(draws.numpy().tobytes()).hexdigest()
 
 
 def _hash(model: nn.Module) -> str:

@@ -149,9 +149,7 @@ class Privatizer:
         self._reducer.agree(lambda: step_facts(step, self.sampler, self.ledger))
         # On disk before anything is visible: a crash from here on can only over-count.
         self.ledger.record(self.mechanism.event(self.step), self.sampler.rate, step=self.step)
-        released = step.release(
-            source=self._source, reducer=self._reducer, divisor=self.sampler.expected_batch
-        )
+        released = step.release(reducer=self._reducer, divisor=self.sampler.expected_batch)
         update = self._state.post_process(step.decode(released), step.public)
         self._watch.step(self.step, released, update)
         write_grads(self.parameters, update)
@@ -166,7 +164,7 @@ class Privatizer:
         return self._current
 
     def _begin_step(self, public: Public) -> Step:
-        return Step(self.mechanism, public)
+        return Step(self.mechanism, public, self._source)
 
     def _end_step(self) -> None:
         self._rows.next_step(self.step)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 
@@ -12,6 +13,7 @@ from quietgrad.gradients.stages import ClippedSum, PerSampleGrads, Released
 from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.noise.base import NoiseDraw
 from quietgrad.noise.sources import NoiseSource
+from quietgrad.noise.widening import widened
 from quietgrad.representations.base import Codec
 from quietgrad.representations.public import Public
 
@@ -24,14 +26,15 @@ class Step:
     Args:
         mechanism: says which releases there are.
         public: what representations may look at.
+        source: of the noise; sums of micro-batches are added on the grid that it draws on.
 
     Example:
         step = private.current
         step.add(grads)
     """
 
-    def __init__(self, mechanism: Mechanism, public: Public) -> None:
-        self.mechanism, self.public = mechanism, public
+    def __init__(self, mechanism: Mechanism, public: Public, source: NoiseSource) -> None:
+        self.mechanism, self.public, self._source = mechanism, public, source
         self._sums: list[ClippedSum] = []
         for index, release in enumerate(mechanism.releases):
             release.clip.validate(self.codec(index).space)
@@ -53,19 +56,29 @@ class Step:
 
     def encoded_sum(self, index: int, grads: PerSampleGrads) -> ClippedSum:
         """What these samples would add to a release."""
-        return self.mechanism.releases[index].clip(self.codec(index).encode(grads), self.public.step)
+        encoded = self.codec(index).encode(grads)
+        return self._on_grid(index, self.mechanism.releases[index].clip(encoded, self.public.step))
 
     def zero_sum(self, index: int) -> ClippedSum:
         """What an empty batch adds to a release."""
         like = next(iter(self.public.parameters.values()))
-        blocks = {
-            name: torch.zeros(shape, dtype=like.dtype, device=like.device)
-            for name, shape in self.codec(index).space.items()
-        }
+        dtype = torch.promote_types(like.dtype, torch.float32)
+        space = self.codec(index).space
+        blocks = {name: torch.zeros(shape, dtype=dtype, device=like.device) for name, shape in space.items()}
         sensitivity = self.mechanism.releases[index].clip.sensitivity(self.public.step)
-        return ClippedSum(blocks=blocks, sensitivity=sensitivity)
+        return self._on_grid(index, ClippedSum(blocks=blocks, sensitivity=sensitivity))
 
-    def release(self, *, source: NoiseSource, reducer: Reducer, divisor: float) -> list[Released]:
+    def _on_grid(self, index: int, total: ClippedSum) -> ClippedSum:
+        """With the grid of its noise: micro-batches are added in whole steps, whose order does not matter."""
+        std = self.mechanism.std(self.mechanism.releases[index], self.public.step)
+        if std == 0.0:
+            return total
+        wide = widened(
+            std=std, sensitivity=total.sensitivity, coordinates=total.coordinates, source=self._source
+        )
+        return replace(total, grid=wide.grid)
+
+    def release(self, *, reducer: Reducer, divisor: float) -> list[Released]:
         """(sum + noise)/divisor of each release. To be called once: every call draws noise anew.
 
         Raises:
@@ -74,7 +87,9 @@ class Step:
         released = []
         for release, total in zip(self.mechanism.releases, self.sums, strict=True):
             std = self.mechanism.std(release, self.public.step)
-            draw = NoiseDraw(std=std, divisor=divisor, source=source, reducer=reducer, step=self.public.step)
+            draw = NoiseDraw(
+                std=std, divisor=divisor, source=self._source, reducer=reducer, step=self.public.step
+            )
             released.append(self.mechanism.noise.release(total, draw))
         self.check_conservation(released)
         return released

@@ -1,11 +1,13 @@
 """Poisson batches: each step draws each record independently with probability q.
 
-Formal guarantee: the draw of a step is independent of the data and of all other draws. It is made as Binomial(N, q)
-followed by a uniform subset of that size, which is the same distribution at the cost of the batch instead of of N.
+Formal guarantee: the draw of a step is independent of the data and of all other draws: a coin for each record, from
+AES-256 under OS entropy that is fresh for every draw, or for every run of several ranks, which share its draws.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -14,7 +16,8 @@ import numpy as np
 from torch.utils.data import Sampler
 
 from quietgrad.collective import Reducer
-from quietgrad.noise.sources import fresh_generator
+from quietgrad.noise.aes import Words
+from quietgrad.sampling.coins import heads
 from quietgrad.sampling.draws import Draw, Draws
 from quietgrad.sampling.owner import Owner
 
@@ -48,7 +51,8 @@ class PoissonSampler(Sampler[list[int]]):
             raise ValueError(f"Expected steps >= 1, got {steps}.")
         self.records, self.rate, self.steps = records, float(rate), int(steps)
         self.private = seed is None
-        self._rng = fresh_generator() if seed is None else np.random.Generator(np.random.PCG64DXSM(seed))
+        self._key = None if seed is None else hashlib.sha256(f"quietgrad draws {seed}".encode()).digest()
+        self._process, self._draws_made = os.getpid(), 0
         self._rank, self._world = 0, 1
         self._made = Draws()
         self._owner = Owner()
@@ -107,7 +111,10 @@ class PoissonSampler(Sampler[list[int]]):
                 f"{self._made.next} batches were drawn in a world of {self._world} before {reducer.world} ranks began "
                 "to share the draws: a record could be in two parts. Make the Privatizer before iterating over batches."
             )
-        self._rng = reducer.broadcast(lambda: self._rng)
+        if reducer.world > 1:
+            self._key, self._draws_made = reducer.broadcast(
+                lambda: (self._key or os.urandom(32), self._draws_made)
+            )
         self._rank, self._world = reducer.rank, reducer.world
 
     def skip_to(self, step: int) -> None:
@@ -117,11 +124,14 @@ class PoissonSampler(Sampler[list[int]]):
 
     def draw(self) -> list[int]:
         """The record numbers of one step, ascending."""
-        size = int(self._rng.binomial(self.records, self.rate))
-        chosen = self._rng.choice(self.records, size, replace=False, shuffle=False)
-        chosen.sort()
-        indices: list[int] = chosen.tolist()
+        words, self._draws_made = self._words(), self._draws_made + 1
+        indices: list[int] = heads(self.records, self.rate, words).tolist()
         return indices
+
+    def _words(self) -> Words:
+        # A forked process may not repeat the draws that its ranks agreed on: they would notice its own.
+        shared = not self.private or self._process == os.getpid()
+        return Words(self._key, self._draws_made) if shared else Words()
 
     def __iter__(self) -> Iterator[list[int]]:
         self.loops += 1
@@ -152,8 +162,9 @@ class PoissonSampler(Sampler[list[int]]):
         return self.steps
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy belongs to nobody, and does not hand out what was drawn here."""
-        return self.__dict__ | {"_owner": Owner(), "_made": Draws(self._made.next)}
+        """A copy belongs to nobody, does not hand out what was drawn here, and repeats no private draw."""
+        key = None if self.private else self._key
+        return self.__dict__ | {"_owner": Owner(), "_made": Draws(self._made.next), "_key": key}
 
 
 class ReplayedSampler(PoissonSampler):

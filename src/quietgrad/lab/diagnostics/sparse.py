@@ -49,8 +49,8 @@ class Selector:
     keep: float
 
     def choose(self, gradient: Tensor, step: int) -> Tensor:
-        normals = SeededSource(step).normals(self.grouping.draws)
-        return self.grouping.select(gradient.float(), theta=self.theta, keep=self.keep, normals=normals)
+        bits = SeededSource(step).bits(self.grouping.draws)
+        return self.grouping.select(gradient.float(), theta=self.theta, keep=self.keep, bits=bits)
 
 
 @dataclass(frozen=True, kw_only=True)

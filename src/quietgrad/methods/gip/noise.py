@@ -13,6 +13,7 @@ from quietgrad.gradients.stages import ClippedSum, Released
 from quietgrad.methods.gip.selection import Grouping
 from quietgrad.methods.gip.theta import theta_for_budget
 from quietgrad.noise.base import Noise, NoiseDraw
+from quietgrad.noise.gaussian import on_grid
 from quietgrad.noise.sources import HardenedSource
 from quietgrad.schedules import Schedule, value_at
 
@@ -68,20 +69,28 @@ class SelectedGaussian(Noise):
                 "noise_source='hardened' is proved for Gaussian releases, not for a choice of indices. Use the default "
                 "source with gip, or a method without selection (random_k, top_groups)."
             )
-        # The choice looks at the whole sum, so one rank makes it, together with all of the noise.
-        selected = draw.reducer.reduce_to_rank0(total.blocks, lambda blocks: self._selected(blocks, draw))
-        return Released(
-            blocks={name: block / draw.divisor for name, block in selected.items()},
-            std=draw.std / draw.divisor,
-            sensitivity=total.sensitivity / draw.divisor,
-        )
+        if draw.std == 0.0:
+            bare = {name: b / draw.divisor for name, b in self._selected_by_one(total.blocks, draw).items()}
+            return Released(blocks=bare, std=0.0, sensitivity=total.sensitivity / draw.divisor)
+        wide = on_grid(total, draw)
+        steps = self._selected_by_one({name: wide.grid.steps(b) for name, b in total.blocks.items()}, draw)
+        scale = wide.grid.step / draw.divisor
+        blocks = {name: (block.double() * scale).to(total.released_in(name)) for name, block in steps.items()}
+        return wide.released(blocks, draw.divisor)
+
+    def _selected_by_one(self, blocks: Blocks, draw: NoiseDraw) -> Blocks:
+        """The choice looks at the whole sum, so one rank makes it, together with all of the noise."""
+        return draw.reducer.reduce_to_rank0(blocks, lambda summed: self._selected(summed, draw))
 
     def _selected(self, blocks: Blocks, draw: NoiseDraw) -> Blocks:
         values = flatten(blocks)
-        # One draw for the choice and the noise; noise on every coordinate keeps the count independent of the choice.
-        draws = draw.source.normals(self.grouping.draws + values.numel())
-        choice, noise = draws[: self.grouping.draws], draws[self.grouping.draws :]
-        keep = value_at(self.keep, draw.step)
-        chosen = self.grouping.select(values.cpu(), theta=self._theta, keep=keep, normals=choice)
-        noisy = values + (draw.std * noise).to(values.device, values.dtype)
-        return unflatten(torch.where(chosen.to(values.device), noisy, 0.0), blocks)
+        chosen = self.grouping.select(
+            values.cpu(),
+            theta=self._theta,
+            keep=value_at(self.keep, draw.step),
+            bits=draw.source.bits(self.grouping.draws),
+        )
+        if draw.std > 0.0:
+            # On every coordinate: how much is drawn does not depend on the choice.
+            values = values + draw.source.integers(values.numel()).to(values.device)
+        return unflatten(torch.where(chosen.to(values.device), values, 0), blocks)

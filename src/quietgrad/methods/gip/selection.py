@@ -2,22 +2,22 @@
 
     Pr[S] ∝ exp(−θ·|S − S*|₁),   Pr[i swaps] ∝ C(K, i)·C(ℓ − K, i)·e^{−2θi}
 
-S* are the K largest of a group's ℓ coordinates. The number of swaps is drawn first, in log space, then i random members
-change places with i random others; all groups at once.
+S* are the K largest of a group's ℓ coordinates. The number of swaps is drawn first, its probabilities right to 2⁻⁶³,
+then i random members change places with i random others; all groups at once.
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
+from decimal import MAX_EMAX, MIN_EMIN, Decimal, localcontext
+from itertools import accumulate
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Float64, Int
-from numpy import ndarray
-from scipy import special
+from jaxtyping import Bool, Int, Int64, Real
 from torch import Tensor
 
-from quietgrad.accounting.combinatorics import log_choose
 from quietgrad.accounting.events import MallowsSelection
 
 
@@ -58,19 +58,23 @@ class Grouping:
 
     @property
     def draws(self) -> int:
-        """Random numbers that `select` takes."""
+        """Random words that `select` takes."""
         return sum(groups * (size + 1) for groups, size in self.shapes)
 
     def select(
-        self, values: Float[Tensor, " p"], *, theta: float, keep: float, normals: Float64[Tensor, " draws"]
+        self, values: Real[Tensor, " p"], *, theta: float, keep: float, bits: Int64[Tensor, " draws"]
     ) -> Bool[Tensor, " p"]:
-        """One draw of the selector: which coordinates are released."""
+        """One draw of the selector: which coordinates are released.
+
+        Args:
+            bits: random words of 63 bits.
+        """
         parts, start, used = [], 0, 0
         for groups, size in self.shapes:
             magnitudes = values[start : start + groups * size].view(groups, size).abs()
-            draws = normals[used : used + groups * (size + 1)]
-            uniforms, keys = torch.special.ndtr(draws[:groups]), draws[groups:].view(groups, size)
-            parts.append(mallows(magnitudes, kept_of(size, keep), theta, uniforms, keys).flatten())
+            words = bits[used : used + groups * (size + 1)]
+            coins, keys = words[:groups], words[groups:].view(groups, size)
+            parts.append(mallows(magnitudes, kept_of(size, keep), theta, coins, keys).flatten())
             start, used = start + groups * size, used + groups * (size + 1)
         return torch.cat(parts)
 
@@ -80,50 +84,48 @@ def kept_of(size: int, keep: float) -> int:
     return max(1, round(keep * size))
 
 
-def swap_probabilities(size: int, kept: int, theta: float) -> Float64[ndarray, " swaps"]:
-    """Equation 11: the distribution of i, half the L1 distance between the drawn set and the true one."""
-    i = np.arange(min(kept, size - kept) + 1)
-    weights = log_choose(kept, i) + log_choose(size - kept, i) - 2.0 * theta * i
-    chances: Float64[ndarray, " swaps"] = np.exp(weights - special.logsumexp(weights))
-    return chances
+@functools.lru_cache(maxsize=64)
+def swap_limits(size: int, kept: int, theta: float) -> Int64[Tensor, " swaps"]:
+    """⌊2⁶³·Pr[at most i swaps]⌋ for every i but the last, by w_{i+1} = w_i·(K − i)(ℓ − K − i)/(i + 1)²·e^{−2θ}."""
+    with localcontext() as context:
+        context.prec, context.Emax, context.Emin = 50, MAX_EMAX, MIN_EMIN
+        falling, weights = (-2 * Decimal(theta)).exp(), [Decimal(1)]
+        for i in range(min(kept, size - kept)):
+            weights.append(weights[-1] * ((kept - i) * (size - kept - i)) / (i + 1) ** 2 * falling)
+        total = sum(weights)
+        limits = [min(int(part / total * 2**63), 2**63 - 1) for part in accumulate(weights[:-1])]
+    return torch.tensor(limits, dtype=torch.int64)
 
 
 def mallows(
-    magnitudes: Float[Tensor, "g size"],
+    magnitudes: Real[Tensor, "g size"],
     kept: int,
     theta: float,
-    uniforms: Float64[Tensor, " g"],
-    keys: Float64[Tensor, "g size"],
+    coins: Int64[Tensor, " g"],
+    keys: Int64[Tensor, "g size"],
 ) -> Bool[Tensor, "g size"]:
     """Draw one set per group.
 
     Args:
         magnitudes: the K largest of each row are the true set.
-        uniforms: decide the number of swaps.
-        keys: any continuous independent draws; their order decides who is swapped.
+        coins: random words that decide the number of swaps.
+        keys: random words whose order decides who is swapped.
     """
     size = magnitudes.shape[1]
     largest = np.argpartition(magnitudes.numpy(), size - kept, axis=1)[:, size - kept :]
     members = torch.zeros(magnitudes.shape, dtype=torch.bool).scatter_(1, torch.from_numpy(largest), True)
     if kept == size:
         return members
-    swaps = draw_swaps(uniforms, swap_probabilities(size, kept, theta))
+    swaps = torch.searchsorted(swap_limits(size, kept, theta), coins.contiguous(), right=True)
     return members ^ _lowest(keys, members, swaps) ^ _lowest(keys, ~members, swaps)
 
 
-def draw_swaps(uniforms: Float64[Tensor, " g"], chances: Float64[ndarray, " swaps"]) -> Int[Tensor, " g"]:
-    """Inverse of the distribution function."""
-    edges = torch.from_numpy(np.cumsum(chances)[:-1])
-    return torch.searchsorted(edges, uniforms.contiguous())
-
-
 def _lowest(
-    keys: Float64[Tensor, "g size"], members: Bool[Tensor, "g size"], count: Int[Tensor, " g"]
+    keys: Int64[Tensor, "g size"], members: Bool[Tensor, "g size"], count: Int[Tensor, " g"]
 ) -> Bool[Tensor, "g size"]:
     """In each row, the `count` members of lowest key."""
-    own = keys.masked_fill(~members, torch.inf)
-    ordered = torch.from_numpy(
-        np.sort(own.numpy(), axis=1)
-    )  # vectorised; torch's sort takes twenty times as long
+    own = keys.masked_fill(~members, torch.iinfo(torch.int64).max)
+    # numpy's sort is vectorised; torch's takes twenty times as long
+    ordered = torch.from_numpy(np.sort(own.numpy(), axis=1))
     threshold = ordered.gather(1, (count - 1).clamp_min(0)[:, None])
     return (own <= threshold) & (count > 0)[:, None]

@@ -1,0 +1,47 @@
+"""Whether a random point lies below the Gaussian curve, decided exactly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal, localcontext
+from fractions import Fraction
+
+from quietgrad.noise.aes import Words
+
+
+@dataclass(frozen=True)
+class Span:
+    """A uniform real number of which only the first bits are drawn: it lies in [low, low + width)."""
+
+    low: Fraction
+    width: Fraction
+
+    def narrowed(self, words: Words) -> Span:
+        """With 64 more bits."""
+        part = self.width / 2**64
+        return Span(self.low + int(words.take(1)[0]) * part, part)
+
+
+def lies_below(x: Span, y: Span, words: Words) -> bool:
+    """y < e^{−x²/2}, where x and y go on with as many random bits as it takes to tell."""
+    digits = 40
+    while True:
+        near, far = sorted((abs(x.low), abs(x.low + x.width)))
+        if x.low < 0 < x.low + x.width:
+            near = Fraction(0)
+        if y.low + y.width <= _curve(far, digits)[0]:
+            return True
+        if y.low >= _curve(near, digits)[1]:
+            return False
+        x, y, digits = x.narrowed(words), y.narrowed(words), digits + 40
+
+
+def _curve(x: Fraction, digits: int) -> tuple[Fraction, Fraction]:
+    """Bounds on e^{−x²/2} that are a relative 10^{10−digits} apart: Decimal's exp is correctly rounded, and x²/2 (at
+    most some hundreds) is off by less than 10^{5−digits}."""
+    with localcontext() as context:
+        context.prec = digits
+        half_square = x * x / 2
+        value = Fraction((-Decimal(half_square.numerator) / Decimal(half_square.denominator)).exp())
+    slack = value / 10 ** (digits - 10)
+    return value - slack, value + slack

@@ -1,0 +1,160 @@
+"""Integers that are exactly a Gaussian, rounded: what a real-valued draw would give, without ever rounding one."""
+
+from __future__ import annotations
+
+import functools
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quietgrad.noise.aes import Words
+from quietgrad.noise.below import Span, lies_below
+from quietgrad.noise.pieces import BOXES, PER_STD, REACH, SLOTS, STRIPS, UNIT, cut
+from quietgrad.noise.scratch import Scratch
+
+LOG_STD = 26
+"""The default standard deviation is 2²⁶ steps: so fine that rounding a gradient to a step costs next to nothing."""
+AT_ONCE = 1 << 15
+"""Integers drawn at a time: the scratch arrays stay in the cache."""
+DOUBT = 2.0**-40
+"""Closer than this to the curve, float64 does not decide; its error is below 2⁻⁴⁸."""
+NEVER = 2.0**40
+"""The level of a box that lies above the curve."""
+SCRATCH = Scratch()
+
+
+class RoundedGaussian:
+    """Pr[z] = Φ((z + ½)/σ) − Φ((z − ½)/σ), σ = 2^log_std, for every integer z.
+
+    Formal guarantee: exact, given fair random bits. A trial takes one of the slots of `pieces`, each with probability
+    2⁻¹³. A tent's slot gives centre + u + u' with u, u' uniform on the integers between two centres: all integer
+    arithmetic. A box's slot draws a real point in the box and keeps its integer if the point lies below the curve;
+    where float64 cannot tell, exact arithmetic on further bits does (`below`). What trials keep is therefore uniform
+    under the curve, its abscissa Gaussian, its integer the rounded Gaussian. No tail is cut, no probability
+    approximated, every draw independent.
+    """
+
+    def __init__(self, log_std: int = LOG_STD) -> None:
+        self.std, self._apart = 1 << log_std, (1 << log_std) // PER_STD
+        self._bits = log_std - 3
+        pieces = cut(self.std)
+        self._height, self._tents = pieces.height, int(pieces.tents.sum())
+        centres = np.arange(-REACH * PER_STD, REACH * PER_STD + 1) * self._apart
+        self._centres = np.zeros(SLOTS, np.int32)
+        self._centres[: self._tents] = np.repeat(centres + 1, pieces.tents)  # u + u' has mean −1
+        strips = np.repeat(np.arange(len(pieces.boxes)), pieces.boxes)
+        self._boxes, rest = len(strips), (SLOTS - self._tents) * BOXES - len(strips)
+        self._start = np.pad((strips - REACH * PER_STD * STRIPS) * (self._apart // STRIPS), (0, rest))
+        self._left = np.pad(pieces.tents[strips // STRIPS], (0, rest))
+        self._right = np.pad(pieces.tents[strips // STRIPS + 1], (0, rest))
+        levels = np.concatenate([np.arange(count, dtype=np.float64) for count in pieces.boxes])
+        self._level = np.pad(levels, (0, rest), constant_values=NEVER)
+
+    def draw(self, count: int, words: Words) -> NDArray[np.int32]:
+        """`count` independent integers."""
+        out = np.empty(count, np.int32)
+        self.fill(out, words)
+        return out
+
+    def fill(self, out: NDArray[np.int32], words: Words) -> None:
+        """Overwrite a contiguous array with independent integers."""
+        holes = self._trials(out, words)
+        while len(holes):
+            # One trial in 800 is rejected: what others keep takes its place.
+            spare = np.empty(len(holes) + len(holes) // 16 + 16, np.int32)
+            kept = np.delete(spare, self._trials(spare, words))[: len(holes)]
+            out[holes[: len(kept)]] = kept
+            holes = holes[len(kept) :]
+
+    def _trials(self, out: NDArray[np.int32], words: Words) -> NDArray[np.intp]:
+        """One trial for each place; returns the places that were rejected."""
+        places, slots = [], []
+        for start in range(0, len(out), AT_ONCE):
+            slot = self._from_tents(out[start : start + AT_ONCE], words)
+            boxed = np.flatnonzero(slot >= self._tents)
+            slots.append(slot[boxed] - np.uint16(self._tents))
+            places.append(boxed + start)
+        if not places:
+            return np.empty(0, np.intp)
+        return self._from_boxes(out, np.concatenate(places), np.concatenate(slots).astype(np.intp), words)
+
+    def _from_tents(self, out: NDArray[np.int32], words: Words) -> NDArray[np.uint16]:
+        """Overwrite `out` with points of tents and return the slots; where that is no tent, `out` means nothing."""
+        count, shift = len(out), np.int32(32 - self._bits)
+        raw, index = SCRATCH("words", 10 * count, np.uint8), SCRATCH("index", count, np.intp)
+        words.fill(raw)
+        first, second = raw[: 8 * count].view(np.int32).reshape(2, count)
+        slot = raw[8 * count :].view(np.uint16)
+        slot &= np.uint16(SLOTS - 1)
+        np.copyto(index, slot)
+        np.take(self._centres, index, out=out, mode="wrap")
+        # A signed shift leaves a uniform integer between −apart/2 and apart/2.
+        first >>= shift
+        second >>= shift
+        out += first
+        out += second
+        return slot
+
+    def _from_boxes(
+        self, out: NDArray[np.int32], places: NDArray[np.intp], slots: NDArray[np.intp], words: Words
+    ) -> NDArray[np.intp]:
+        """Points of boxes for the places that want one; returns the places whose point lies above the curve."""
+        first, second = words.take(2 * len(places)).reshape(2, len(places))
+        box = slots * BOXES + (first >> np.uint64(56)).view(np.int64)
+        strip, within = self._apart // STRIPS, 56 - (self._bits - 4)
+        integer = self._start[box] + ((first >> np.uint64(within)).view(np.int64) & (strip - 1))
+        fraction = (first & np.uint64((1 << within) - 1)) * 2.0**-within
+        x = (integer + (fraction - 0.5)) * (1 / self.std)
+        y = (self._roof(box, integer) + self._level[box] + second * 2.0**-64) * (self._height * UNIT)
+        curve = np.exp(-0.5 * x * x)
+        accepted = y < curve
+        out[places] = integer
+        for i in np.flatnonzero(np.abs(y - curve) < DOUBT):
+            accepted[i] = self._settled(int(box[i]), int(integer[i]), int(first[i]), int(second[i]), words)
+        for i in np.flatnonzero((box == self._boxes) | (box == self._boxes + 1)):
+            beyond = self._beyond(words)
+            accepted[i] = beyond is not None
+            out[places[i]] = 0 if beyond is None else beyond if box[i] == self._boxes else ~beyond
+        rejected: NDArray[np.intp] = places[~accepted]
+        return rejected
+
+    def _roof(self, box: NDArray[np.intp], integer: NDArray[np.int64]) -> NDArray[np.float64]:
+        """How high the tents are at an integer, in boxes: exact in float64."""
+        along = integer & (self._apart - 1)
+        weighted = self._left[box] * (self._apart - along) + self._right[box] * along
+        return weighted * (STRIPS / self._apart)
+
+    def _settled(self, box: int, integer: int, first: int, second: int, words: Words) -> bool:
+        """The same comparison for one point, exactly."""
+        within = 56 - (self._bits - 4)
+        fraction = Fraction(first & ((1 << within) - 1), 1 << within)
+        roof = Fraction(float(self._roof(np.array([box]), np.array([integer]))[0]))
+        level = Fraction(float(self._level[box]))
+        height = self._height * Fraction(UNIT)
+        return lies_below(
+            Span((integer - Fraction(1, 2) + fraction) / self.std, Fraction(1, self.std << within)),
+            Span((roof + level + Fraction(second, 1 << 64)) * height, height / (1 << 64)),
+            words,
+        )
+
+    def _beyond(self, words: Words) -> int | None:
+        """An integer of at least REACH standard deviations, or None: a trial of the right end.
+
+        Its box is cut at every eighth of a standard deviation, each part half as large as the one before; the curve
+        falls by more than e there.
+        """
+        part = 0
+        while int(words.take(1)[0]) & 1:
+            part += 1
+        inside = int(words.take(1)[0]) & (self._apart - 1)
+        integer = REACH * self.std + part * self._apart + inside
+        height = self._height * Fraction(UNIT) / STRIPS / 2 ** (part + 1)
+        cell = Span((integer - Fraction(1, 2)) / self.std, Fraction(1, self.std))
+        return integer if lies_below(cell, Span(Fraction(0), height), words) else None
+
+
+@functools.lru_cache(maxsize=1)
+def default() -> RoundedGaussian:
+    """The one that sources use; its tables are made once."""
+    return RoundedGaussian()
