@@ -359,33 +359,6 @@ def test_batch_norm_switched_to_training_later_is_refused() -> None:
         model.train()(torch.randn(2, 2, 5, 5))
 
 
-class Counting(nn.Module):
-    """Remembers its inputs in a buffer."""
-
-    seen: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.line = nn.Linear(3, 2)
-        self.register_buffer("seen", torch.zeros(3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.seen += x.detach().sum(0)
-        return self.line(x)
-
-
-def test_a_buffer_that_a_private_forward_changes_is_refused_by_name() -> None:
-    model = Counting().double()
-    with recording(model) as recorder, pytest.raises(ValueError, match="buffer 'seen'"):
-        recorder.collect(squares(model, (images(3),)))
-
-
-def test_a_public_forward_may_change_buffers() -> None:
-    model = Counting().double()
-    with recording(model) as recorder, recorder.nested():
-        assert recorder.collect(squares(model, (images(3),))).samples == N
-
-
 @pytest.mark.parametrize("freeze", [True, False])
 def test_freezing_or_unfreezing_after_set_up_is_refused(freeze: bool) -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2).requires_grad_(freeze)).double()

@@ -85,10 +85,10 @@ class Recorder:
         self._pass = Pass()
         self._serial = 0
         self._silent = False
-        self._public = False
+        self.in_public = False
+        """Whether a forward of public losses is under way."""
         self._handles: list[RemovableHandle] = []
         self._reports: tuple[LayerReport, ...] = ()
-        self._buffers = self._buffer_versions()
 
     # ---- hooks ----------------------------------------------------------------------------------------------
 
@@ -96,7 +96,6 @@ class Recorder:
         """Put the hooks on."""
         if not self._handles:
             self._hook()
-            self._buffers = self._buffer_versions()
 
     def _hook(self) -> None:
         self._handles.append(self.model.register_forward_pre_hook(Hook(self._before_model), with_kwargs=True))
@@ -141,15 +140,13 @@ class Recorder:
         yield unit.module.register_forward_hook(Hook(leave), prepend=True, always_call=True)
 
     def _before_model(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        if self._active() and not self._pass.calls:
-            self._buffers = self._buffer_versions()
         for name, part in self.model.named_modules():
             check_norm(part, f"module {name!r}")
-        if not self._silent and not self._public:
+        if not self._silent and not self.in_public:
             self.dependence.enter_model(args, kwargs)
 
     def _after_model(self, module: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
-        if not self._silent and not self._public:
+        if not self._silent and not self.in_public:
             self.dependence.leave_model(module, args, kwargs, result)
 
     def _remembering_rng(self, unit: Unit) -> Any:
@@ -188,15 +185,13 @@ class Recorder:
     @contextlib.contextmanager
     def nested(self) -> Iterator[None]:
         """Record a public forward apart from the private one around it."""
-        outer, was_public, buffers = self._pass, self._public, self._buffers
-        changed = self._changed_buffers()
-        self._pass, self._public = Pass(), True
+        outer, was_public = self._pass, self.in_public
+        self._pass, self.in_public = Pass(), True
         try:
             with self.dependence.aside():
                 yield
         finally:
-            self._pass, self._public = outer, was_public
-            self._buffers = buffers if changed else self._buffer_versions()
+            self._pass, self.in_public = outer, was_public
 
     # ---- losses to gradients --------------------------------------------------------------------------------
 
@@ -221,7 +216,7 @@ class Recorder:
             calls = [kept for call in calls if (kept := accounted(call, self._lending))]
             check_coverage(graph, calls, used)
             blocks = self._blocks(losses, calls, graph)
-            if not self._public:
+            if not self.in_public:
                 self.dependence.check(given, graph)
         assert {name for _, name in used} <= set(blocks), "a parameter that is used has no gradient"
         self._forget(calls)
@@ -239,10 +234,10 @@ class Recorder:
 
     def _settled(self, blocks: dict[str, BlockGrads]) -> dict[str, BlockGrads]:
         """Every block on its best way."""
-        tuner = self._public_tuner if self._public else self._tuner
+        tuner = self._public_tuner if self.in_public else self._tuner
         tuner.begin()
         settled = {name: tuner.settle(block) for name, block in blocks.items()}
-        if not self._public:
+        if not self.in_public:
             self._reports = tuple(report(name, block, choice) for name, (block, choice) in settled.items())
         return {name: block for name, (block, _) in settled.items()}
 
@@ -300,20 +295,3 @@ class Recorder:
                 f"The trainable parameters changed after set-up: {', '.join(changed)}. Freeze or unfreeze before "
                 "making the model private, or make a new Privatizer."
             )
-        self._check_buffers()
-
-    def _check_buffers(self) -> None:
-        changed = self._changed_buffers()
-        if changed and not self._public:
-            self._buffers = self._buffer_versions()
-            raise ValueError(
-                f"The forward changed the buffer {changed[0]!r}: it would remember private data outside the noise. Put "
-                "that module in eval mode, or replace it (quietgrad.fix swaps BatchNorm)."
-            )
-
-    def _changed_buffers(self) -> list[str]:
-        now = self._buffer_versions()
-        return [name for name, state in now.items() if self._buffers.get(name) != state]
-
-    def _buffer_versions(self) -> dict[str, tuple[int, int]]:
-        return {name: (id(buffer), buffer._version) for name, buffer in self.model.named_buffers()}

@@ -25,8 +25,7 @@ from quietgrad.noise.sources import NoiseSource, as_source
 from quietgrad.privatizer.explanation import Explanation, explain
 from quietgrad.privatizer.facts import open_ledger, run_facts, step_facts
 from quietgrad.privatizer.grads import drop_grads, write_grads
-from quietgrad.privatizer.guards.raw_backward import RawBackwardGuard
-from quietgrad.privatizer.guards.scaled_losses import refuse_scaled
+from quietgrad.privatizer.guards.guards import Guards
 from quietgrad.privatizer.research import Observer, Watch
 from quietgrad.privatizer.rows import RowCount
 from quietgrad.privatizer.run_state import RunState
@@ -107,9 +106,9 @@ class Privatizer:
         self._state = RunState(self._recorder, mechanism.post, sampler, seed=seed)
         self._rows = RowCount(sampler, batches if isinstance(batches, PoissonBatches) else None)
         self._current: Step | None = None
-        self._raw_backward = RawBackwardGuard(self.parameters)
-        self._raw_backward.attach()
         self._batches = batches if isinstance(batches, PoissonBatches) else None
+        self._guards = Guards(self._recorder, None if self._batches is None else self._batches.dataset)
+        self._guards.attach()
         if self._batches is not None:
             self._batches.watch(self._recorder.dependence.begin)
         self._recorder.attach()
@@ -128,7 +127,7 @@ class Privatizer:
         """
         self._recorder.dependence.close()
         check_losses(losses)
-        refuse_scaled(losses)
+        self._guards.before_backward(losses)
         if self._rows.begun_again():
             self._current = None
         self._rows.consume(self.step, len(losses))
@@ -145,6 +144,7 @@ class Privatizer:
             ValueError: no batch was drawn, some of its rows were not seen, or the plan is used up.
         """
         self._rows.finish(self.step)
+        self._guards.before_release()
         step = self.current
         self._reducer.agree(lambda: step_facts(step, self.sampler, self.ledger))
         # On disk before anything is visible: a crash from here on can only over-count.
@@ -153,7 +153,7 @@ class Privatizer:
         update = self._state.post_process(step.decode(released), step.public)
         self._watch.step(self.step, released, update)
         write_grads(self.parameters, update)
-        self._raw_backward.attach()
+        self._guards.released()
         self._end_step()
 
     @property
@@ -240,7 +240,7 @@ class Privatizer:
     def close(self) -> None:
         """Take the hooks off, so that the model is exactly what it was; close a ledger that was given as a path."""
         self._recorder.detach()
-        self._raw_backward.detach()
+        self._guards.detach()
         self._rows.detach()
         if self._batches is not None:
             self._batches.watch(None)

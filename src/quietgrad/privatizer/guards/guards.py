@@ -1,0 +1,66 @@
+"""What careless hands do beside a private step, refused with the remedy: each guard watches one thing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from quietgrad.capture.recorder import Recorder
+from quietgrad.privatizer.guards.model_state import ModelStateGuard
+from quietgrad.privatizer.guards.private_inputs import PrivateInputs
+from quietgrad.privatizer.guards.raw_backward import RawBackwardGuard
+from quietgrad.privatizer.guards.scaled_losses import refuse_scaled
+
+
+class Guards:
+    """All guards of a Privatizer, called where a step goes by.
+
+    Args:
+        recorder: knows the model, and whether a public forward is under way.
+        dataset: the private records, if they are known.
+    """
+
+    def __init__(self, recorder: Recorder, dataset: Dataset[Any] | None) -> None:
+        model: nn.Module = recorder.model
+        parameters: Mapping[str, nn.Parameter] = recorder.parameters
+        self._raw_backward = RawBackwardGuard(parameters)
+        self._state = ModelStateGuard(model, lambda: recorder.in_public)
+        self._inputs = PrivateInputs(model, lambda: recorder.in_public, dataset)
+
+    def attach(self) -> None:
+        """Put all hooks on."""
+        self._raw_backward.attach()
+        self._state.attach()
+        self._inputs.attach()
+
+    def before_backward(self, losses: Tensor) -> None:
+        """Before anything is computed from the losses.
+
+        Raises:
+            ValueError: they were scaled, their batch is another Privatizer's, or their forward changed the model.
+        """
+        refuse_scaled(losses)
+        self._inputs.consume(losses.numel())
+        self._state.check(read_bytes=False)
+
+    def before_release(self) -> None:
+        """Before anything is written.
+
+        Raises:
+            ValueError: the model changed since the first forward of this step.
+        """
+        self._state.check(read_bytes=True)
+
+    def released(self) -> None:
+        """After a release."""
+        self._raw_backward.attach()
+        self._state.released()
+
+    def detach(self) -> None:
+        """Take all hooks off."""
+        self._raw_backward.detach()
+        self._state.detach()
+        self._inputs.detach()

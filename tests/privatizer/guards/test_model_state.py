@@ -1,0 +1,199 @@
+"""What a model keeps during a step is refused by name; what follows from weights or public data is not."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections import deque
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import quietgrad as qg
+from quietgrad.privatizer.guards import model_state
+from quietgrad.privatizer.guards.fingerprint import checksum
+from tests.cases.world import losses_of, privatizer, public_losses
+
+MECHANISM = qg.methods.dp_sgd(clip=1.0).with_noise(1.0)
+
+
+class Net(nn.Module):
+    """A linear model that calls `keep(self, x)` in its forward."""
+
+    def __init__(self, keep: Callable[[Net, Tensor], object] | None = None) -> None:
+        super().__init__()
+        self.line = nn.Linear(36, 3)
+        self.register_buffer("seen", torch.zeros(36))
+        self.frozen = nn.Parameter(torch.zeros(36), requires_grad=False)
+        self.lists: dict[str, list[Tensor]] = {"all": [torch.zeros(36)]}
+        self.queue: deque[Tensor] = deque(maxlen=4)
+        self.array = np.zeros(36)
+        self.keep = keep
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.keep is not None:
+            self.keep(self, x.flatten(1))
+        out: Tensor = self.line(x.flatten(1))
+        return out
+
+
+def step(model: nn.Module, mechanism: qg.Mechanism = MECHANISM, draws: int = 1) -> None:
+    with privatizer(mechanism, [[0, 1, 2]] * draws, model=model) as (private, batches, _):
+        for batch in batches:
+            for x, y in batch.split(2):
+                private.backward(losses_of(model, x, y))
+            private.release()
+
+
+def buffer_data(model: Net, x: Tensor) -> None:
+    model.get_buffer("seen").data[3] += 1e-30 * len(x)  # far below what a sum of floats would show
+
+
+def frozen(model: Net, x: Tensor) -> None:
+    model.frozen.data.copy_(x.mean(0))
+
+
+def trained(model: Net, x: Tensor) -> None:
+    model.line.weight.data[0, 0] += len(x)
+
+
+def in_a_list(model: Net, x: Tensor) -> None:
+    model.lists["all"][0].data += x.mean(0)
+
+
+def in_a_dictionary(model: Net, x: Tensor) -> None:
+    model.lists["new"] = [x.mean(0)]
+
+
+def in_a_queue(model: Net, x: Tensor) -> None:
+    model.queue.append(x.mean(0))
+
+
+def in_an_array(model: Net, x: Tensor) -> None:
+    model.array += x.mean(0).numpy()
+
+
+def zero(model: Net, x: Tensor) -> None:
+    model.get_buffer("seen").add_(0 * x.mean(0))
+
+
+@pytest.mark.parametrize(
+    ("keep", "named"),
+    [
+        (buffer_data, "buffer 'seen'"),
+        (frozen, "parameter 'frozen'"),
+        (trained, "parameter 'line.weight'"),
+        (in_a_list, r"attribute \"lists\['all'\]\[0\]\""),
+        (in_a_dictionary, r"attribute \"lists\['new'\]\[0\]\""),
+        (in_a_queue, r"attribute 'queue\[0\]'"),
+        (in_an_array, "attribute 'array'"),
+        (zero, "buffer 'seen'"),
+    ],
+)
+def test_what_is_kept_is_refused_by_name(keep: Callable[[Net, Tensor], None], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        step(Net(keep))
+
+
+def test_a_submodule_called_on_its_own_is_watched() -> None:
+    """The loop calls the parts and never the model: the first part opens the step."""
+    model = nn.ModuleDict({"features": nn.Linear(36, 4), "head": Net()})
+    model["head"].line = nn.Linear(4, 3)
+    with privatizer(MECHANISM, [[0, 1]], model=model) as (private, batches, _):
+        for x, y in next(iter(batches)).split(8):
+            hidden = model["features"](x.flatten(1))
+            model["head"].get_buffer("seen").data += x.flatten(1).sum(0)
+            private.backward(losses_of(model["head"], hidden, y))
+        with pytest.raises(ValueError, match=r"head\.seen"):
+            private.release()
+
+
+def test_a_refused_step_stays_refused() -> None:
+    with privatizer(MECHANISM, [[0]], model=Net(buffer_data)) as (private, batches, model):
+        for _ in range(2):
+            for x, y in next(iter(batches)).split(8):
+                private.backward(losses_of(model, x, y))
+            with pytest.raises(ValueError, match="seen"):
+                private.release()
+        assert private.ledger.count == 0
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [
+        nn.utils.parametrizations.spectral_norm,
+        nn.utils.spectral_norm,
+        nn.utils.weight_norm,
+        lambda layer: nn.utils.prune.l1_unstructured(layer, "weight", amount=3),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_what_torch_computes_from_weights_is_accepted(norm: Callable[[nn.Module], nn.Module]) -> None:
+    """Frozen, since this is about the guard: vectors and weights are made again at every forward."""
+    model = nn.Sequential(nn.Flatten(), norm(nn.Linear(36, 4).requires_grad_(False)), nn.Linear(4, 3))
+    step(model, draws=2)
+
+
+def test_a_public_forward_may_change_buffers() -> None:
+    def count_public(model: Net, x: Tensor) -> None:
+        if len(x) == 24:
+            model.get_buffer("seen").add_(1)
+
+    model = Net(count_public)
+    step(model, qg.methods.gep(public_losses, rank=2).with_noise(1.0), draws=2)
+    assert float(model.get_buffer("seen")[0]) >= 2
+
+
+def test_a_public_forward_hides_nothing_private() -> None:
+    """The private forward came first: what it changed stays refused."""
+    model = Net(lambda model, x: model.get_buffer("seen").data.add_(x.mean(0)))
+    with pytest.raises(ValueError, match="seen"):
+        step(model, qg.methods.gep(public_losses, rank=2).with_noise(1.0))
+
+
+class Fixed(random.Random):
+    """A generator that always says the same."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__(0)
+        self.value = value
+
+    def random(self) -> float:
+        return self.value
+
+
+@pytest.mark.parametrize(("coin", "begins", "refused"), [(0.99, 0, True), (0.99, 1, False), (0.0, 1, True)])
+def test_a_large_model_is_read_whole_at_first_and_in_part_later(
+    monkeypatch: pytest.MonkeyPatch, coin: float, begins: int, refused: bool
+) -> None:
+    """The frozen parameter is written to from step `begins` on; later steps read it if the coin says so."""
+    monkeypatch.setattr(model_state, "READ_ALWAYS", 8)
+    monkeypatch.setattr(model_state, "_anyone", Fixed(coin))
+    model = Net(lambda model, x: frozen(model, x) if private.step >= begins else None)
+    outcome = pytest.raises(ValueError, match="frozen") if refused else contextlib.nullcontext()
+    with privatizer(MECHANISM, [[0, 1]] * 3, model=model) as (private, batches, _), outcome:
+        for batch in batches:
+            for x, y in batch.split(2):
+                private.backward(losses_of(model, x, y))
+            private.release()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int8, torch.bool])
+@pytest.mark.parametrize("shape", [(), (3,), (16,), (5, 7), (0,)])
+def test_a_checksum_sees_every_element(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    tensor = torch.zeros(shape, dtype=dtype)
+    before = checksum(tensor)
+    assert before == checksum(tensor.clone())
+    for place in range(tensor.numel()):
+        other = tensor.clone()
+        other.view(-1)[place] = 1
+        assert checksum(other) != before
+
+
+def test_a_checksum_sees_a_queue_that_is_rolled_along() -> None:
+    queue = torch.randn(8, 4)
+    assert checksum(queue.roll(1, 0)) != checksum(queue)
+    assert checksum(queue.t()) != checksum(queue)
