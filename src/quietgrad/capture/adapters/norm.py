@@ -93,7 +93,7 @@ class GroupNormAdapter(Adapter):
         # The kernel takes one dtype for all, the statistics of half-precision inputs are float32, and of a batch of
         # one it reads strided tensors as if they were not.
         wide = torch.promote_types(b.dtype, torch.float32)
-        x = inputs_for(_input(call), layouts[0], b).to(wide).reshape(n * m, channels, -1)
+        x = inputs_for(_input(call), layouts[0], b).to(wide).reshape(n * m, channels, -1).contiguous()
         rows, space = n * m, x.shape[2]
         groups = module.num_groups if isinstance(module, nn.GroupNorm) else channels
         mean, scale = (
@@ -103,9 +103,9 @@ class GroupNormAdapter(Adapter):
         )
         _, gamma, beta = torch.ops.aten.native_group_norm_backward(
             b.to(wide).reshape(1, rows * channels, space).contiguous(),
-            x.reshape(1, rows * channels, space).contiguous(),
-            mean.reshape(1, -1),
-            scale.reshape(1, -1),
+            x.view(1, rows * channels, space),
+            mean.reshape(1, -1).contiguous(),
+            scale.reshape(1, -1).contiguous(),
             x.new_ones(rows * channels),
             1,
             rows * channels,
