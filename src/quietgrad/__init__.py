@@ -6,7 +6,8 @@ what an extension builds upon, and the rooms with more.
 """
 
 # Draw batches.
-from quietgrad.sampling.batches import PoissonBatches, collate_possibly_empty
+from quietgrad.sampling.batches import PoissonBatches
+from quietgrad.sampling.collate import collate_possibly_empty
 from quietgrad.sampling.poisson import PoissonSampler
 
 # Make a model fit for it.
@@ -31,6 +32,7 @@ from quietgrad.program.releasing import Statistics
 
 # Make gradients private, and keep the record.
 from quietgrad.privatizer.privatizer import Privatizer
+from quietgrad.privatizer.make_private import make_private
 from quietgrad.accounting.ledger import Ledger
 
 # What an extension builds upon.
@@ -76,6 +78,7 @@ __all__ = [
     "StatisticRelease",
     "Statistics",
     "Privatizer",
+    "make_private",
     "Ledger",
     "Representation",
     "Codec",

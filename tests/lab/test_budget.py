@@ -97,8 +97,8 @@ def test_the_table_and_the_plot(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ([*FIRST, "--noise", 1, "--delta", 1], "delta in (0, 1)"),
-        ([*FIRST, "--noise", 1, "--delta", 0], "delta in (0, 1)"),
+        ([*FIRST, "--noise", 1, "--delta", 1], "delta in (0, 0.1)"),
+        ([*FIRST, "--noise", 1, "--delta", 0], "delta in (0, 0.1)"),
         ([*FIRST, "--noise", -1], "noise_multiplier"),
         ([*FIRST, "--epsilon", 0], "epsilon > 0"),
         ([*FIRST, "--epsilon", 1, "--noise", 1], "missing: none"),

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from itertools import groupby
 from typing import Protocol, TypeVar, runtime_checkable
 
-from quietgrad.accounting.evaluate import Accountant, check_delta
+from quietgrad.accounting.deltas import check_delta, warn_delta
+from quietgrad.accounting.evaluate import Accountant
 from quietgrad.accounting.evaluate import epsilon as epsilon_of
 from quietgrad.accounting.events import Event, Phase, coalesce
 from quietgrad.accounting.pld import TOLERANCE
@@ -52,6 +53,14 @@ class Steps(Protocol):
 
 
 @runtime_checkable
+class Records(Protocol):
+    """Batches that know how many records they are drawn from."""
+
+    @property
+    def records(self) -> int: ...
+
+
+@runtime_checkable
 class Priced(Protocol):
     """A mechanism that says what its steps cost."""
 
@@ -88,13 +97,15 @@ def calibrate(mechanism: M, batches: Steps, *, epsilon: float, delta: float) -> 
             ignored.
         batches: gives the Poisson rate and the number of steps.
         epsilon: the target; the result lies below it, within 1e-4 of it.
-        delta: in (0, 1).
+        delta: in (0, 0.1), below 1 / records.
 
     Raises:
         ValueError: ε or δ is out of range, or no noise is enough for what does not come from it.
     """
 
     _check_target(epsilon, delta)
+    if isinstance(batches, Records):
+        warn_delta(delta, batches.records)
     mechanism = mechanism.for_budget(batches, epsilon=epsilon, delta=delta)
 
     def whole(noise_multiplier: float) -> tuple[Phase, ...]:

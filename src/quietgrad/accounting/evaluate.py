@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
+from quietgrad.accounting.deltas import check_delta
 from quietgrad.accounting.events import Phase, coalesce
 from quietgrad.accounting.pld import TOLERANCE, pld_delta, pld_epsilon
 from quietgrad.accounting.rdp import rdp_epsilon
@@ -20,7 +21,7 @@ def epsilon(
 
     Args:
         phases: what was or will be released.
-        delta: in (0, 1), well below 1 / records.
+        delta: in (0, 0.1), well below 1 / records.
         accountant: "best" is the smaller of the PLD on a grid fine enough and RDP; both are upper bounds.
         tolerance: how far, relative to itself, a finer grid may still lower ε.
 
@@ -51,11 +52,3 @@ def delta(phases: Iterable[Phase], epsilon: float) -> float:
 def attack_advantage(phases: Iterable[Phase]) -> float:
     """The most that any membership attack can gain: max over attacks of TPR − FPR = δ(ε = 0)."""
     return pld_delta(phases, 0.0)
-
-
-def check_delta(delta: float) -> None:
-    """Refuse a δ that means nothing."""
-    if not 0 < delta < 1:
-        raise ValueError(
-            f"Expected delta in (0, 1), got {delta}. Choose it well below 1 / records, e.g. 1e-5."
-        )

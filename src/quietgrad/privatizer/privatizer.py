@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from quietgrad.accounting.calibrate import plan
+from quietgrad.accounting.deltas import warn_delta
 from quietgrad.accounting.evaluate import epsilon
 from quietgrad.accounting.ledger import Ledger
 from quietgrad.capture.losses import check_losses
@@ -183,6 +184,7 @@ class Privatizer:
 
         Report the plan whenever anything (early stopping, choosing a checkpoint) depended on the releases.
         """
+        warn_delta(delta, self.sampler.records)
         return epsilon(self.ledger.phases if spent else self.plan, delta)
 
     @property

@@ -91,6 +91,11 @@ class PoissonBatches:
         return batches
 
     @property
+    def records(self) -> int:
+        """N."""
+        return self.sampler.records
+
+    @property
     def rate(self) -> float:
         return self.sampler.rate
 
@@ -149,21 +154,3 @@ class PoissonBatches:
 
 def _as_list(records: list[Any]) -> list[Any]:
     return records
-
-
-def collate_possibly_empty(dataset: Dataset[Any]) -> Callable[[list[Any]], Any]:
-    """`collate_fn` for a DataLoader over a PoissonSampler: an empty draw becomes tensors of zero rows.
-
-    The shapes come from record 0; its values are thrown away.
-
-    Returns:
-        a function for `DataLoader(collate_fn=…)`.
-    """
-
-    def collate(records: list[Any]) -> Any:
-        if records:
-            return default_collate(records)
-        template = default_collate([dataset[0]])
-        return torch.utils._pytree.tree_map(lambda leaf: leaf[:0], template)
-
-    return collate

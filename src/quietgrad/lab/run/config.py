@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from quietgrad.accounting.deltas import LARGEST
 from quietgrad.lab.errors import LabError, nearest
 from quietgrad.lab.run.shipped_configs import shipped_config
 
@@ -55,7 +56,7 @@ class PrivacyConfig(Section):
     """The budget; `epsilon` is met with the smallest noise unless `noise_multiplier` fixes the noise instead."""
 
     epsilon: float | None = Field(None, gt=0)
-    delta: float = Field(1e-5, gt=0, lt=1)
+    delta: float = Field(1e-5, gt=0, lt=LARGEST)
     noise_multiplier: float | None = Field(None, ge=0)
 
     @model_validator(mode="after")

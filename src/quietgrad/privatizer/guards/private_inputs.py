@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from quietgrad.capture.call import tensors_of
 from quietgrad.capture.hook import Hook
-from quietgrad.privatizer.guards.memory import Extent, extent, share_memory, tensors_in
+from quietgrad.privatizer.guards.overlap import Extent, extent, share_memory, tensors_in
 
 MOST_WAITING = 64
 """Inputs of forwards whose losses may still come; older ones are given up."""
