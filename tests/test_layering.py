@@ -40,6 +40,7 @@ LAB_ORDER = (
     "data",
     "models",
     "run",
+    "tune",
     "compare",
     "diagnostics",
     "report",

@@ -53,6 +53,17 @@ OPTIONS = {
     "configs": ["names", "--out", "--json", "--debug"],
     "audit": ["run", "--confidence", "--canaries", "--data-dir", "--json", "--debug"],
     "verify": ["run", "--json", "--debug"],
+    "tune": [
+        "config",
+        "--on",
+        "--set",
+        "--methods",
+        "--tries",
+        "--out",
+        "--data-dir",
+        "--json",
+        "--debug",
+    ],
 }
 """The frozen command line. Adding an option is a minor release, changing or removing one a major release."""
 

@@ -83,11 +83,11 @@ def _poisson_extra(orders: Orders, values: Orders, mean: float) -> Orders:
 
 def _negative_binomial_extra(orders: Orders, values: Orders, mean: float, *, shape: float) -> Orders:
     """(1 + shape) min over a of ((1 - 1/a) rdp(a) + log(1/γ) / a), the same at every order."""
-    gamma = 1 / mean if shape else _logarithmic_gamma(mean)
+    gamma = 1 / mean if shape else logarithmic_gamma(mean)
     return np.full_like(orders, (1 + shape) * np.min((1 - 1 / orders) * values - math.log(gamma) / orders))
 
 
-def _logarithmic_gamma(mean: float) -> float:
+def logarithmic_gamma(mean: float) -> float:
     """γ with (1/γ - 1) / log(1/γ) = mean, from below: a smaller γ costs more."""
     low, high = 1e-300, 1.0
     while high > low * (1 + 1e-12):

@@ -18,6 +18,7 @@ from quietgrad.lab.cli.data import data
 from quietgrad.lab.cli.explain import explain
 from quietgrad.lab.cli.report import report
 from quietgrad.lab.cli.train import train
+from quietgrad.lab.cli.tune import tune
 from quietgrad.lab.cli.verify import verify
 from quietgrad.lab.errors import one_line
 
@@ -87,3 +88,4 @@ add(data)
 add(configs)
 add(audit)
 add(verify)
+add(tune)

@@ -69,10 +69,17 @@ class Setup:
             ) from None
 
 
-def set_up(config: Config, *, data_dir: Path | None = None) -> Setup:
-    """All objects of a run. The seed fixes initial weights, never noise or batches."""
+def set_up(config: Config, *, data_dir: Path | None = None, parts: Parts | None = None) -> Setup:
+    """All objects of a run. The seed fixes initial weights, never noise or batches.
+
+    Args:
+        config: what to run.
+        data_dir: where data sets are looked for first.
+        parts: a task in the place of the config's.
+    """
     torch.manual_seed(config.training.seed)
-    parts = load_task(config, data_dir=data_dir)
+    if parts is None:
+        parts = load_task(config, data_dir=data_dir)
     model = build(config.model.name, parts.input_shape, parts.num_classes, **config.model.options)
     batches = make_batches(parts, config.training)
     if config.training.warm_start == "public":
