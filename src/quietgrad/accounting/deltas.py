@@ -23,7 +23,7 @@ def check_delta(delta: float) -> None:
 
 def warn_delta(delta: float, records: int) -> None:
     """Say so where publishing one whole record would be within δ."""
-    if delta * records >= 1:
+    if 1 / records <= delta < LARGEST:
         warnings.warn(
             f"delta={delta:g} is not below 1 / records = {1 / records:.2g}: publishing one record at random would be "
             "within it. Choose delta well below, and calibrate anew.",
