@@ -28,7 +28,7 @@ class HalfNoise(Gaussian):
 
     def release(self, total: ClippedSum, draw: NoiseDraw) -> Released:
         released = super().release(total, replace(draw, std=draw.std / 2))
-        return replace(released, std=draw.std / draw.divisor)
+        return replace(released, std=2 * released.std)
 
 
 @dataclass(frozen=True, kw_only=True)
