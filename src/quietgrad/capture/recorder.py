@@ -23,6 +23,7 @@ from quietgrad.capture.registry import units
 from quietgrad.capture.report import LayerReport, for_rows, report
 from quietgrad.capture.validation import check_norm, validate
 from quietgrad.gradients.base import BlockGrads
+from quietgrad.gradients.blocks import at_least_single
 from quietgrad.gradients.combined import combine
 from quietgrad.gradients.dense import ZeroGrad
 from quietgrad.gradients.stages import BlockwiseGrads
@@ -245,7 +246,10 @@ class Recorder:
         pieces: dict[str, list[BlockGrads]] = {}
         for call, layouts, backprops in self._backward(losses, calls, graph):
             call.check_inputs()
-            for local, piece in call.unit.adapter.pieces(call, layouts, backprops).items():
+            adapter = call.unit.adapter
+            # Rows are normed, clipped and summed in float32 at least; a replay needs what its module works with.
+            rows = backprops if adapter.replays else [at_least_single(b) for b in backprops]
+            for local, piece in adapter.pieces(call, layouts, rows).items():
                 name = call.unit.names[local]
                 pieces.setdefault(name, []).append(piece)
         return {name: self._checked(name, combine(parts)) for name, parts in pieces.items()}

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 
 import torch
-from jaxtyping import Int, Shaped
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 Blocks = dict[str, Tensor]
@@ -17,6 +17,11 @@ Space = dict[str, torch.Size]
 
 Positions = Int[Tensor, " _"]
 """Sorted positions in a block's flattened coordinates, or in those of all blocks one after the other."""
+
+
+def at_least_single(values: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """In float32 where they had half precision: a sum of a thousand rows would lose whole rows to rounding."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 def space_of(blocks: Mapping[str, Tensor]) -> Space:

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from quietgrad.capture.recorder import Recorder
-from quietgrad.gradients.blocks import Blocks
+from quietgrad.gradients.blocks import Blocks, at_least_single
 from quietgrad.mechanism.post import Post
 from quietgrad.representations.base import State
 from quietgrad.representations.public import Public
@@ -68,7 +68,7 @@ class RunState:
 
     def _public(self, states: States) -> Public:
         return Public(
-            parameters={name: p.detach() for name, p in self._parameters.items()},
+            parameters={name: at_least_single(p.detach()) for name, p in self._parameters.items()},
             space={name: p.shape for name, p in self._parameters.items()},
             step=self.step,
             steps=self._steps,

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-import torch
-
 from quietgrad.collective import Reducer
 from quietgrad.gradients.blocks import Blocks
 from quietgrad.gradients.stages import ClippedSum, PerSampleGrads, Released
@@ -62,9 +60,8 @@ class Step:
     def zero_sum(self, index: int) -> ClippedSum:
         """What an empty batch adds to a release."""
         like = next(iter(self.public.parameters.values()))
-        dtype = torch.promote_types(like.dtype, torch.float32)
         space = self.codec(index).space
-        blocks = {name: torch.zeros(shape, dtype=dtype, device=like.device) for name, shape in space.items()}
+        blocks = {name: like.new_zeros(shape) for name, shape in space.items()}
         sensitivity = self.mechanism.releases[index].clip.sensitivity(self.public.step)
         return self._on_grid(index, ClippedSum(blocks=blocks, sensitivity=sensitivity))
 

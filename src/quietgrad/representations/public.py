@@ -25,7 +25,8 @@ class Public:
     """All that a representation or a post-processing may look at: it holds no way to the private batch.
 
     Args:
-        parameters: the current values of the trainable parameters (functions of past releases).
+        parameters: the current values of the trainable parameters (functions of past releases), in float32 at
+            least.
         space: the blocks in which gradients arrive at this representation.
         step, steps, rate: where in the plan this step is.
         seed: public randomness of this step, the same on every rank.

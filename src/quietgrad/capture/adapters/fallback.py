@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from quietgrad.capture.adapters.base import Adapter, Pieces
 from quietgrad.capture.call import Call
 from quietgrad.capture.layout import Layout, Placement, candidates
+from quietgrad.gradients.blocks import at_least_single
 from quietgrad.gradients.dense import DenseGrad
 
 Arrangement = tuple[Layout | None, ...]
@@ -53,7 +54,7 @@ class FallbackAdapter(Adapter):
             gradients = replay.attempt(arrangement)
             if gradients is not None:
                 self._known[call.index] = arrangement
-                return {name: DenseGrad(gradient) for name, gradient in gradients.items()}
+                return {name: DenseGrad(at_least_single(gradient)) for name, gradient in gradients.items()}
         raise ValueError(
             f"Module {call.place!r} ({type(call.unit.module).__name__}) does not give the same output when it is run "
             "again sample by sample. It mixes samples, draws random numbers in a way that cannot be replayed, or "
