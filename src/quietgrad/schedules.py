@@ -224,7 +224,7 @@ def check_fits(name: str, value: float | Schedule, *, steps: int, rate: float) -
 
 
 def epoch_of(step: int, rate: float) -> int:
-    """Completed passes over the data in expectation; the same rounding as `Public.epoch`."""
+    """Completed passes over the data in expectation."""
     return int(step * rate + 1e-9)
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from quietgrad.gradients.blocks import Space
 from quietgrad.gradients.stages import PerSampleGrads, Released
+from quietgrad.schedules import epoch_of
 
 if TYPE_CHECKING:
     from quietgrad.representations.base import Codec, Representation
@@ -56,7 +57,7 @@ class Public:
     @property
     def epoch(self) -> int:
         """Completed passes over the data in expectation."""
-        return int(self.step * self.rate + 1e-9)
+        return epoch_of(self.step, self.rate)
 
     def generator(self, salt: int = 0) -> torch.Generator:
         """A fresh public generator of this step; different salts give independent streams."""

@@ -90,8 +90,8 @@ def assumptions(run: RecordedRun) -> list[str]:
         "not chosen by looking at the private records.",
         f"Inputs are scaled by fixed constants: {split.get('normalisation', 'none')}.",
         "The machine that trains is trusted; the guarantee is about what leaves it.",
-        "Noise is drawn in floating point from a generator keyed by the operating system; the clip keeps a margin for "
-        "rounding. For exact discrete noise use the hardened source.",
+        "Noise is made of whole numbers, on a grid that the sums are rounded to and whose cost is paid for, from a "
+        "generator keyed by the operating system that nobody can predict or read.",
     ]
     if public:
         said.insert(
