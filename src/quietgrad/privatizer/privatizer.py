@@ -108,7 +108,7 @@ class Privatizer:
         self._rows = RowCount(sampler, batches if isinstance(batches, PoissonBatches) else None)
         self._current: Step | None = None
         self._batches = batches if isinstance(batches, PoissonBatches) else None
-        self._guards = Guards(self._recorder, None if self._batches is None else self._batches.dataset)
+        self._guards = Guards(self._recorder, batches)
         self._guards.attach()
         if self._batches is not None:
             self._batches.watch(self._recorder.dependence.begin)

@@ -96,6 +96,11 @@ class PoissonBatches:
         return self.sampler.records
 
     @property
+    def waiting(self) -> bool:
+        """Whether a batch was handed out that is not released yet."""
+        return self.current is not None
+
+    @property
     def rate(self) -> float:
         return self.sampler.rate
 

@@ -74,6 +74,11 @@ class PoissonSampler(Sampler[list[int]]):
         draw = self._made.of(step)
         return None if draw is None else draw.hash
 
+    @property
+    def waiting(self) -> bool:
+        """Whether a draw was made that is not released yet."""
+        return self._made.next > self._made.first
+
     def released(self, step: int) -> None:
         """The draws up to this step are used up: no loop hands them out again."""
         self._made.forget_through(step)

@@ -121,6 +121,20 @@ def test_a_refused_step_stays_refused() -> None:
         assert private.ledger.count == 0
 
 
+def test_a_forward_between_release_and_optimizer_step_does_no_harm() -> None:
+    """Logged with gradients on, before the weights change: no batch is under way."""
+    model = Net()
+    with privatizer(MECHANISM, [[0, 1]] * 3, model=model) as (private, batches, _):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for batch in batches:
+            for x, y in batch.split(2):
+                private.backward(losses_of(model, x, y))
+            private.release()
+            losses_of(model, x, y)
+            optimizer.step()
+        assert private.step == 3
+
+
 @pytest.mark.parametrize(
     "norm",
     [

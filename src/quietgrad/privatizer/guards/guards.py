@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 
 from quietgrad.capture.recorder import Recorder
 from quietgrad.privatizer.guards.model_state import ModelStateGuard
 from quietgrad.privatizer.guards.private_inputs import PrivateInputs
 from quietgrad.privatizer.guards.raw_backward import RawBackwardGuard
 from quietgrad.privatizer.guards.scaled_losses import refuse_scaled
+from quietgrad.sampling.batches import PoissonBatches
+from quietgrad.sampling.poisson import PoissonSampler
 
 
 class Guards:
@@ -20,14 +20,15 @@ class Guards:
 
     Args:
         recorder: knows the model, and whether a public forward is under way.
-        dataset: the private records, if they are known.
+        batches: the private records, or the sampler that draws them.
     """
 
-    def __init__(self, recorder: Recorder, dataset: Dataset[Any] | None) -> None:
+    def __init__(self, recorder: Recorder, batches: PoissonBatches | PoissonSampler) -> None:
         model: nn.Module = recorder.model
         parameters: Mapping[str, nn.Parameter] = recorder.parameters
         self._raw_backward = RawBackwardGuard(parameters)
-        self._state = ModelStateGuard(model, lambda: recorder.in_public)
+        dataset = batches.dataset if isinstance(batches, PoissonBatches) else None
+        self._state = ModelStateGuard(model, lambda: recorder.in_public, lambda: batches.waiting)
         self._inputs = PrivateInputs(model, lambda: recorder.in_public, dataset)
 
     def attach(self) -> None:

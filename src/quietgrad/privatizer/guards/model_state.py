@@ -29,10 +29,13 @@ class ModelStateGuard:
     Args:
         model: all of its parameters, buffers and attributes that hold tensors.
         in_public: whether the forward under way is one of public losses.
+        batch_waits: whether a batch is under way; forwards before it see no private record.
     """
 
-    def __init__(self, model: nn.Module, in_public: Callable[[], bool]) -> None:
-        self._model, self._in_public = model, in_public
+    def __init__(
+        self, model: nn.Module, in_public: Callable[[], bool], batch_waits: Callable[[], bool]
+    ) -> None:
+        self._model, self._in_public, self._batch_waits = model, in_public, batch_waits
         self._before: dict[str, Mark] | None = None
         self._kept_so_far: set[str] = set()
         self._first = True
@@ -80,7 +83,9 @@ class ModelStateGuard:
     # ---- the first forward of a step ------------------------------------------------------------------------
 
     def _begin(self, *_: Any) -> None:
-        if self._before is None and torch.is_grad_enabled() and not self._in_public():
+        if self._before is not None or not torch.is_grad_enabled() or self._in_public():
+            return
+        if self._batch_waits():
             self._before = self._marks(list(held(self._model)))
 
     def _marks(self, things: list[tuple[str, Kept]]) -> dict[str, Mark]:
