@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test lint
+.PHONY: demo test lint dist
 
 demo: $(INSTALLED)
 	$(BIN)/python -m quietgrad.lab.cli.demo
@@ -16,6 +16,10 @@ lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Wheel and sdist, checked and tried in an empty environment without the repository.
+dist: $(INSTALLED)
+	$(BIN)/python scripts/check_dist.py
 
 # constraints.txt pins what was tested; a looser torch would fetch gigabytes of GPU packages.
 $(INSTALLED): pyproject.toml constraints.txt
