@@ -242,12 +242,18 @@ def test_capturing_draws_no_random_numbers() -> None:
     assert torch.equal(state, torch.get_rng_state())
 
 
-def test_dropout_between_recurrent_layers_is_refused() -> None:
-    model = Apply(
-        lambda m, x: m.r(x)[0], r=nn.LSTM(3, 3, num_layers=2, dropout=0.5, batch_first=True)
-    ).double()
-    with recording(model) as recorder, pytest.raises(ValueError, match="drops out between its layers"):
-        recorder.collect(squares(model, (images(2, 3),)))
+@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
+@pytest.mark.parametrize("options", [{}, {"bidirectional": True}, {"batch_first": True}], ids=str)
+def test_dropout_between_recurrent_layers_is_the_recorded_one(kind: Any, options: dict[str, bool]) -> None:
+    model = Apply(lambda m, x: m.r(x)[0], r=kind(3, 3, num_layers=3, dropout=0.5, **options)).double()
+    x = images(2, 3) if "batch_first" in options else images(2, 3).transpose(0, 1)
+    dim = 0 if "batch_first" in options else 1
+
+    def losses(model: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
+        torch.manual_seed(0)
+        return model(*inputs).square().movedim(dim, 0).flatten(1).sum(1)
+
+    assert_equals_loop(model, x, losses=losses)
 
 
 def test_layouts_are_found_one_output_and_one_row_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

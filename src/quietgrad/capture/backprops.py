@@ -79,12 +79,14 @@ class Backward:
 
     def __init__(self) -> None:
         self.proofs = Proofs()
+        self.unsettled: list[Call] = []
+        """Calls of the last batch whose gradients belong to several samples each: all share them, or they are mixed."""
 
     def __call__(
         self, losses: Float[Tensor, " n"], calls: list[Call], graph: Graph
     ) -> Iterator[tuple[Call, list[Placement | None], list[Float[Tensor, "n ..."]]]]:
         """Each call that got gradients, narrowed to the outputs that did, with placements and gradients."""
-        n, self.proofs = len(losses), Proofs()
+        n, self.proofs, self.unsettled = len(losses), Proofs(), []
         outputs = [(call, output) for call in calls for output in call.outputs]
         flow = Flow(graph, n) if n > 1 else None
         states: dict[Key, State] = {
@@ -114,8 +116,8 @@ class Backward:
             elif state is Fate.DOUBT and arrival.dims:
                 doubtful.append(arrival)
         if doubtful:
-            _prove(losses, doubtful)
-            self.proofs.by_numbers.update(arrival.call.place for arrival in doubtful)
+            self.unsettled = _prove(losses, doubtful)
+            self.proofs.by_numbers.update(a.call.place for a in doubtful if a.placement is not None)
 
     def _rows(
         self, losses: Float[Tensor, " n"], arrivals: list[Arrival], shared: dict[Key, Float[Tensor, "n ..."]]
@@ -171,8 +173,12 @@ def _arrivals(
     return arrivals, shared
 
 
-def _prove(losses: Float[Tensor, " n"], arrivals: list[Arrival]) -> None:
-    """Place the samples by what happens to each gradient when the losses are multiplied by powers of two."""
+def _prove(losses: Float[Tensor, " n"], arrivals: list[Arrival]) -> list[Call]:
+    """Place the samples by what happens to each gradient when the losses are multiplied by powers of two.
+
+    Returns the calls of which some position belongs to several samples, though samples would fit there.
+    """
+    unsettled: list[Call] = []
     half = any(arrival.gradient.dtype == torch.float16 for arrival in arrivals)
     code = Code(len(losses), half=half)
     for group in _probed_together(arrivals):
@@ -185,19 +191,21 @@ def _prove(losses: Float[Tensor, " n"], arrivals: list[Arrival]) -> None:
             )
         left = [(a, scaled) for a, scaled in zip(group, first, strict=True) if a.placement is None]
         if left:
-            _find_owners(losses, code, *map(list, zip(*left, strict=True)))
+            unsettled += _find_owners(losses, code, *map(list, zip(*left, strict=True)))
+    return unsettled
 
 
 def _find_owners(
     losses: Float[Tensor, " n"], code: Code, arrivals: list[Arrival], first: list[Tensor]
-) -> None:
-    """The owner of each position, where they lie in no regular way."""
+) -> list[Call]:
+    """The owner of each position, where they lie in no regular way; the calls in which some have several."""
     turns = [first, *[_scaled(losses, arrivals, code, turn) for turn in range(1, code.rounds)]]
     for place, arrival in enumerate(arrivals):
         probe = Probe(arrival.gradient, [turn[place] for turn in turns], arrival.dims)
         arrival.placement = probe.owners(code)
-        if arrival.placement is None and any(candidates(arrival.output.shape, code.n, arrival.dims)):
-            raise ValueError(_mixed(arrival.call))
+    return [
+        a.call for a in arrivals if a.placement is None and any(candidates(a.output.shape, code.n, a.dims))
+    ]
 
 
 def _scaled(losses: Tensor, arrivals: list[Arrival], code: Code, turn: int) -> list[Tensor]:
@@ -244,7 +252,8 @@ def _one_by_one(losses: Float[Tensor, " n"], arrivals: list[Arrival]) -> list[Fl
     return [torch.stack(row) for row in rows]
 
 
-def _mixed(call: Call) -> str:
+def mixed(call: Call) -> str:
+    """What is said of a call whose gradients belong to several samples each."""
     return (
         f"The gradient at the output of module {call.place!r} does not split into samples: a later operation mixes the "
         "samples of the batch (a loss divided by a batch total, attention or normalisation across the batch). Check "

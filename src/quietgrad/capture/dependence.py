@@ -102,8 +102,12 @@ class Dependence:
 
     # ---- the proof ------------------------------------------------------------------------------------------
 
-    def check(self, losses: Tensor, graph: Graph) -> None:
-        """Refuse losses of which one depends on another record; decide whether the next micro-batch is probed."""
+    def check(self, losses: Tensor, graph: Graph, *, again: bool) -> bool:
+        """Refuse losses of which one depends on another record; whether that was tested in this micro-batch.
+
+        Args:
+            again: whether the next micro-batch must be tested too; others are chosen at random.
+        """
         trace = self._trace
         self.end()
         shape = _shape(graph)
@@ -113,7 +117,8 @@ class Dependence:
             self._probed += 1
             self.unproved = self._judge(trace, losses)
         draw = secrets.randbelow(ONE_IN) == 0
-        self._due = draw or self._probed < ALWAYS or (new and trace is None)
+        self._due = again or draw or self._probed < ALWAYS or (new and trace is None)
+        return trace is not None and self.unproved is None
 
     def _judge(self, trace: Trace, losses: Tensor) -> str | None:
         """Raise if the losses depend on other records; else why nothing could be proved, or None."""

@@ -43,6 +43,8 @@ class Owners:
     def samples_first(self, x: Tensor, n: int) -> Shaped[Tensor, "n m ..."]:
         """`[n, m, ...]`: what belongs to sample i, filled up with zeros."""
         rows = x.flatten(0, self.dims - 1)
+        if len(rows) == 0:
+            return x.new_zeros(*self.places.shape, *rows.shape[1:])
         taken = rows[self.places.clamp_min(0).flatten()].unflatten(0, self.places.shape)
         missing = (self.places < 0).view(*self.places.shape, *[1] * (rows.dim() - 1))
         filled: Tensor = taken.masked_fill(missing, 0)

@@ -96,12 +96,14 @@ class Probe:
 
     def owners(self, code: Code) -> Owners | None:
         """The sample of every position, if each has one; positions without a gradient belong to nobody."""
-        rows = self.plain.flatten(0, self.dims - 1).flatten(1)
+        rows = _rows(self.plain, self.dims)
+        if rows.numel() == 0:
+            return Owners(self.dims, torch.full((code.n, 1), -1))
         largest = torch.nan_to_num(rows, 0.0, 0.0, 0.0).abs().argmax(1, keepdim=True)
         some = torch.nan_to_num(rows.gather(1, largest)[:, 0], 0.0, 0.0, 0.0) != 0
         digits = []
         for turn in self.scaled:
-            other = turn.flatten(0, self.dims - 1).flatten(1)
+            other = _rows(turn, self.dims)
             ratio = other.gather(1, largest)[:, 0].double() / rows.gather(1, largest)[:, 0].double()
             digit = torch.nan_to_num(ratio.abs().log2().round(), 0.0, 99.0, -99.0).long()
             digit = digit.masked_fill(~some, 0)
@@ -112,6 +114,11 @@ class Probe:
         if bool((sample[some] < 0).any()):
             return None
         return Owners(self.dims, _places(sample.masked_fill(~some, -1), code.n))
+
+
+def _rows(x: Tensor, dims: int) -> Float[Tensor, "r f"]:
+    """The positions and what they hold; a position may be a single number."""
+    return x.reshape(x.shape[:dims].numel(), x.shape[dims:].numel())
 
 
 def _places(sample: Int[Tensor, " r"], n: int) -> Int[Tensor, "n m"]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from quietgrad.capture.adapters.attention import LinearWatch
-from quietgrad.capture.backprops import Backward
+from quietgrad.capture.backprops import Backward, mixed
 from quietgrad.capture.call import Call, Unit, record, set_apart
 from quietgrad.capture.coverage import Graph, Use, check_coverage, uses
 from quietgrad.capture.dependence import Dependence
@@ -80,7 +80,7 @@ class Recorder:
         """Modules that may use parameters of others, until the first losses show which of them do."""
         self._lending: dict[str, str] = {}
         self._backward = Backward()
-        self.dependence = Dependence(self._quiet)
+        self.dependence = Dependence(self._rehearsal)
         self._tuner = Tuner(memory_budget, deterministic)
         self._public_tuner = Tuner(memory_budget, True) if public_by_rule else self._tuner
         self._pass = Pass()
@@ -218,11 +218,24 @@ class Recorder:
             check_coverage(graph, calls, used)
             blocks = self._blocks(losses, calls, graph)
             if not self.in_public:
-                self.dependence.check(given, graph)
+                self._check_dependence(given, graph)
         assert {name for _, name in used} <= set(blocks), "a parameter that is used has no gradient"
         self._forget(calls)
         rows = {name: blocks.get(name) or ZeroGrad(len(losses), p) for name, p in self.parameters.items()}
         return BlockwiseGrads(self._settled(rows), len(losses))
+
+    def _check_dependence(self, losses: Tensor, graph: Graph) -> None:
+        """Refuse losses that depend on other records. Gradients that belong to several samples each are theirs in
+        common (learned queries) only if that was tested in this very batch."""
+        unsettled = self._backward.unsettled
+        try:
+            tested = self.dependence.check(losses, graph, again=bool(unsettled))
+        except ValueError as error:
+            if not unsettled:
+                raise
+            raise ValueError(mixed(unsettled[0])) from error
+        if unsettled and not tested:
+            raise ValueError(mixed(unsettled[0]))
 
     def _settle_borrowing(self, graph: Graph, calls: list[Call], used: set[Use]) -> None:
         """The first losses show which modules use parameters of others; the rest need no hooks."""
@@ -272,6 +285,18 @@ class Recorder:
             yield
         finally:
             self._silent = before
+
+    @contextlib.contextmanager
+    def _rehearsal(self) -> Iterator[None]:
+        """The model is run again for a test, and its buffers are what they were afterwards."""
+        kept = [(buffer, buffer.clone(), buffer._version) for buffer in self.model.buffers()]
+        with self._quiet():
+            try:
+                yield
+            finally:
+                for buffer, value, version in kept:
+                    if buffer._version != version:
+                        buffer.copy_(value)
 
     @property
     def independence(self) -> str:

@@ -71,9 +71,8 @@ class RowCount:
         if batch is None:
             return
         if rows != batch.outstanding:
-            detail = (
-                "no micro-batch is waiting: was it passed twice?" if not batch.outstanding else "rows differ"
-            )
+            twice = "no micro-batch is waiting: was it passed twice? Several losses of a row: add them row by row first"
+            detail = "rows differ" if batch.outstanding else twice
             raise ValueError(
                 f"Got {rows} losses where {batch.outstanding} rows of the micro-batch are expected ({detail}). "
                 "Take micro-batches from batch.split(size) and pass one loss per row, once."

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from quietgrad.capture.adapters.base import Adapter, Pieces
 from quietgrad.capture.call import Call
 from quietgrad.capture.layout import Layout, Placement, candidates
+from quietgrad.capture.spectral import is_spectral
 from quietgrad.gradients.blocks import at_least_single
 from quietgrad.gradients.dense import DenseGrad
 
@@ -117,7 +118,7 @@ class Replay:
     def _run(
         self, inputs: list[Tensor], dims: tuple[int | None, ...]
     ) -> tuple[dict[str, Tensor], list[Tensor]]:
-        with _surroundings(self.call):
+        with surroundings(self.call):
             try:
                 return self._vmapped(inputs, dims)
             except REFUSALS:
@@ -182,9 +183,20 @@ class Replay:
 
 
 @contextlib.contextmanager
-def _surroundings(call: Call) -> Iterator[None]:
+def surroundings(call: Call) -> Iterator[None]:
     """The random numbers and the autocast state that the recorded call had."""
     enabled, dtype = call.autocast
+    frozen = [part for part in call.unit.module.modules() if is_spectral(part) and part.training]
+    for part in frozen:  # a replay divides by what the call has divided by, and estimates nothing anew
+        part.training = False
+    try:
+        yield from _with_state(call, enabled, dtype)
+    finally:
+        for part in frozen:
+            part.training = True
+
+
+def _with_state(call: Call, enabled: bool, dtype: torch.dtype) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]), torch.autocast("cpu", dtype=dtype, enabled=enabled):
         if call.rng is not None:
             torch.set_rng_state(call.rng)

@@ -2,30 +2,59 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
+import torch
+from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
-from quietgrad.capture.adapters.fallback import FallbackAdapter
+from quietgrad.capture.adapters.base import Pieces
+from quietgrad.capture.adapters.fallback import FallbackAdapter, surroundings
+from quietgrad.capture.adapters.packed import packed_pieces
+from quietgrad.capture.adapters.stacked import Stacked, masks
 from quietgrad.capture.call import Call
+from quietgrad.capture.layout import Placement
 
 
 class RecurrentAdapter(FallbackAdapter):
     """The fallback, given the zero state that the module would make itself (vmap cannot batch that one)."""
 
-    def arguments(self, call: Call) -> tuple[Any, Any]:
+    def sample_dims(self, module: nn.Module, shape: torch.Size) -> int:
+        return len(shape) - 1
+
+    def pieces(
+        self, call: Call, layouts: list[Placement | None], backprops: list[Float[Tensor, "n ..."]]
+    ) -> Pieces:
         module = call.unit.module
         assert isinstance(module, nn.RNNBase)
-        _refuse_dropout(module, call.place)
+        if isinstance(call.args[0] if call.args else call.kwargs["input"], PackedSequence):
+            _refuse_packed_dropout(module, call.place)
+            return packed_pieces(call, layouts, backprops)
+        if drops_out(module):
+            unit = dataclasses.replace(call.unit, module=Stacked(module))
+            call = dataclasses.replace(call, unit=unit)
+        return super().pieces(call, layouts, backprops)
+
+    def arguments(self, call: Call) -> tuple[Any, Any]:
+        module = call.unit.module
+        like = module._like[0] if isinstance(module, Stacked) else module
+        assert isinstance(like, nn.RNNBase)
         given = dict(zip(("input", "hx"), call.args, strict=False), **call.kwargs)
-        if not isinstance(given["input"], Tensor):
-            raise ValueError(
-                f"Module {call.place!r} was given a packed sequence, which interleaves the samples. Pass padded "
-                "sequences and mask the loss."
-            )
         if given.get("hx") is None:
-            given["hx"] = initial_state(module, given["input"])
-        return (given["input"], given["hx"]), {}
+            given["hx"] = initial_state(like, given["input"])
+        return (given["input"], given["hx"], *self._masks(like, call, given["input"])), {}
+
+    def _masks(self, module: nn.RNNBase, call: Call, x: Tensor) -> list[Tensor]:
+        if not drops_out(module):
+            return []
+        with surroundings(call):
+            return masks(module, x)
+
+
+def drops_out(module: nn.RNNBase) -> bool:
+    return module.dropout > 0 and module.training and module.num_layers > 1
 
 
 def initial_state(module: nn.RNNBase, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
@@ -38,9 +67,9 @@ def initial_state(module: nn.RNNBase, x: Tensor) -> Tensor | tuple[Tensor, Tenso
     return hidden
 
 
-def _refuse_dropout(module: nn.RNNBase, place: str) -> None:
-    if module.dropout > 0 and module.training and module.num_layers > 1:
+def _refuse_packed_dropout(module: nn.RNNBase, place: str) -> None:
+    if drops_out(module):
         raise ValueError(
-            f"Module {place!r} drops out between its layers in a way that cannot be replayed. Use dropout=0, or stack "
-            "single-layer modules with nn.Dropout between them."
+            f"Module {place!r} drops out between its layers on packed sequences, in a way that cannot be replayed. "
+            "Pass padded sequences and mask the loss, or use dropout=0."
         )

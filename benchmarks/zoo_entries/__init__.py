@@ -1,0 +1,1 @@
+"""The models of the zoo, one file for each package they come from."""
