@@ -55,6 +55,17 @@ def moments_from_second(
     return Moments(mean, vectors[:, :most].to(mean.dtype), values[:most].to(mean.dtype))
 
 
+def moments_from_diagonal(
+    mean: Float[Tensor, " d"], squares: Float[Tensor, " d"], std: float, most: int
+) -> Moments:
+    """The coordinates of the largest released mean squares, those below the noise lifted to it."""
+    values, order = squares.clamp_min(max(std, TINY)).sort(descending=True)
+    chosen = order[:most]
+    directions = mean.new_zeros(len(mean), len(chosen))
+    directions[chosen, torch.arange(len(chosen))] = 1.0
+    return Moments(mean, directions, values[:most])
+
+
 def moments_from_kronecker(
     mean: Float[Tensor, " d"],
     channels: Float[Tensor, "c c"],

@@ -12,14 +12,26 @@ from torch.utils.data import TensorDataset
 
 from quietgrad.accounting.ledger import Ledger
 from quietgrad.features.encoders import encode, unit
-from quietgrad.features.moments import Moments, moments_from_kronecker, moments_from_second, moments_of
+from quietgrad.features.moments import (
+    Moments,
+    moments_from_diagonal,
+    moments_from_kronecker,
+    moments_from_second,
+    moments_of,
+)
 from quietgrad.features.pipeline import Rescale
 from quietgrad.features.synthetic import synthetic_images
 from quietgrad.methods.dp_sgd import dp_sgd
 from quietgrad.privatizer.privatizer import Privatizer
 from quietgrad.program.program import Program, StatisticRelease
 from quietgrad.program.releasing import Statistics
-from quietgrad.program.statistics import KroneckerMoments, Mean, SecondMoments
+from quietgrad.program.statistics import (
+    DiagonalMoments,
+    KroneckerMoments,
+    Mean,
+    SecondMoments,
+    Statistic,
+)
 from quietgrad.quiet.rule import Settings, whitening
 from quietgrad.sampling.batches import PoissonBatches
 
@@ -30,6 +42,9 @@ SOURCES: tuple[Source, ...] = get_args(Source)
 MEAN_SHARE, MOMENTS_SHARE = 0.01, 0.08
 """Parts of the squared budget."""
 
+WIDEST = 512
+"""Columns up to which all second moments are released."""
+
 SYNTHETIC = 2000
 MICRO_BATCH = 8192
 
@@ -37,7 +52,7 @@ MICRO_BATCH = 8192
 def quiet_program(source: Source, row_shape: Sequence[int], settings: Settings) -> Program:
     """The statistics that a source releases from rows of this shape, and DP-SGD of the head."""
     mean = {"mean": StatisticRelease(statistic=Mean(), share=MEAN_SHARE)}
-    second = KroneckerMoments() if len(row_shape) == 2 else SecondMoments()
+    second = _second(row_shape)
     moments = {"moments": StatisticRelease(statistic=second, share=MOMENTS_SHARE)}
     statistics = {"public": {}, "synthetic": mean, "private": mean | moments}[source]
     return Program(training=dp_sgd(clip=settings.clip), statistics=statistics)
@@ -70,6 +85,8 @@ def rescaled_by_private(statistics: Statistics, rows: Float[Tensor, "n ..."], se
     mean = _mean(statistics, rows)
     released = statistics.release("moments", unit(rows - mean.view(rows.shape[1:])))
     blocks, std, most = released.blocks, released.std, settings.directions
+    if "diagonal" in blocks:
+        return _rescale(moments_from_diagonal(mean, blocks["diagonal"], std, most), settings)
     if "second" in blocks:
         return _rescale(moments_from_second(mean, blocks["second"], std, most), settings)
     return _rescale(
@@ -105,6 +122,13 @@ def zero_head(width: int, classes: int) -> nn.Linear:
 def all_at_once(data: TensorDataset, settings: Settings) -> PoissonBatches:
     """Every record in every step."""
     return PoissonBatches(data, rate=1.0, steps=settings.steps)
+
+
+def _second(row_shape: Sequence[int]) -> Statistic:
+    """All products of coordinates while their noise stays small, products of channels and positions, or squares."""
+    if len(row_shape) == 2:
+        return KroneckerMoments()
+    return SecondMoments() if row_shape[0] <= WIDEST else DiagonalMoments()
 
 
 def _mean(statistics: Statistics, rows: Tensor) -> Float[Tensor, " d"]:

@@ -1,0 +1,11 @@
+"""scikit-learn estimators: `PrivateClassifier(epsilon=1.0, delta=1e-5).fit(X, y)`."""
+
+try:
+    import sklearn
+except ImportError as error:
+    raise ImportError("quietgrad.sklearn needs scikit-learn: pip install 'quietgrad[sklearn]'.") from error
+
+from quietgrad.sklearn.classifier import PrivacyWarning, PrivateClassifier
+
+__all__ = ["PrivacyWarning", "PrivateClassifier"]
+del sklearn

@@ -1,0 +1,209 @@
+"""A private classifier with scikit-learn's conventions, for tables and images."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy import ndarray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+from torch.utils.data import TensorDataset
+
+from quietgrad.accounting.calibrate import calibrate
+from quietgrad.features.encoders import Columns, Scatter, encode
+from quietgrad.features.pipeline import Rescale
+from quietgrad.privatizer.privatizer import Privatizer
+from quietgrad.program.program import Program, StatisticRelease
+from quietgrad.program.releasing import Statistics
+from quietgrad.quiet.recipe import (
+    Source,
+    all_at_once,
+    quiet_program,
+    rescaled_by_private,
+    rescaled_by_public,
+    rescaled_by_synthetic,
+    train_head,
+    zero_head,
+)
+from quietgrad.quiet.rule import Settings, settings, warning
+from quietgrad.sklearn.bounds import SHARE, known_bounds, unknown_bounds
+
+
+class PrivacyWarning(UserWarning):
+    """Something about the budget that the user should know."""
+
+
+class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A linear classifier on rescaled features, (ε, δ)-differentially private for the records it was fitted on.
+
+        PrivateClassifier(epsilon=1.0, delta=1e-5, bounds=(0, 100)).fit(X, y)
+
+    Formal guarantee: everything that `fit` stores is a function of releases in one ledger of total (ε, δ), neighbours
+    differing in one record whose values are replaced by nothing; the number of records, of columns and (unless
+    `classes` is given, which is safer) the set of labels are taken as public.
+
+    Args:
+        epsilon: the budget.
+        delta: the probability that the guarantee fails; far below one over the number of records.
+        bounds: (lower, upper), numbers or one for each column, known without looking at the records; "private" spends
+            5% of the squared budget on finding them.
+        classes: all labels there may be.
+        image_shape: (channels, height, width) if a row is an image; records of three or four dimensions say it
+            themselves.
+        public: records like X that are not sensitive, without labels: better features for free.
+    """
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        *,
+        bounds: Any = "private",
+        classes: Sequence[Any] | None = None,
+        image_shape: Sequence[int] | None = None,
+        public: Any = None,
+    ) -> None:
+        self.epsilon, self.delta, self.bounds = epsilon, delta, bounds
+        self.classes, self.image_shape, self.public = classes, image_shape, public
+
+    def fit(self, X: Any, y: Any) -> PrivateClassifier:
+        """Release what the features need, then train; all of it within (epsilon, delta)."""
+        values, targets = self._checked(X, y)
+        labels = torch.from_numpy(np.searchsorted(self.classes_, targets))
+        rule = self._rule(len(values))
+        known = known_bounds(self.bounds, values, values.shape[1])
+        inputs = torch.from_numpy(np.asarray(values, dtype=np.float32))
+        program, source = self._program(rule, known is None, values.shape[1])
+        batches = all_at_once(TensorDataset(inputs), rule)
+        program = calibrate(program, batches, epsilon=self.epsilon, delta=self.delta)
+        statistics = Statistics(program, batches)
+        self._columns = Columns(*(_paid_bounds(statistics, inputs) if known is None else known))
+        rows = self._encode(inputs)
+        self._rescale = self._fitted(source, statistics, rows, rule)
+        self._head = zero_head(self._rescale.width, len(self.classes_))
+        turned = all_at_once(TensorDataset(self._rescale(rows), labels), rule)
+        private = train_head(self._head, program, turned, rule, statistics.ledger)
+        self.privacy_ = self._statement(program, statistics, private)
+        return self
+
+    def decision_function(self, X: Any) -> ndarray:
+        """Logits; of two classes the second one's over the first one's."""
+        check_is_fitted(self, "privacy_")
+        values = validate_data(self, _flat(X)[0], reset=False, dtype="numeric", ensure_all_finite="allow-nan")
+        with torch.no_grad():
+            rows = self._encode(torch.from_numpy(np.asarray(values, dtype=np.float32)))
+            logits: ndarray = self._head(self._rescale(rows)).double().numpy()
+        return logits[:, 1] - logits[:, 0] if len(self.classes_) == 2 else logits
+
+    def predict_proba(self, X: Any) -> ndarray:
+        """Softmax of the logits."""
+        logits = torch.from_numpy(np.ascontiguousarray(self.decision_function(X)))
+        if logits.dim() == 1:
+            logits = torch.stack([torch.zeros_like(logits), logits], 1)
+        shares: ndarray = logits.softmax(1).numpy()
+        return shares
+
+    def predict(self, X: Any) -> ndarray:
+        """The most likely class of each record."""
+        best = self.predict_proba(X).argmax(1)
+        found: ndarray = self.classes_[best]
+        return found
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.non_deterministic = True  # noise
+        tags.classifier_tags.poor_score = True  # on the handfuls of records that checks are made of
+        tags.input_tags.allow_nan = True
+        return tags
+
+    # ---- parts of fit ---------------------------------------------------------------------------------------
+
+    def _checked(self, X: Any, y: Any) -> tuple[ndarray, ndarray]:
+        flat, shape = _flat(X)
+        self._image_shape = tuple(self.image_shape) if self.image_shape is not None else shape
+        values, targets = validate_data(
+            self, flat, y, dtype="numeric", ensure_all_finite="allow-nan", y_numeric=False
+        )
+        check_classification_targets(targets)
+        self.classes_ = np.unique(targets if self.classes is None else np.asarray(self.classes))
+        if len(self.classes_) < 2:
+            raise ValueError(
+                f"Expected at least 2 classes, got {len(self.classes_)}: one class only. Pass classes=[…] if more may "
+                "come."
+            )
+        if not np.isin(targets, self.classes_).all():
+            raise ValueError("Expected every label of y in classes. Add the missing ones to classes=[…].")
+        return values, targets
+
+    def _rule(self, records: int) -> Settings:
+        facts = {"records": records, "classes": len(self.classes_)}
+        said = warning(**facts, epsilon=self.epsilon, delta=self.delta)
+        if said is not None:
+            warnings.warn(said, PrivacyWarning, stacklevel=3)
+        return settings(**facts, epsilon=self.epsilon, delta=self.delta)
+
+    def _program(self, rule: Settings, pay_for_bounds: bool, columns: int) -> tuple[Program, Source]:
+        images = self._image_shape is not None
+        source: Source = "public" if self.public is not None else "synthetic" if images else "private"
+        shape = (columns,)
+        program = quiet_program(source, shape, rule)
+        if not pay_for_bounds:
+            return program, source
+        bounds = {"bounds": StatisticRelease(statistic=unknown_bounds(columns), share=SHARE)}
+        return Program(training=program.training, statistics={**bounds, **program.statistics}), source
+
+    def _encode(self, inputs: Tensor) -> Tensor:
+        """Columns to their bounds; images go through the scattering as well."""
+        columns = encode(self._columns, inputs)
+        if self._image_shape is None:
+            return columns
+        scaled = columns * (inputs.shape[1] ** 0.5 / 0.6)  # from [−1, 1]/√d to about unit variance
+        return encode(Scatter(self._image_shape), scaled.view(-1, *self._image_shape))
+
+    def _fitted(self, source: Source, statistics: Statistics, rows: Tensor, rule: Settings) -> Rescale:
+        if source == "public":
+            public = np.asarray(_flat(self.public)[0], dtype=np.float32)
+            return rescaled_by_public(self._encode(torch.from_numpy(public)), rule)
+        if source == "private":
+            return rescaled_by_private(statistics, rows, rule)
+        assert self._image_shape is not None
+        return rescaled_by_synthetic(statistics, rows, Scatter(self._image_shape), self._image_shape, rule)
+
+    def _statement(self, program: Program, statistics: Statistics, private: Privatizer) -> dict[str, Any]:
+        assumed = ["the number of records and columns is public"]
+        if self.classes is None:
+            assumed.append("the set of labels is public (pass classes= to state it)")
+        if not isinstance(self.bounds, str):
+            assumed.append("bounds were known without looking at the records")
+        if self.public is not None:
+            assumed.append("the public records are not sensitive")
+        return {
+            "epsilon": private.epsilon(self.delta),
+            "delta": self.delta,
+            "covered": private.covered and statistics.covered,
+            "neighbours": "one record replaced by nothing",
+            "releases": {**dict.fromkeys(program.statistics, 1), "training": private.step},
+            "assumptions": assumed,
+        }
+
+
+def _flat(X: Any) -> tuple[Any, tuple[int, ...] | None]:
+    """Rows, and the shape of an image if records have two or three dimensions of their own."""
+    dimensions = np.ndim(X) if isinstance(X, ndarray | Tensor) else 2
+    if dimensions not in (3, 4):
+        return X, None
+    values = np.asarray(X)
+    shape = (1, *values.shape[1:]) if dimensions == 3 else values.shape[1:]
+    return values.reshape(len(values), -1), tuple(int(side) for side in shape)
+
+
+def _paid_bounds(statistics: Statistics, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    released = statistics.release("bounds", inputs)
+    lower, upper = unknown_bounds(inputs.shape[1]).support(released.blocks["bins"], released.std)
+    return lower.float(), upper.float()
