@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from quietgrad.features.encoders import Columns, Frozen, Pixels, Scatter, encode, unit
 from quietgrad.features.moments import (
     Moments,
+    moments_from_diagonal,
     moments_from_kronecker,
     moments_from_second,
     moments_of,
@@ -87,6 +88,12 @@ def test_eigenvalues_below_the_noise_are_lifted_to_it() -> None:
     torch.testing.assert_close(
         found.variances, torch.tensor([1.0, 0.5, 0.01 * math.sqrt(8), 0.01 * math.sqrt(8)])
     )
+
+
+def test_the_coordinates_of_the_largest_squares_are_chosen() -> None:
+    found = moments_from_diagonal(torch.zeros(4), torch.tensor([0.1, 0.4, -0.1, 0.2]), 0.05, most=3)
+    torch.testing.assert_close(found.variances, torch.tensor([0.4, 0.2, 0.1]))
+    torch.testing.assert_close(found.directions.T @ torch.arange(4.0), torch.tensor([1.0, 3.0, 0.0]))
 
 
 def test_kronecker_directions_are_the_products() -> None:

@@ -151,3 +151,14 @@ def test_quantiles_of_a_released_histogram() -> None:
     blocks, _ = released(statistic, values, SeededSource(0), noise=0.0)
     found = statistic.quantiles(blocks["bins"], (0.25, 0.5))
     torch.testing.assert_close(found, torch.tensor([[-1.0, -1.0], [0.0, 0.0]]).double(), atol=0.11, rtol=0)
+
+
+def test_the_support_of_a_released_histogram_is_what_stands_out_of_the_noise() -> None:
+    statistic = Histograms((-4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0), 2)
+    values = torch.stack([torch.linspace(-1.9, 0.5, 400), torch.full((400,), 3.0)], 1)
+    blocks, _ = released(statistic, values, SeededSource(0), noise=0.1)
+    lower, upper = statistic.support(blocks["bins"], std=1e-3)
+    assert lower.tolist() == [-2.0, 2.0]
+    assert upper.tolist() == [1.0, 4.0]
+    lower, upper = statistic.support(torch.zeros(12), std=1.0)
+    assert (lower.tolist(), upper.tolist()) == ([-1.0, -1.0], [1.0, 1.0])

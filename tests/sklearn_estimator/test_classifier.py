@@ -28,7 +28,14 @@ def clouds(records: int = 1500) -> tuple[ndarray, ndarray]:
 
 @pytest.mark.slow
 def test_scikit_learn_accepts_it() -> None:
-    check_estimator(PrivateClassifier(epsilon=5.0))
+    twice = {
+        "check_classifier_data_not_an_array": "fits twice and expects the same: there is fresh noise in each"
+    }
+    done = check_estimator(
+        PrivateClassifier(epsilon=5.0), expected_failed_checks=twice, on_skip=None, on_fail=None
+    )
+    assert [result["check_name"] for result in done if result["status"] == "failed"] == []
+    assert len([result for result in done if result["status"] == "passed"]) > 40
 
 
 @pytest.mark.parametrize("bounds", ["private", (-5, 5)])
