@@ -34,6 +34,9 @@ from quietgrad.quiet.recipe import (
 from quietgrad.quiet.rule import Settings, settings, warning
 from quietgrad.sklearn.bounds import SHARE, known_bounds, unknown_bounds
 
+IGNORED = -100
+"""The label that cross entropy leaves out."""
+
 
 class PrivacyWarning(UserWarning):
     """Something about the budget that the user should know."""
@@ -53,7 +56,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         delta: the probability that the guarantee fails; far below one over the number of records.
         bounds: (lower, upper), numbers or one for each column, known without looking at the records; "private" spends
             5% of the squared budget on finding them.
-        classes: all labels there may be.
+        classes: all labels there may be; records of others contribute nothing.
         image_shape: (channels, height, width) if a row is an image; records of three or four dimensions say it
             themselves.
         public: records like X that are not sensitive, without labels: better features for free.
@@ -75,7 +78,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any) -> PrivateClassifier:
         """Release what the features need, then train; all of it within (epsilon, delta)."""
         values, targets = self._checked(X, y)
-        labels = torch.from_numpy(np.searchsorted(self.classes_, targets))
+        labels = self._numbered(targets)
         rule = self._rule(len(values))
         known = known_bounds(self.bounds, values, values.shape[1])
         inputs = torch.from_numpy(np.asarray(values, dtype=np.float32))
@@ -95,7 +98,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def decision_function(self, X: Any) -> ndarray:
         """Logits; of two classes the second one's over the first one's."""
         check_is_fitted(self, "privacy_")
-        values = validate_data(self, _flat(X)[0], reset=False, dtype="numeric", ensure_all_finite="allow-nan")
+        values = validate_data(self, _flat(X)[0], reset=False, dtype="numeric", ensure_all_finite=False)
         with torch.no_grad():
             rows = self._encode(torch.from_numpy(np.asarray(values, dtype=np.float32)))
             logits: ndarray = self._head(self._rescale(rows)).double().numpy()
@@ -128,7 +131,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         flat, shape = _flat(X)
         self._image_shape = tuple(self.image_shape) if self.image_shape is not None else shape
         values, targets = validate_data(
-            self, flat, y, dtype="numeric", ensure_all_finite="allow-nan", y_numeric=False
+            self, flat, y, dtype="numeric", ensure_all_finite=False, y_numeric=False
         )
         check_classification_targets(targets)
         self.classes_ = np.unique(targets if self.classes is None else np.asarray(self.classes))
@@ -137,9 +140,12 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"Expected at least 2 classes, got {len(self.classes_)}: one class only. Pass classes=[…] if more may "
                 "come."
             )
-        if not np.isin(targets, self.classes_).all():
-            raise ValueError("Expected every label of y in classes. Add the missing ones to classes=[…].")
         return values, targets
+
+    def _numbered(self, targets: ndarray) -> Tensor:
+        """Places in `classes_`. A record of another label contributes nothing: refusing it would tell of it."""
+        places = np.searchsorted(self.classes_, targets).clip(max=len(self.classes_) - 1)
+        return torch.from_numpy(np.where(self.classes_[places] == targets, places, IGNORED))
 
     def _rule(self, records: int) -> Settings:
         facts = {"records": records, "classes": len(self.classes_)}
