@@ -32,7 +32,7 @@ from quietgrad.quiet.recipe import (
     zero_head,
 )
 from quietgrad.quiet.rule import Settings, settings, warning
-from quietgrad.sklearn.bounds import SHARE, known_bounds, unknown_bounds
+from quietgrad.sklearn.column_bounds import SHARE, known_bounds, unknown_bounds
 
 IGNORED = -100
 """The label that cross entropy leaves out."""
