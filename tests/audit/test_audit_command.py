@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from quietgrad.lab.cli.app import app
 from quietgrad.lab.run import attack as lab_audit
 from quietgrad.lab.run.config import load_config
+from quietgrad.lab.run.methods import build_mechanism
 from quietgrad.lab.run.train import train
 
 CONFIG = """
@@ -59,8 +60,7 @@ def test_a_healthy_run(run: Path) -> None:
 
 
 def test_a_broken_run_exits_with_1(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    build = lab_audit.build_mechanism
-    monkeypatch.setattr(lab_audit, "build_mechanism", lambda *args: half_noise(build(*args)))
+    monkeypatch.setattr(lab_audit, "build_mechanism", lambda *args: half_noise(build_mechanism(*args)))
     code, output = invoke(run, "--json")
     assert code == 1
     assert '"verdict": "violated"' in output

@@ -27,6 +27,7 @@ def test_a_gaussian_attack_reaches_its_bound() -> None:
     rng = np.random.default_rng(0)
     phases = [Phase(event=GaussianEvent(noise_multiplier=1.0), rate=1.0, count=1)]
     report = threshold_attack(1 + rng.standard_normal(40_000), rng.standard_normal(40_000), phases=phases)
+    assert report.bound is not None
     assert report.bound == pytest.approx(0.6915, abs=1e-3)
     assert report.interval[0] <= report.bound <= report.interval[1]
     assert report.evaluated == 40_000

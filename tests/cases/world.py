@@ -35,7 +35,7 @@ class SmallNet(nn.Module):
         return out
 
 
-def small_net(dtype: torch.dtype = torch.float32) -> nn.Module:
+def small_net(dtype: torch.dtype = torch.float32) -> SmallNet:
     torch.manual_seed(1)
     return SmallNet().to(dtype)
 
@@ -53,6 +53,12 @@ def public_losses(model: nn.Module) -> Tensor:
     dtype = next(model.parameters()).dtype
     x = torch.randn(24, 1, SIDE, SIDE, generator=rng).to(dtype)
     return F.cross_entropy(model(x), torch.randint(CLASSES, (24,)), reduction="none")
+
+
+def grad_of(parameter: Tensor) -> Tensor:
+    """What a release left in a parameter."""
+    assert parameter.grad is not None
+    return parameter.grad
 
 
 def losses_of(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:

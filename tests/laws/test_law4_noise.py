@@ -17,7 +17,7 @@ from quietgrad.gradients.stages import Released
 from quietgrad.noise.sources import EntropySource, SeededSource
 from quietgrad.privatizer.research import Observer
 from tests.cases.methods import METHODS, MethodCase, method_ids
-from tests.cases.world import privatizer, run
+from tests.cases.world import grad_of, privatizer, run
 
 STEPS = 120
 
@@ -113,7 +113,7 @@ def test_draws_differ_between_runs_and_layers() -> None:
     with privatizer(mechanism, [[]], model=model) as (private, batches, _):
         next(iter(batches))
         private.release()
-    first, second = model[0].weight.grad.flatten(), model[1].weight.grad.flatten()
+    first, second = (grad_of(model.get_parameter(f"{layer}.weight")).flatten() for layer in (0, 1))
     assert abs(float(first @ second / (first.norm() * second.norm()))) < 0.35
 
 

@@ -47,7 +47,7 @@ def labelled(model: nn.Module) -> Tensor:
 
 
 def released(mechanism: Mechanism, micro: int = 64) -> np.ndarray:
-    model = small_net(torch.float64)
+    model: nn.Module = small_net(torch.float64)
     with privatizer(mechanism.with_noise(0.0), [ROWS], model=model) as (private, batches, model):
         update = run(private, batches, model, micro=micro)[0]
     return np.concatenate([block.numpy().ravel() for block in update.values()])
@@ -77,7 +77,7 @@ def module_slices(model: nn.Module) -> Iterator[slice]:
 @pytest.mark.parametrize("micro", [2, 64])
 def test_biased_gep_is_the_projection_onto_all_public_gradients(micro: int) -> None:
     """With as many vectors as public gradients the subspace is their span, whatever the random start."""
-    model = small_net(torch.float64)
+    model: nn.Module = small_net(torch.float64)
     anchors = numpy_gradients(model, labelled(model))
     basis = np.linalg.svd(anchors, full_matrices=False)[2]
     expected = private_rows(model).sum(0) / 10 @ basis.T @ basis
@@ -86,7 +86,7 @@ def test_biased_gep_is_the_projection_onto_all_public_gradients(micro: int) -> N
 
 
 def test_biased_gep_with_groups_projects_each_group() -> None:
-    model = small_net(torch.float64)
+    model: nn.Module = small_net(torch.float64)
     anchors, mean = numpy_gradients(model, labelled(model)), private_rows(model).sum(0) / 10
     expected = np.zeros_like(mean)
     # Many iterations find the principal directions, which numpy finds directly.
@@ -101,7 +101,7 @@ def test_biased_gep_with_groups_projects_each_group() -> None:
 
 @pytest.mark.parametrize("joint", [False, True])
 def test_clipping_is_numpys(joint: bool) -> None:
-    model = small_net(torch.float64)
+    model: nn.Module = small_net(torch.float64)
     anchors, rows = numpy_gradients(model, labelled(model)), private_rows(model)
     basis = np.linalg.svd(anchors, full_matrices=False)[2]
     inside, outside = rows @ basis.T @ basis, rows - rows @ basis.T @ basis

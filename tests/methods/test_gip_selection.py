@@ -178,8 +178,10 @@ def test_the_event_is_joint_and_calibration_meets_the_budget_with_it() -> None:
     calibrated = qg.calibrate(mechanism, Batches(), epsilon=2.0, delta=1e-5)
     event = calibrated.event(0)
     assert isinstance(event, JointEvent)
+    assert calibrated.noise_multiplier is not None
     assert event.gaussian == GaussianEvent(noise_multiplier=calibrated.noise_multiplier)
     assert [(s.group_size, s.kept, s.groups) for s in event.selections] == [(256, 26, 3), (232, 23, 1)]
     plain = qg.calibrate(qg.methods.dp_sgd(), Batches(), epsilon=2.0, delta=1e-5)
+    assert plain.noise_multiplier is not None
     # Half of ε spent on indices must show in σ: a selection that came for free would leave it as it is.
     assert calibrated.noise_multiplier > 1.05 * plain.noise_multiplier

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import quietgrad as qg
 from quietgrad.accounting import events
@@ -15,7 +16,7 @@ from tests.methods.test_gep import HUGE, ROWS, labelled, numpy_gradients, privat
 
 def numpy_projection(rank: int) -> np.ndarray:
     """VVᵀ of the top eigenvectors of the public second-moment matrix."""
-    model = small_net(torch.float64)
+    model: nn.Module = small_net(torch.float64)
     anchors = numpy_gradients(model, labelled(model))
     vectors = np.linalg.eigh(anchors.T @ anchors / len(anchors))[1][:, -rank:]
     projection: np.ndarray = vectors @ vectors.T
@@ -32,7 +33,7 @@ def test_without_noise_it_is_the_projected_mean_gradient(strength: float, micro:
 
 
 def steps_of(mechanism: Mechanism, steps: int, lr: float = 0.0) -> list[np.ndarray]:
-    model = small_net(torch.float64)
+    model: nn.Module = small_net(torch.float64)
     with privatizer(mechanism.with_noise(1.0), [ROWS] * steps, model=model) as (private, batches, model):
         history = run(private, batches, model, lr=lr)
     return [np.concatenate([block.numpy().ravel() for block in update.values()]) for update in history]

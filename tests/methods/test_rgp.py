@@ -67,7 +67,7 @@ def test_without_noise_the_gradient_is_the_stated_projection(build) -> None:  # 
     mechanism = build(rank=2, clip=1e6, matrices=MATRICES).with_noise(0.0)
     history, watching = double_run(mechanism, [ROWS])
     whole = mean_gradient(small_net(torch.float64), records(torch.float64), ROWS, divisor=10.0)
-    left_only = mechanism.releases[0].representation.release == "left"  # type: ignore[attr-defined]
+    left_only = mechanism.releases[0].representation.release == "left"
     for name, gradient in whole.items():
         expected = gradient
         if name in MATRICES:

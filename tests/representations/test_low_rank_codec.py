@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from quietgrad.capture.recorder import Recorder
 from quietgrad.gradients.dense import DenseGrad
-from quietgrad.gradients.stages import BlockwiseGrads, Released
+from quietgrad.gradients.stages import BlockwiseGrads, PerSampleGrads, Released
 from quietgrad.representations.low_rank.low_rank import CarriedParts, LowRank, LowRankCodec
 from quietgrad.representations.public import Public
 from quietgrad.representations.public_gradients import PublicGradients, step_seed
 from quietgrad.representations.states import Codecs, States
-from tests.cases.world import losses_of, records, small_net
+from tests.cases.world import SmallNet, losses_of, records, small_net
 
 MATRICES = ("conv.weight", "hidden.weight")
 RELEASES: tuple[CarriedParts, ...] = ("orthogonal", "paper", "left")
@@ -26,7 +26,7 @@ SAMPLES = 6
 class Reparametrised(nn.Module):
     """The small net with W → LR + (W − LR).detach(), the kernel as two consecutive convolutions (equations 1 and 4)."""
 
-    def __init__(self, net: nn.Module, codec: LowRankCodec) -> None:
+    def __init__(self, net: SmallNet, codec: LowRankCodec) -> None:
         super().__init__()
         self.net = net
         conv, hidden = (codec.carriers[name] for name in MATRICES)
@@ -46,7 +46,7 @@ class Reparametrised(nn.Module):
 
 
 @pytest.fixture
-def net() -> nn.Module:
+def net() -> SmallNet:
     return small_net(torch.float64)
 
 
@@ -90,7 +90,7 @@ def projected(gradient: Tensor, codec: LowRankCodec, name: str) -> Tensor:
     return (matrix - off).view_as(gradient)
 
 
-def test_theorem_2_1_carrier_gradients_are_those_of_the_reparametrised_model(net: nn.Module) -> None:
+def test_theorem_2_1_carrier_gradients_are_those_of_the_reparametrised_model(net: SmallNet) -> None:
     codec = codec_of(net, "paper")
     encoded = codec.encode(collected(net)).dense()
     model = Reparametrised(net, codec)
@@ -112,7 +112,7 @@ def test_theorem_2_1_carrier_gradients_are_those_of_the_reparametrised_model(net
 
 @pytest.mark.parametrize("release", ["paper", "orthogonal"])
 def test_corollary_2_1_1_the_update_is_the_projection_of_the_gradient(
-    net: nn.Module, release: CarriedParts
+    net: SmallNet, release: CarriedParts
 ) -> None:
     codec = codec_of(net, release)
     grads = collected(net)
@@ -125,7 +125,7 @@ def test_corollary_2_1_1_the_update_is_the_projection_of_the_gradient(
         assert torch.equal(decoded[name], whole[name])
 
 
-def test_left_keeps_the_rows_in_the_span_of_r(net: nn.Module) -> None:
+def test_left_keeps_the_rows_in_the_span_of_r(net: SmallNet) -> None:
     codec = codec_of(net, "left")
     grads = collected(net)
     decoded = codec.decode(released(codec.encode(grads).weighted_sum(torch.ones(SAMPLES))))
@@ -144,7 +144,7 @@ def energies(net: nn.Module, release: CarriedParts) -> tuple[Tensor, Tensor]:
     return grads.squared_norms(), codec_of(net, release).encode(grads).squared_norms()
 
 
-def test_orthogonal_parts_have_no_more_energy_than_the_gradient(net: nn.Module) -> None:
+def test_orthogonal_parts_have_no_more_energy_than_the_gradient(net: SmallNet) -> None:
     whole, parts = energies(net, "orthogonal")
     assert (parts <= whole * (1 + 1e-9)).all()
     codec = codec_of(net)
@@ -155,7 +155,7 @@ def test_orthogonal_parts_have_no_more_energy_than_the_gradient(net: nn.Module) 
     torch.testing.assert_close(parts, kept, rtol=1e-6, atol=0)
 
 
-def test_the_papers_pair_counts_the_middle_part_twice(net: nn.Module) -> None:
+def test_the_papers_pair_counts_the_middle_part_twice(net: SmallNet) -> None:
     """So the same clip takes more from it; for a gradient inside both spans twice as much."""
     _, orthogonal = energies(net, "orthogonal")
     _, paper = energies(net, "paper")
@@ -170,7 +170,7 @@ def test_the_papers_pair_counts_the_middle_part_twice(net: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("release", ["paper", "orthogonal"])
-def test_the_decoded_noise_has_the_dimension_of_the_projection(net: nn.Module, release: CarriedParts) -> None:
+def test_the_decoded_noise_has_the_dimension_of_the_projection(net: SmallNet, release: CarriedParts) -> None:
     """r(o + i) − r² for both: D's noise inside the rows of R is projected away, not added a second time."""
     codec = codec_of(net, release)
     draws = 2000
@@ -186,7 +186,7 @@ def test_the_decoded_noise_has_the_dimension_of_the_projection(net: nn.Module, r
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_the_encoded_space_is_what_is_encoded(net: nn.Module, release: CarriedParts) -> None:
+def test_the_encoded_space_is_what_is_encoded(net: SmallNet, release: CarriedParts) -> None:
     codec = codec_of(net, release)
     encoded = codec.encode(collected(net))
     assert encoded.space == codec.space
@@ -194,10 +194,10 @@ def test_the_encoded_space_is_what_is_encoded(net: nn.Module, release: CarriedPa
     assert ("hidden.weight.right" in codec.space) == (release != "left")
 
 
-def test_gradients_that_are_not_blockwise_are_encoded_too(net: nn.Module) -> None:
+def test_gradients_that_are_not_blockwise_are_encoded_too(net: SmallNet) -> None:
     grads = collected(net)
 
-    class Opaque(BlockwiseGrads.__mro__[1]):  # type: ignore[misc]
+    class Opaque(PerSampleGrads):
         samples, space = grads.samples, grads.space
         squared_norms: Callable[..., Tensor] = grads.squared_norms
         weighted_sum = grads.weighted_sum
@@ -211,7 +211,7 @@ def test_gradients_that_are_not_blockwise_are_encoded_too(net: nn.Module) -> Non
         torch.testing.assert_close(got[name], block)
 
 
-def test_carriers_follow_the_public_seed_and_state_only(net: nn.Module) -> None:
+def test_carriers_follow_the_public_seed_and_state_only(net: SmallNet) -> None:
     first, again = codec_of(net), codec_of(net)
     for name in MATRICES:
         assert torch.equal(first.carriers[name].left, again.carriers[name].left)

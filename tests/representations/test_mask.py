@@ -17,7 +17,7 @@ from quietgrad.representations.masks.coordinates import by_block, is_kept
 from quietgrad.representations.masks.mask import MaskCodec, RandomMask
 from quietgrad.representations.masks.ranked_mask import RankedMask
 from quietgrad.schedules import Cooling, Piecewise, Schedule
-from tests.cases.world import privatizer, run
+from tests.cases.world import grad_of, privatizer, run
 
 SPACE = {"a": torch.Size((4, 3)), "b": torch.Size((5,)), "c": torch.Size((2, 2, 2))}
 
@@ -169,7 +169,7 @@ def test_a_resumed_run_goes_on_with_the_same_mask() -> None:
         for x, _ in batch.split(8):
             private.backward(model(x).sum(1))
         private.release()
-        before = flatten({n: p.grad != 0 for n, p in model.named_parameters()})
+        before = flatten({n: torch.ne(grad_of(p), 0) for n, p in model.named_parameters()})
         saved, ledger = private.state_dict(), private.ledger
     with privatizer(mechanism, [[0]] * 4, ledger=ledger) as (private, batches, model):
         private.load_state_dict(saved)

@@ -16,7 +16,7 @@ from quietgrad.gradients.factored import FactoredGrad
 from quietgrad.gradients.stages import BlockwiseGrads, Released
 from quietgrad.mechanism.clipping import FlatClip
 from quietgrad.representations.public import Public
-from quietgrad.representations.subspace import subspace as subspace_module
+from quietgrad.representations.subspace.basis import Basis
 from quietgrad.representations.subspace.residual import LARGEST, Residual, ResidualCodec
 from quietgrad.representations.subspace.subspace import Subspace, SubspaceCodec
 from tests.representations.public_stub import (
@@ -86,10 +86,13 @@ def test_embedding_and_residual_are_numpys(groups: int | str) -> None:
 def test_a_micro_batch_is_embedded_once_for_both_releases(monkeypatch: Any) -> None:
     embedding, residual = codecs(public_view(rows_of(12)), 1.0)
     calls: list[int] = []
-    original = subspace_module.Basis.project
-    monkeypatch.setattr(
-        subspace_module.Basis, "project", lambda self, grads: calls.append(1) or original(self, grads)
-    )
+    original = Basis.project
+
+    def counted(self: Basis, grads: Any) -> Any:
+        calls.append(1)
+        return original(self, grads)
+
+    monkeypatch.setattr(Basis, "project", counted)
     for seed in (1, 2):
         grads = blockwise(rows_of(4, seed=seed))
         embedding.encode(grads)

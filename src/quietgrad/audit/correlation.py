@@ -33,7 +33,7 @@ class NoiseCorrelation:
         return abs(self.correlation) > self.limit
 
 
-def compare_noise(noise: Sequence[Float64[ndarray, " kept"]], *, alpha: float) -> NoiseCorrelation:
+def compare_noise(noise: Sequence[Float64[ndarray, " _"]], *, alpha: float) -> NoiseCorrelation:
     """Correlate the noise of all pairs of steps; under independence √n·correlation is a standard normal.
 
     Args:

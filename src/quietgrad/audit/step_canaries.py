@@ -108,8 +108,8 @@ class StepCanaries:
         self,
         canaries: list[Canary],
         included: Bool[ndarray, " m"],
-        clean: list[Float[Tensor, " d"]],
-        alone: list[Float[Tensor, "m d"]],
+        clean: list[Float[Tensor, " _"]],
+        alone: list[Float[Tensor, "m _"]],
     ) -> StepScores:
         divisor = self._private.sampler.expected_batch
         noise, signals = [], []

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import quietgrad as qg
 from quietgrad.lab.diagnostics.subspace import (
@@ -22,7 +23,7 @@ from tests.methods.test_gep import ROWS, labelled, numpy_gradients, private_rows
 
 
 def watched(mechanism: Mechanism, figure: Figure, steps: int = 2, micro: int = 2) -> None:
-    model = small_net(torch.float64)
+    model: nn.Module = small_net(torch.float64)
     with privatizer(mechanism.with_noise(1.0), [ROWS] * steps, model=model, research=True) as (
         private,
         batches,
@@ -33,7 +34,7 @@ def watched(mechanism: Mechanism, figure: Figure, steps: int = 2, micro: int = 2
 
 
 def numpy_basis(rank: int) -> np.ndarray:
-    model = small_net(torch.float64)
+    model: nn.Module = small_net(torch.float64)
     basis: np.ndarray = np.linalg.svd(numpy_gradients(model, labelled(model)), full_matrices=False)[2][:rank]
     return basis
 
