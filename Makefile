@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test lint dist
+.PHONY: demo test lint docs dist
 
 demo: $(INSTALLED)
 	$(BIN)/python -m quietgrad.lab.cli.demo
@@ -20,6 +20,9 @@ lint: $(INSTALLED)
 # Wheel and sdist, checked and tried in an empty environment without the repository.
 dist: $(INSTALLED)
 	$(BIN)/python scripts/check_dist.py
+
+docs: $(INSTALLED)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # constraints.txt pins what was tested; a looser torch would fetch gigabytes of GPU packages.
 $(INSTALLED): pyproject.toml constraints.txt

@@ -25,6 +25,8 @@ PUBLIC_ROOMS = {
     "quietgrad",
     "quietgrad.accounting",
     "quietgrad.audit",
+    "quietgrad.program",
+    "quietgrad.schedules",
     "quietgrad.lab.data",
     "quietgrad.lab.models",
 }

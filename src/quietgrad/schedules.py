@@ -11,6 +11,20 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from dataclasses import dataclass
 
+__all__ = [
+    "Complement",
+    "Cooling",
+    "Exponential",
+    "Linear",
+    "PerEpoch",
+    "Piecewise",
+    "Schedule",
+    "check_fits",
+    "epoch_of",
+    "steps_of",
+    "value_at",
+]
+
 
 class Schedule(ABC):
     """A number per step, known before training; a frozen dataclass, so that a ledger can describe it.
