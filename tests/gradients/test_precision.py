@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 import torch
 from torch import Tensor
@@ -11,9 +13,10 @@ from quietgrad.gradients.convolution import ConvGrad
 from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.factored import FactoredGrad
 from quietgrad.gradients.indexed import IndexedGrad
-from quietgrad.gradients.norms import row_squared_norms
+from quietgrad.gradients.norms import EXCESS, row_squared_norms
 from quietgrad.gradients.patches import Window
 from quietgrad.gradients.stages import BlockwiseGrads
+from quietgrad.gradients.sums import weighted_rows
 from quietgrad.gradients.tied import TiedGrad
 from quietgrad.mechanism.clipping import FlatClip
 
@@ -69,6 +72,37 @@ def test_without_the_bound_the_ghost_norm_would_be_too_small() -> None:
         truth = torch.einsum("nto,nti->noi", b.double(), a.double()).flatten(1).square().sum(1)
         worst = min(worst, float((gram / truth).min()))
     assert worst < 0.5
+
+
+@pytest.mark.parametrize("length", [1, 7, 127, 128, 1000, 40_000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_norms_are_never_below_the_truth_and_hardly_above(length: int, dtype: torch.dtype) -> None:
+    """Equal numbers, whose squares all round the same way, and random ones; the truth in exact fractions."""
+    g = torch.Generator().manual_seed(length)
+    rows = torch.rand(6, length, generator=g, dtype=torch.float64)
+    rows[:3] = rows[:3, :1]
+    rows = (rows * 10.0 ** torch.arange(-20, 16, 6)[:, None]).to(dtype)
+    for row, norm in zip(
+        rows.double().tolist(), row_squared_norms(DenseGrad(rows).rows).tolist(), strict=True
+    ):
+        truth = sum((Fraction(x) ** 2 for x in row), Fraction(0))
+        assert truth <= Fraction(norm) <= truth * (1 + Fraction(EXCESS))
+
+
+@pytest.mark.parametrize("n", [512, 32_768])
+def test_sums_of_aligned_rows_are_as_good_as_exact(n: int) -> None:
+    """One float32 sum of so many rows would be off by a tenth of a row."""
+    g = torch.Generator().manual_seed(n)
+    rows = 0.9 + 0.1 * torch.rand(n, 40, generator=g)
+    weights = torch.rand(n, generator=g, dtype=torch.float64).add(1.0)
+    exact = weights @ rows.double()
+    assert float((weighted_rows(weights, rows) - exact).abs().max()) < 2e-3
+
+
+def test_weights_below_float32_do_not_lose_their_rows() -> None:
+    rows = torch.full((3, 5), 3e38)
+    weights = torch.tensor([1e-42, 0.0, 1e-45], dtype=torch.float64)
+    torch.testing.assert_close(weighted_rows(weights, rows), weights @ rows.double(), rtol=1e-12, atol=0.0)
 
 
 @pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])

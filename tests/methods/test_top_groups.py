@@ -11,6 +11,7 @@ import quietgrad as qg
 from quietgrad.gradients.blocks import flatten
 from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.stages import BlockwiseGrads
+from quietgrad.mechanism.clipping import MARGIN
 from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.representations.masks.coordinate_groups import group_coordinates
 from quietgrad.representations.masks.coordinates import is_kept
@@ -174,7 +175,7 @@ def test_group_norms_are_as_long_as_the_gradient_and_clip_alike(by) -> None:  # 
         one = BlockwiseGrads({GROUP_NORMS: DenseGrad(encoded.dense()[GROUP_NORMS][row : row + 1])}, 1)
         total = clip(one, 0).blocks[GROUP_NORMS]
         assert float(total.double().norm()) <= 0.5
-        clipped = rows[row].double() * min(1.0, 0.5 * (1 - 1e-4) / float(norms[row]))
+        clipped = rows[row].double() * min(1.0, 0.5 * (1 - MARGIN) / float(norms[row]))
         expected = groups.sum(clipped.square()).sqrt()
         assert torch.allclose(total.double(), expected, rtol=1e-4, atol=1e-12)
 

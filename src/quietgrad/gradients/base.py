@@ -45,13 +45,21 @@ class BlockGrads(ABC):
     def shape(self) -> torch.Size:
         """Shape of one sample's gradient."""
 
+    @property
+    @abstractmethod
+    def dtype(self) -> torch.dtype:
+        """Precision of the rows, float32 at least; what is released of them has it too."""
+
     @abstractmethod
     def squared_norms(self) -> Float64[Tensor, " n"]:
         """‖g_i‖² in float64, never below the true squared norm of the rows `weighted_sum` sums."""
 
     @abstractmethod
-    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Tensor:
-        """Σ_i weights_i · g_i. A row of weight exactly 0 contributes exactly 0, even if it holds NaN."""
+    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Float64[Tensor, "*shape"]:
+        """Σ_i weights_i · g_i. A row of weight exactly 0 contributes exactly 0, even if it holds NaN.
+
+        In float64 over many rows (see `sums`): rounding the sum would depend on everybody in the batch.
+        """
 
     @abstractmethod
     def dense(self) -> Float[Tensor, "n *shape"]:

@@ -28,6 +28,7 @@ from quietgrad.gradients.norms import row_squared_norms
 from quietgrad.gradients.patches import Window, from_rows, pixel_gram, unfold, unfold_rows
 from quietgrad.gradients.products import outer_sums
 from quietgrad.gradients.restricted import WholeNormGrad, whole_rows
+from quietgrad.gradients.sums import added_up, runs, weighted_rows, widened
 from quietgrad.gradients.tuning import TunableGrads, rounded
 
 GHOSTS = ("ghost", "pixels")
@@ -58,7 +59,7 @@ class ConvGrad(TunableGrads):
         way: str | None = None,
         chunk: int | None = None,
     ) -> None:
-        self.inputs, self.backprops, self.window = inputs, backprops, window
+        self.inputs, self.backprops, self.window = widened(inputs), widened(backprops), window
         self._chunk = chunk or max(1, (1 << 22) // max(1, math.prod(window.kernel)))
         self.way = self.rule() if way is None else way
         assert self.way in WAYS, self.way
@@ -72,6 +73,10 @@ class ConvGrad(TunableGrads):
     @property
     def shape(self) -> torch.Size:
         return self.window.kernel
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.inputs.dtype
 
     @property
     def positions(self) -> int:
@@ -135,22 +140,19 @@ class ConvGrad(TunableGrads):
         parts = [row_squared_norms(part) for _, part in self._chunks(self.inputs, self.backprops)]
         return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
 
-    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Tensor:
-        dropped = weights == 0
+    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Float64[Tensor, "*shape"]:
         if self.way in GHOSTS:
             careful = self._ghost().careful
-            total = self._native_sum(weights, dropped | careful)
-            return (
-                total + self._rows(careful).weighted_sum(weights[careful]) if bool(careful.any()) else total
-            )
+            if not bool(careful.any()):
+                return self._native_sum(weights)
+            total = self._native_sum(weights.masked_fill(careful, 0.0))
+            return total + self._rows(careful).weighted_sum(weights[careful])
         if self.way in KEPT:
-            rows = zero_rows(self._keep(), dropped).flatten(1)
-            return self._shaped(weights.to(rows.dtype) @ rows)
-        total = self.inputs.new_zeros(self.shape)
-        w = weights.to(total.dtype)
-        for places, part in self._chunks(zero_rows(self.inputs, dropped), zero_rows(self.backprops, dropped)):
-            total += (w[places] @ part.flatten(1)).reshape(self.shape)
-        return total
+            return self._shaped(weighted_rows(weights, self._keep().flatten(1)))
+        total = self.inputs.new_zeros(math.prod(self.shape), dtype=torch.float64)
+        for places, part in self._chunks(self.inputs, self.backprops):
+            total += weighted_rows(weights[places], part.flatten(1))
+        return total.reshape(self.shape)
 
     def dense(self) -> Float[Tensor, "n *shape"]:
         if self._formed is not None:
@@ -221,10 +223,14 @@ class ConvGrad(TunableGrads):
             self.inputs[chosen], self.backprops[chosen], self.window, way="chunked", chunk=self._chunk
         )
 
-    def _native_sum(self, weights: Float[Tensor, " n"], dropped: Bool[Tensor, " n"]) -> Tensor:
+    def _native_sum(self, weights: Float[Tensor, " n"]) -> Float64[Tensor, "*shape"]:
+        dropped = weights == 0
         inputs, backprops = zero_rows(self.inputs, dropped), zero_rows(self.backprops, dropped)
-        w = weights.to(backprops.dtype).view(-1, *[1] * (backprops.dim() - 1))
-        return weight_backward(inputs.flatten(0, 1), (backprops * w).flatten(0, 1), self.window, 1)
+        backprops = backprops * weights.to(backprops.dtype).view(-1, *[1] * (backprops.dim() - 1))
+        return added_up(
+            weight_backward(inputs[part].flatten(0, 1), backprops[part].flatten(0, 1), self.window, 1)
+            for part in runs(self.samples, inputs.dtype, self.positions)
+        )
 
     def _keep(self) -> Tensor:
         """Formed and kept; by `patches` with the taps in the order of `unfold_rows`."""

@@ -8,10 +8,11 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from quietgrad.gradients.base import BlockGrads, zero_rows
+from quietgrad.gradients.base import BlockGrads
 from quietgrad.gradients.blocks import Blocks, Positions, as_rows, flatten_rows, split_blocks
 from quietgrad.gradients.norms import row_squared_norms
 from quietgrad.gradients.products import each_off, each_times
+from quietgrad.gradients.sums import weighted_rows, widened
 
 SMALL = 1 << 16
 """Numbers (of all samples) that are not worth operations of their own; more are not worth a copy."""
@@ -29,7 +30,7 @@ class DenseGrad(BlockGrads):
     way = "dense"
 
     def __init__(self, rows: Float[Tensor, "n *shape"]) -> None:
-        self.rows = rows
+        self.rows = widened(rows)
 
     @property
     def samples(self) -> int:
@@ -42,9 +43,12 @@ class DenseGrad(BlockGrads):
     def squared_norms(self) -> Float64[Tensor, " n"]:
         return row_squared_norms(self.rows)
 
-    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Tensor:
-        rows = zero_rows(self.rows, weights == 0)
-        return (weights.to(rows.dtype) @ as_rows(rows)).reshape(self.shape)
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.rows.dtype
+
+    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Float64[Tensor, "*shape"]:
+        return weighted_rows(weights, as_rows(self.rows)).reshape(self.shape)
 
     def dense(self) -> Float[Tensor, "n *shape"]:
         return self.rows
@@ -102,9 +106,8 @@ class SmallBlocks:
         return row_squared_norms(self._rows)
 
     def weighted_sum(self, weights: Float[Tensor, " n"]) -> Blocks:
-        rows = zero_rows(self._rows, weights == 0)
         space = {name: block.shape for name, block in self._blocks.items()}
-        return split_blocks(weights.to(rows.dtype) @ rows, space)
+        return split_blocks(weighted_rows(weights, self._rows), space)
 
 
 class ZeroGrad(BlockGrads):
@@ -128,11 +131,15 @@ class ZeroGrad(BlockGrads):
     def squared_norms(self) -> Float64[Tensor, " n"]:
         return torch.zeros(self._samples, dtype=torch.float64, device=self._like.device)
 
-    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Tensor:
-        return torch.zeros_like(self._like)
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.promote_types(self._like.dtype, torch.float32)
+
+    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Float64[Tensor, "*shape"]:
+        return torch.zeros_like(self._like, dtype=torch.float64)
 
     def dense(self) -> Float[Tensor, "n *shape"]:
-        return self._like.new_zeros(self._samples, *self._like.shape)
+        return self._like.new_zeros(self._samples, *self._like.shape, dtype=self.dtype)
 
     def project(self, directions: Float[Tensor, "k *shape"]) -> Float[Tensor, "n k"]:
         return self._like.new_zeros(self._samples, directions.shape[0])

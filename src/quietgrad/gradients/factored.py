@@ -17,11 +17,14 @@ from quietgrad.gradients.gram import GramNorms, gram_norms
 from quietgrad.gradients.norms import row_squared_norms
 from quietgrad.gradients.products import each_off, each_times, outer_sums
 from quietgrad.gradients.restricted import RestrictedOuterGrad, whole_rows
+from quietgrad.gradients.sums import TINY, added_up, runs, weighted_rows, widened
 from quietgrad.gradients.tuning import TunableGrads, rounded
 
 WAYS = ("outer", "ghost", "formed", "chunked")
 CHEAP_GRAM = 0.4
 """Gram matrices that cost less than this part of the sum's product are never beaten by keeping formed gradients."""
+HUGE = 2.0**120
+"""The square of a factor's length beyond which the other one, scaled by a weight, may leave float32's normal range."""
 
 
 class FactoredGrad(TunableGrads):
@@ -52,7 +55,7 @@ class FactoredGrad(TunableGrads):
         way: str | None = None,
         chunk: int | None = None,
     ) -> None:
-        self.a, self.b = a, b
+        self.a, self.b = widened(a), widened(b)
         self._shape = torch.Size((b.shape[2], a.shape[2])) if shape is None else shape
         assert math.prod(self._shape) == b.shape[2] * a.shape[2]
         self.way = self.rule() if way is None else way
@@ -60,10 +63,15 @@ class FactoredGrad(TunableGrads):
         self._chunk = chunk or max(1, (1 << 22) // max(1, math.prod(self._shape)))
         self._formed: Tensor | None = None
         self._gram: GramNorms | None = None
+        self._lengths: tuple[Tensor, Tensor] | None = None
 
     @property
     def samples(self) -> int:
         return self.a.shape[0]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.a.dtype
 
     @property
     def shape(self) -> torch.Size:
@@ -82,6 +90,14 @@ class FactoredGrad(TunableGrads):
     def factors(self) -> tuple[Float[Tensor, "n t i"], Float[Tensor, "n t o"]]:
         """(a, b) with G_n = Σ_t b_t a_tᵀ."""
         return self.a, self.b
+
+    def lengths(self) -> Float64[Tensor, " n"]:
+        """Σ_t ‖a_t‖‖b_t‖, what all positions add up to at most."""
+        if self.way == "ghost":
+            return self._ghost().lengths
+        norms = (row_squared_norms(factor.flatten(0, 1)) for factor in self.factors())
+        a, b = (squared.view(self.samples, -1).sqrt() for squared in norms)
+        return (a * b).sum(1)
 
     # ---- ways -----------------------------------------------------------------------------------------------
 
@@ -117,7 +133,8 @@ class FactoredGrad(TunableGrads):
 
     def squared_norms(self) -> Float64[Tensor, " n"]:
         if self.way == "outer":
-            return row_squared_norms(self.a) * row_squared_norms(self.b)
+            a, b = self._squared_lengths()
+            return a * b
         if self.way == "ghost":
             return self._ghost().with_formed(lambda careful: self._rows(careful).squared_norms())
         if self.way == "formed":
@@ -125,18 +142,16 @@ class FactoredGrad(TunableGrads):
         parts = [row_squared_norms(part) for _, part in self._chunks(self.a, self.b)]
         return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
 
-    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Tensor:
-        dropped = weights == 0
+    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Float64[Tensor, "*shape"]:
         if self.way == "formed":
-            flat = zero_rows(self._keep(), dropped).flatten(1)
-            return (weights.to(flat.dtype) @ flat).reshape(self._shape)
+            return weighted_rows(weights, self._keep().flatten(1)).reshape(self._shape)
         if self.way == "chunked":
             return self._chunked_sum(weights)
-        careful = self._ghost().careful if self.way == "ghost" else torch.zeros_like(dropped)
-        total = self._matmul_sum(weights, dropped | careful)
-        if bool(careful.any()):
-            total += self._rows(careful).weighted_sum(weights[careful])
-        return total
+        careful = self._ghost().careful if self.way == "ghost" else self._extreme(weights)
+        if not bool(careful.any()):
+            return self._matmul_sum(weights)
+        total = self._matmul_sum(weights.masked_fill(careful, 0.0))
+        return total + self._rows(careful).weighted_sum(weights[careful])
 
     def dense(self) -> Float[Tensor, "n *shape"]:
         return (
@@ -216,29 +231,48 @@ class FactoredGrad(TunableGrads):
         return self._gram
 
     def _rows(self, chosen: Bool[Tensor, " n"]) -> FactoredGrad:
-        """Rows whose tokens cancel: in a batched matmul they would add mostly rounding, so they are formed."""
-        return FactoredGrad(self.a[chosen], self.b[chosen], self._shape, way="chunked", chunk=self._chunk)
+        """Rows whose tokens cancel: in a batched matmul they would add mostly rounding, so they are formed.
 
-    def _matmul_sum(self, weights: Float[Tensor, " n"], dropped: Bool[Tensor, " n"]) -> Tensor:
+        One outer product is formed in float64: its factors may be beyond float32 where it is not.
+        """
+        a, b = self.a[chosen], self.b[chosen]
+        a, b = (a.double(), b.double()) if self.is_outer else (a, b)
+        return FactoredGrad(a, b, self._shape, way="chunked", chunk=self._chunk)
+
+    def _extreme(self, weights: Float[Tensor, " n"]) -> Bool[Tensor, " n"]:
+        """Outer products of which float32 might flush a scaled factor to zero, or round it coarsely."""
+        a, b = self._squared_lengths()
+        return ((weights != 0) & (weights.abs() < TINY)) | (torch.maximum(a, b) > HUGE)
+
+    def _squared_lengths(self) -> tuple[Float64[Tensor, " n"], Float64[Tensor, " n"]]:
+        """‖a‖², ‖b‖² of one position a sample."""
+        if self._lengths is None:
+            self._lengths = row_squared_norms(self.a), row_squared_norms(self.b)
+        return self._lengths
+
+    def _matmul_sum(self, weights: Float[Tensor, " n"]) -> Float64[Tensor, "*shape"]:
+        dropped = weights == 0
         a, b = zero_rows(self.a, dropped), zero_rows(self.b, dropped)
         w = weights.to(a.dtype).view(-1, 1, 1)
         if a.shape[2] < b.shape[2]:
             a = a * w
         else:
             b = b * w
-        return (b.flatten(0, 1).T @ a.flatten(0, 1)).reshape(self._shape)
+        products = (
+            b[part].flatten(0, 1).T @ a[part].flatten(0, 1)
+            for part in runs(self.samples, a.dtype, a.shape[1])
+        )
+        return added_up(products).reshape(self._shape)
 
     def _keep(self) -> Float[Tensor, "n *shape"]:
         if self._formed is None:
             self._formed = self.dense()
         return self._formed
 
-    def _chunked_sum(self, weights: Float[Tensor, " n"]) -> Tensor:
-        dropped = weights == 0
-        total = self.a.new_zeros(math.prod(self._shape))
-        w = weights.to(self.a.dtype)
-        for rows, part in self._chunks(zero_rows(self.a, dropped), zero_rows(self.b, dropped)):
-            total += w[rows] @ part.flatten(1)
+    def _chunked_sum(self, weights: Float[Tensor, " n"]) -> Float64[Tensor, "*shape"]:
+        total = self.a.new_zeros(math.prod(self._shape), dtype=torch.float64)
+        for rows, part in self._chunks(self.a, self.b):
+            total += weighted_rows(weights[rows], part.flatten(1))
         return total.reshape(self._shape)
 
     def _chunks(self, a: Tensor, b: Tensor) -> Iterator[tuple[slice, Float[Tensor, "c o i"]]]:

@@ -1,7 +1,8 @@
 """Norms without gradients: ‖Σ_t b_t a_tᵀ‖² = Σ_ts (a_t·a_s)(b_t·b_s), never below the truth.
 
 A float32 Gram norm falls below the true one when tokens cancel. Its error is at most u·(Σ_t ‖a_t‖‖b_t‖)², so that
-much is added; where it would over-clip by more than 1%, the caller must form the row instead.
+much is added; where it would over-clip by more than 1%, the caller must form the row instead. So is what float32 loses
+of products too small for it: at most `LOST` each, in the Gram matrices and in the product of the two.
 """
 
 from __future__ import annotations
@@ -14,15 +15,22 @@ import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
+from quietgrad.gradients.norms import LOST
+
 OVERCLIP = 0.02
 """A bound above this part of ‖G‖² over-clips by 1%."""
 
 
 @dataclass(frozen=True)
 class GramNorms:
-    """Squared norms with their rounding bound added, and the rows for which the bound is too coarse."""
+    """Squared norms with their rounding bound added, and the rows for which the bound is too coarse.
+
+    Args:
+        lengths: Σ_t ‖a_t‖‖b_t‖, what all positions add up to at most.
+    """
 
     squared: Float64[Tensor, " n"]
+    lengths: Float64[Tensor, " n"]
     careful: Bool[Tensor, " n"]
 
     def with_formed(
@@ -42,12 +50,17 @@ def gram_norms(inputs: Float[Tensor, "n t t"], outputs: Float[Tensor, "n t t"], 
     Args:
         longest: the longest inner product inside the Gram matrices, for the bound.
     """
-    lengths = inputs.diagonal(dim1=1, dim2=2) * outputs.diagonal(dim1=1, dim2=2)
-    lengths = lengths.clamp_min(0.0).sqrt().sum(1).double()
-    squared = torch.linalg.vecdot(inputs.flatten(1), outputs.flatten(1)).double()
-    bound = unit(inputs.dtype, max(longest, inputs.shape[1])) * lengths.square()
-    careful = (bound > OVERCLIP * squared) | ~squared.isfinite() | (squared < 1e-24)
-    return GramNorms(squared.clamp_min(0.0) + bound, careful)
+    positions = inputs.shape[1]
+    squared = torch.linalg.vecdot(inputs, outputs).double().sum(1)
+    lost = LOST * max(longest, positions)
+    a, b = (
+        (gram.diagonal(dim1=1, dim2=2).double().clamp_min(0.0) + lost).sqrt() for gram in (inputs, outputs)
+    )
+    rounded = unit(inputs.dtype, max(longest, positions)) * (a * b).sum(1).square()
+    flushed = lost * (a.sum(1).square() + b.sum(1).square() + positions)
+    bound = rounded + flushed
+    careful = ~(bound <= OVERCLIP * squared)  # also where a norm is not a number
+    return GramNorms(squared.clamp_min(0.0) + bound, (a * b).sum(1), careful)
 
 
 def unit(dtype: torch.dtype, longest: int) -> float:

@@ -11,6 +11,7 @@ from quietgrad.gradients.blocks import Positions
 from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.norms import row_squared_norms
 from quietgrad.gradients.restricted import WholeNormGrad
+from quietgrad.gradients.sums import widened
 
 
 class IndexedGrad(BlockGrads):
@@ -34,7 +35,8 @@ class IndexedGrad(BlockGrads):
         self._samples, self._table = samples, table
         keys, position = torch.unique(owner * table + ids, return_inverse=True)
         self.owner, self.ids = keys // table, keys % table
-        self.values = values.new_zeros(len(keys), values.shape[1]).index_add_(0, position, values)
+        wide = widened(values)
+        self.values = wide.new_zeros(len(keys), values.shape[1]).index_add_(0, position, wide)
 
     @property
     def samples(self) -> int:
@@ -48,10 +50,14 @@ class IndexedGrad(BlockGrads):
         norms = torch.zeros(self._samples, dtype=torch.float64, device=self.values.device)
         return norms.index_add_(0, self.owner, row_squared_norms(self.values))
 
-    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Tensor:
-        per_row = weights.to(self.values.dtype)[self.owner]
-        values = zero_rows(self.values, per_row == 0) * per_row[:, None]
-        return self.values.new_zeros(self.shape).index_add_(0, self.ids, values)
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.values.dtype
+
+    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Float64[Tensor, "*shape"]:
+        per_row = weights.double()[self.owner]
+        values = zero_rows(self.values, per_row == 0).double() * per_row[:, None]
+        return values.new_zeros(self.shape).index_add_(0, self.ids, values)
 
     def dense(self) -> Float[Tensor, "n *shape"]:
         dense = self.values.new_zeros(self._samples, *self.shape)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from quietgrad.gradients.base import BlockGrads
 from quietgrad.gradients.blocks import Positions, as_rows
+from quietgrad.gradients.norms import slack
 
 
 class WholeNormGrad(BlockGrads):
@@ -35,10 +36,14 @@ class WholeNormGrad(BlockGrads):
     def shape(self) -> torch.Size:
         return torch.Size((self.block.shape.numel() if self._kept is None else len(self._kept),))
 
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.block.dtype
+
     def squared_norms(self) -> Float64[Tensor, " n"]:
         return self.block.squared_norms()
 
-    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Float[Tensor, " kept"]:
+    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Float64[Tensor, " kept"]:
         total = self.block.weighted_sum(weights).flatten()
         return total if self._kept is None else total[self._kept]
 
@@ -74,14 +79,19 @@ class RestrictedOuterGrad(BlockGrads):
     def shape(self) -> torch.Size:
         return torch.Size((len(self._kept),))
 
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._block.dtype
+
     def squared_norms(self) -> Float64[Tensor, " n"]:
         # float64: the square of a small factor underflows in float32 and may meet a large one in the other factor.
         a, b = self._a.double().square(), self._b.double().square()
         mask = a.new_zeros(b.shape[1] * a.shape[1])
         mask[self._kept] = 1.0
-        return ((b @ mask.view(b.shape[1], a.shape[1])) * a).sum(1)
+        products = ((b @ mask.view(b.shape[1], a.shape[1])) * a).sum(1)
+        return products * (1 + slack(torch.float64, len(self._kept)))
 
-    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Float[Tensor, " kept"]:
+    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Float64[Tensor, " kept"]:
         return self._block.weighted_sum(weights).flatten()[self._kept]
 
     def dense(self) -> Float[Tensor, "n kept"]:

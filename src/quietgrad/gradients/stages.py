@@ -53,13 +53,18 @@ class PerSampleGrads(ABC):
         """What the first layer was given, if the gradients hold it as it was."""
         return None
 
+    @property
+    def dtypes(self) -> dict[str, torch.dtype]:
+        """The precision of each block's rows, float32 at least; what is released of them has it too."""
+        return {name: block.dtype for name, block in self.blocks.items()}
+
     @abstractmethod
     def squared_norms(self) -> Float64[Tensor, " n"]:
         """‖g_i‖² over all blocks; never below the true norm of what `weighted_sum` sums."""
 
     @abstractmethod
     def weighted_sum(self, weights: Float[Tensor, " n"]) -> Blocks:
-        """Σ_i weights_i · g_i; a row of weight 0 contributes exactly 0."""
+        """Σ_i weights_i · g_i in float64; a row of weight 0 contributes exactly 0."""
 
     @abstractmethod
     def dense(self) -> Blocks:

@@ -36,18 +36,22 @@ class TiedGrad(BlockGrads):
     def shape(self) -> torch.Size:
         return self.table.shape
 
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.matrix.dtype
+
     def squared_norms(self) -> Float64[Tensor, " n"]:
         norms, careful = self._norms()
         for i in careful.nonzero().flatten().tolist():
             norms[i] = self._row(i).double().square().sum()
         return norms
 
-    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Tensor:
+    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Float64[Tensor, "*shape"]:
         _, careful = self._norms()
         plain = weights.masked_fill(careful, 0.0)
         total = self.table.weighted_sum(plain) + self.matrix.weighted_sum(plain)
         for i in (careful & (weights != 0)).nonzero().flatten().tolist():
-            total += weights[i].to(total.dtype) * self._row(i)
+            total += weights[i].double() * self._row(i)
         return total
 
     def dense(self) -> Float[Tensor, "n *shape"]:
@@ -62,7 +66,8 @@ class TiedGrad(BlockGrads):
     def _norms(self) -> tuple[Float64[Tensor, " n"], Bool[Tensor, " n"]]:
         """Norms with their rounding bound, and the rows whose parts cancel: those are formed instead."""
         first, second = self.table.squared_norms(), self.matrix.squared_norms()
-        bound = 4 * unit(self.matrix.a.dtype, max(self.matrix.matrix)) * (first + second)
+        together = 4 * (first + second) + 2 * self.matrix.lengths() * first.sqrt()
+        bound = unit(self.dtype, max(*self.matrix.matrix, self.matrix.a.shape[1])) * together
         squared = first + second + 2 * self._cross()
         careful = ~(bound <= OVERCLIP * squared)  # also where a norm is not a number
         return squared.clamp_min(0.0) + bound, careful

@@ -70,7 +70,8 @@ class SelectedGaussian(Noise):
                 "source with gip, or a method without selection (random_k, top_groups)."
             )
         if draw.std == 0.0:
-            bare = {name: b / draw.divisor for name, b in self._selected_by_one(total.blocks, draw).items()}
+            chosen = self._selected_by_one(total.blocks, draw)
+            bare = {name: (b / draw.divisor).to(total.released_in(name)) for name, b in chosen.items()}
             return Released(blocks=bare, std=0.0, sensitivity=total.sensitivity / draw.divisor)
         wide = on_grid(total, draw)
         steps = self._selected_by_one({name: wide.grid.steps(b) for name, b in total.blocks.items()}, draw)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
@@ -32,6 +33,11 @@ class JointGrads(PerSampleGrads):
     @property
     def space(self) -> Space:
         return self._space
+
+    @property
+    def dtypes(self) -> dict[str, torch.dtype]:
+        embedding, residual = (part.dtypes for part in self._parts)
+        return {f"{_PREFIX}{name}": dtype for name, dtype in embedding.items()} | residual
 
     def squared_norms(self) -> Float64[Tensor, " n"]:
         embedding, residual = (part.squared_norms() for part in self._parts)

@@ -5,9 +5,12 @@ For an orthonormal B,  Σ c_i r_i = Σ c_i g_i − Bᵀ Σ c_i w_i  and  ‖r_i�
 Formal guarantee: that difference of squares cancels (a float32 basis let a residual clipped at 2 reach norm 100), so
 
 * each gradient is first scaled down to LARGEST·S, which bounds what may cancel in the sum,
-* the clip sees an upper bound of the residual's norm, max(‖g‖² − ‖w‖², 0) + slack·‖g‖², where the slack covers the
-  rounding of w and of the two norms, plus ‖BBᵀ − I‖ (four times what float32 measured at this refresh),
-* and the bound is raised by ROUNDING, for what the other samples' cancelling parts leave in the float32 sum.
+* the clip sees an upper bound of the residual's norm, max(‖g‖² − ‖w‖², 0) + slack·‖g‖², of norms that are not below
+  and not above the truth; the slack covers the rounding of w and ‖BBᵀ − I‖ (four times what float32 measured at this
+  refresh),
+* the two sums are taken apart RUN rows at a time and added up in float64, so that what rounding leaves of the other
+  samples' cancelling parts does not grow with the batch,
+* and the bound is raised by ROUNDING for that: RUN rows of norm LARGEST·S.
 
 Sensitivity is then S at any scale of the gradients, inside span(B) too.
 """
@@ -22,8 +25,9 @@ from torch import Tensor
 
 from quietgrad.gradients.base import zero_rows
 from quietgrad.gradients.blocks import Blocks, Space
-from quietgrad.gradients.norms import row_squared_norms
+from quietgrad.gradients.norms import EXCESS, row_squared_norms
 from quietgrad.gradients.stages import PerSampleGrads, Released
+from quietgrad.gradients.sums import RUN
 from quietgrad.representations.base import Codec, Representation, State
 from quietgrad.representations.public import Public
 from quietgrad.representations.subspace.basis import Basis
@@ -35,7 +39,10 @@ LARGEST = 10.0
 inside the subspace loses residual by this."""
 
 SLACK = 1e-5
-ROUNDING = 1e-3
+ROUNDING = 2e-3
+
+EXPANDED = 16
+"""Runs of rows that are expanded from the subspace in one product."""
 
 
 class ResidualGrads(PerSampleGrads):
@@ -50,7 +57,7 @@ class ResidualGrads(PerSampleGrads):
         inside = sum(
             (row_squared_norms(rows) for rows in embedded.coordinates.values()), torch.zeros_like(lengths)
         )
-        bound = (lengths - inside).clamp_min(0.0) + (SLACK + 4 * basis.error) * lengths
+        bound = (lengths - (1 - EXCESS) * inside).clamp_min(0.0) + (SLACK + 4 * basis.error) * lengths
         self._squared_norms = (1 + ROUNDING) ** 2 * self._scale.square() * bound
         # A row that was not finite anywhere is not finite here: the clip drops it from this release too.
         self._squared_norms[~(lengths.isfinite() & inside.isfinite())] = torch.nan
@@ -63,18 +70,25 @@ class ResidualGrads(PerSampleGrads):
     def space(self) -> Space:
         return self._space
 
+    @property
+    def dtypes(self) -> dict[str, torch.dtype]:
+        return self._embedded.grads.dtypes
+
     def squared_norms(self) -> Float64[Tensor, " n"]:
         return self._squared_norms
 
     def weighted_sum(self, weights: Float[Tensor, " n"]) -> Blocks:
         scaled = weights.to(self._scale) * self._scale
         total = self._embedded.grads.weighted_sum(scaled)
-        inside = {
-            name: scaled @ zero_rows(rows, scaled == 0).double()
+        kept = {
+            name: zero_rows(rows, scaled == 0).double() * scaled[:, None]
             for name, rows in self._embedded.coordinates.items()
         }
-        for name, block in self._basis.expand(inside).items():
-            total[name] = total[name] - block
+        for start in range(0, self.samples, EXPANDED * RUN):
+            part = slice(start, start + EXPANDED * RUN)
+            inside = {name: _sums_of_runs(rows[part]) for name, rows in kept.items()}
+            for name, block in self._basis.expand(inside).items():
+                total[name] -= block.double().sum(0)
         return total
 
     def dense(self) -> Blocks:
@@ -122,6 +136,11 @@ class Residual(Representation):
         codec = public.codec(self.subspace)
         assert isinstance(codec, SubspaceCodec)
         return ResidualCodec(codec, public.space, value_at(self.bound, public.step)), state
+
+
+def _sums_of_runs(rows: Float64[Tensor, "n k"]) -> Float64[Tensor, "m k"]:
+    """Σ over every RUN rows, as they are added up in the gradients' own sum."""
+    return torch.stack([part.sum(0) for part in rows.split(RUN)])
 
 
 def off_subspace(basis: Basis, blocks: Blocks) -> Blocks:
