@@ -73,7 +73,7 @@ def test_a_batch_left_half_way_is_handed_out_again_and_counts_once() -> None:
         expected = (1 / (2 * rows.square() + 1).sqrt()).clamp(max=1).sum() / 10
         bias = dict(model.named_parameters())["bias"].grad
         assert bias is not None
-        assert float(bias) == pytest.approx(float(expected), rel=1e-3)
+        assert float(bias) == pytest.approx(float(expected), rel=2e-3)
 
 
 def test_a_loop_that_another_one_replaced_is_refused() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import torch
+
 from quietgrad.collective import Reducer
 from quietgrad.gradients.blocks import Blocks
 from quietgrad.gradients.stages import ClippedSum, PerSampleGrads, Released
@@ -61,9 +63,11 @@ class Step:
         """What an empty batch adds to a release."""
         like = next(iter(self.public.parameters.values()))
         space = self.codec(index).space
-        blocks = {name: like.new_zeros(shape) for name, shape in space.items()}
+        # In float64 as other sums are: a rank without records sends as many bytes as the others.
+        blocks = {name: like.new_zeros(shape, dtype=torch.float64) for name, shape in space.items()}
         sensitivity = self.mechanism.releases[index].clip.sensitivity(self.public.step)
-        return self._on_grid(index, ClippedSum(blocks=blocks, sensitivity=sensitivity))
+        total = ClippedSum(blocks=blocks, sensitivity=sensitivity, dtypes=dict.fromkeys(space, like.dtype))
+        return self._on_grid(index, total)
 
     def _on_grid(self, index: int, total: ClippedSum) -> ClippedSum:
         """With the grid of its noise: micro-batches are added in whole steps, whose order does not matter."""
