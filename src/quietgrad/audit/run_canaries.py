@@ -137,10 +137,10 @@ class RunCanaries:
             for name, each in rows.items():
                 seen = released.blocks[name]
                 shown = (seen != 0).flatten()  # a selection releases exact zeros where it shows nothing
-                left = ((seen * divisor - known.blocks[name]) / std).flatten() * shown
-                flat = each.flatten(1) * shown / std
-                signal += (flat @ left).double().cpu().numpy()
-                squared += flat.square().sum(1).double().cpu().numpy()
+                left = ((seen.double() * divisor - known.blocks[name]) / std).flatten() * shown
+                flat = each.flatten(1).double() * shown / std
+                signal += (flat @ left).cpu().numpy()
+                squared += flat.square().sum(1).cpu().numpy()
         return signal, squared
 
 
