@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from quietgrad.accounting.calibrate import whole_plan
 from quietgrad.accounting.evaluate import epsilon
 from quietgrad.accounting.ledger import Ledger
 from quietgrad.audit.bounds import slope_over_noise
-from quietgrad.program.statistics import Mean, SecondMoments
+from quietgrad.program.statistics import DiagonalMoments, KroneckerMoments, Mean, SecondMoments, Statistic
 
 DELTA = 1e-5
 
@@ -112,19 +113,70 @@ def test_shares_must_leave_something_for_training(shares: tuple[float, float]) -
 
 
 CANARIES = 200
+STATISTICS = {
+    "mean": (Mean(), (1,)),
+    "second": (SecondMoments(), (1,)),
+    "diagonal": (DiagonalMoments(), (1,)),
+    "kronecker": (KroneckerMoments(), (1, 1)),
+}
 
 
-def audited(calibrated: qg.Program, sampler: qg.PoissonSampler) -> float:
-    """A lower bound (99.9%) on signal over noise of a released mean, from releases with and without a record."""
-    present = np.arange(CANARIES) % 2.0
-    records = [torch.full((1, 1), float(there)) for there in present]
-    scores = [float(qg.Statistics(calibrated, sampler).release("mean", r).blocks["mean"]) for r in records]
-    return slope_over_noise(present, np.array(scores), alpha=1e-3)
-
-
-def test_the_audit_stays_below_the_claim_and_catches_missing_noise() -> None:
+def audited(statistic: Statistic, shape: tuple[int, ...], *, told: float, made: float) -> tuple[float, float]:
+    """A lower bound (99.999%) on signal over noise, from releases with and without a record, and what is claimed."""
     sampler = qg.PoissonSampler(1, rate=1.0, steps=1)
-    calibrated = qg.calibrate(program(0.3, 0.3), sampler, epsilon=4.0, delta=DELTA)
-    claimed = 1 / calibrated.multiplier("mean", sampler)
-    assert audited(calibrated, sampler) <= claimed
-    assert audited(calibrated.with_noise(calibrated.training.multiplier(0) / 3), sampler) > claimed
+    releases = {"it": qg.StatisticRelease(statistic=statistic, share=0.5)}
+    claimed = qg.Program(training=qg.methods.dp_sgd(), statistics=releases).with_noise(told)
+    present = np.arange(CANARIES) % 2.0
+    scores = []
+    for there in present:
+        found = qg.Statistics(claimed.with_noise(made), sampler).release("it", torch.full((1, *shape), there))
+        scores.append(sum(float(block.sum()) for block in found.blocks.values()) / len(found.blocks) ** 0.5)
+    return slope_over_noise(present, np.array(scores), alpha=1e-5), 1 / claimed.multiplier("it", sampler)
+
+
+@pytest.mark.parametrize(("statistic", "shape"), STATISTICS.values(), ids=STATISTICS.keys())
+def test_the_audit_stays_below_the_claim_and_catches_missing_noise(
+    statistic: Statistic, shape: tuple[int, ...]
+) -> None:
+    found, claimed = audited(statistic, shape, told=0.4, made=0.4)
+    assert 0.25 * claimed < found <= claimed
+    found, claimed = audited(statistic, shape, told=0.4, made=0.13)
+    assert found > claimed
+
+
+def joint_score(calibrated: qg.Program, told: qg.Program, there: float) -> float:
+    """The best guess at one record's presence from all that a program releases: Σ_j release_j / σ_j²."""
+    records = TensorDataset(torch.full((1, 1), there), torch.zeros(1, dtype=torch.int64))
+    batches = qg.PoissonBatches(records, rate=1.0, steps=3)
+    statistics = qg.Statistics(calibrated, batches)
+    score = 0.0
+    for name in told.statistics:
+        (block,) = statistics.release(name, records.tensors[0]).blocks.values()
+        score += float(block) / told.multiplier(name, batches) ** 2
+    model = nn.Linear(1, 1, bias=False)
+    with qg.Privatizer(model, calibrated.training, batches, ledger=statistics.ledger) as private:
+        for batch in batches:
+            for x, _ in batch.split(64):
+                private.backward(5.0 * model(x)[:, 0])  # a gradient beyond the clip, so as long as it may be
+            private.release()
+            assert model.weight.grad is not None
+            score += 2.0 * float(model.weight.grad) / told.training.multiplier(0) ** 2  # clip ½
+    return score
+
+
+def test_the_audit_of_the_joint_plan_stays_below_the_claim_and_catches_moments_without_their_noise() -> None:
+    batches = qg.PoissonSampler(1, rate=1.0, steps=3)
+    sound = qg.calibrate(program(0.45, 0.45), batches, epsilon=20.0, delta=DELTA)
+    parts = [sound.multiplier(name, batches) ** -2 for name in sound.statistics]
+    claimed = (sum(parts) + 3 * sound.training.multiplier(0) ** -2) ** 0.5
+    # The planted bug: the statistics take a share of the noise that the plan does not have, training stays as it is.
+    shares = {name: replace(release, share=0.49) for name, release in sound.statistics.items()}
+    broken = replace(sound, statistics=shares)
+    present = np.arange(CANARIES) % 2.0
+    found = [
+        slope_over_noise(
+            present, np.array([joint_score(made, sound, there) for there in present]), alpha=1e-5
+        )
+        for made in (sound, broken)
+    ]
+    assert 0.25 * claimed < found[0] <= claimed < found[1]

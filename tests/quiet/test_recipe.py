@@ -8,7 +8,11 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
+import quietgrad.quiet.recipe as recipe
 from quietgrad.features.encoders import Scatter, encode, unit
+from quietgrad.gradients.stages import PerSampleGrads, Released
+from quietgrad.mechanism.clipping import FlatClip
+from quietgrad.program import releasing
 from quietgrad.quiet.recipe import (
     SOURCES,
     Source,
@@ -89,6 +93,85 @@ def test_private_features_change_only_through_the_releases() -> None:
         means.append(rescaled_by_private(statistics, records, found).mean)
         assert statistics.ledger.count == 2
     assert 0 < float((means[0] - means[1]).norm()) <= 2 / RECORDS
+
+
+def released_moments(rows: Tensor) -> tuple[Tensor, qg.Statistics]:
+    """Mean and second moments of a row's coordinates by the recipe, with the same noise each time."""
+    found = rule(1.0)
+    batches = all_at_once(TensorDataset(rows), found)
+    program = quiet_program("private", (12,), found).with_noise(3.0)
+    statistics = qg.Statistics(program, batches, noise_source=qg.SeededSource(3))
+    rescale = rescaled_by_private(statistics, rows, found)
+    return torch.cat([rescale.mean, rescale.directions.flatten()]), statistics
+
+
+def test_neighbours_have_the_same_ledger() -> None:
+    """Law 3 of the joint plan: a record changes neither how often is released, nor what it is said to cost."""
+    rows, labels = mixture()
+    heads = []
+    for records in (rows, torch.cat([-rows[:1], rows[1:]]), torch.cat([0 * rows[:1], rows[1:]])):
+        found = rule(1.0)
+        batches = all_at_once(TensorDataset(records, labels), found)
+        program = quiet_program("private", (12,), found).with_noise(30.0)
+        statistics = qg.Statistics(program, batches)
+        rescale = rescaled_by_private(statistics, records, found)
+        turned = all_at_once(TensorDataset(rescale(records), labels), found)
+        train_head(zero_head(rescale.width, CLASSES), program, turned, found, statistics.ledger)
+        heads.append((statistics.ledger.head, statistics.ledger.count))
+    assert heads[0] == heads[1] == heads[2]
+
+
+class Unclipped(FlatClip):
+    """Declares a sensitivity and does nothing for it."""
+
+    def _row_weights(self, grads: PerSampleGrads, step: int) -> Tensor:
+        return torch.ones(grads.samples, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("clipped", [True, False])
+def test_forgetting_unit_length_is_held_by_the_clip_and_seen_without_it(
+    monkeypatch: pytest.MonkeyPatch, clipped: bool
+) -> None:
+    """The planted bug: rows as long as they come."""
+    rows = mixture()[0]
+    other = rows.clone()
+    other[0] *= 100
+    monkeypatch.setattr(recipe, "unit", lambda rows: rows)
+    if not clipped:
+        monkeypatch.setattr(releasing, "FlatClip", Unclipped)
+    released: list[Tensor] = []
+    release = qg.Statistics.release
+
+    def noted(self: qg.Statistics, name: str, values: Tensor) -> Released:
+        found = release(self, name, values)
+        released.extend(found.blocks.values())
+        return found
+
+    monkeypatch.setattr(qg.Statistics, "release", noted)
+    for records in (rows, other):
+        released_moments(records)
+    mean, moments, other_mean, other_moments = released
+    # One record replaced moves each sum by at most two bounds; the other rows are centred by what was released.
+    by_centre = 4 * float((mean - other_mean).norm())
+    within = [
+        float((mean - other_mean).norm()) <= 2 / RECORDS,
+        float((moments - other_moments).norm()) <= 2 / RECORDS + by_centre,
+    ]
+    assert within == ([True, True] if clipped else [False, False])
+
+
+def test_centring_by_the_mean_itself_leaves_a_line_unused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted bug: the plan has the mean, the recipe takes it without a release. Law 3 and the ledger see it."""
+    rows = mixture()[0]
+    other = rows.clone()
+    other[0] = 1e4
+    sound = [released_moments(records) for records in (rows, other)]
+    monkeypatch.setattr(recipe, "_mean", lambda _, rows: rows.flatten(1).mean(0))
+    broken = [released_moments(records) for records in (rows, other)]
+    assert [statistics.ledger.count for _, statistics in sound] == [2, 2]
+    assert [statistics.ledger.count for _, statistics in broken] == [1, 1]
+    assert float((sound[0][0][:12] - sound[1][0][:12]).norm()) <= 2 / RECORDS
+    assert float((broken[0][0][:12] - broken[1][0][:12]).norm()) > 2 / RECORDS
 
 
 def test_made_up_images_need_a_private_mean_only() -> None:

@@ -88,6 +88,24 @@ def test_public_records_cost_nothing() -> None:
     assert set(fitted.privacy_["releases"]) == {"training"}
 
 
+def test_features_fitted_on_private_records_without_paying_are_refused() -> None:
+    X, y = clouds()
+    for public in (X, X[:100], X[::3]):
+        with pytest.raises(ValueError, match="without paying"):
+            PrivateClassifier(bounds=(-5, 5), public=public).fit(X, y)
+
+
+def test_fewer_public_records_than_directions_are_said() -> None:
+    X, y = clouds()
+    fitted = PrivateClassifier(bounds=(-5, 5), public=X[:4]).fit(X[4:], y[4:])
+    assert fitted.privacy_["directions"] == 3
+
+
+def test_every_other_record_may_be_public() -> None:
+    X, y = clouds()
+    assert PrivateClassifier(bounds=(-5, 5), public=X[::2]).fit(X[1::2], y[1::2]).score(X, y) > 0.7
+
+
 def test_missing_and_constant_columns_are_no_reason_to_refuse() -> None:
     X, y = clouds()
     X[:, 3] = 1.0
@@ -99,6 +117,19 @@ def test_a_class_that_does_not_occur_is_kept() -> None:
     X, y = clouds()
     fitted = PrivateClassifier(bounds=(-5, 5), classes=["a", "b", "c", "d"]).fit(X, y)
     assert fitted.predict_proba(X[:2]).shape == (2, 4)
+
+
+def test_a_class_missing_from_a_draw_changes_nothing_else() -> None:
+    X, y = clouds()
+    few = PrivateClassifier(bounds=(-5, 5), classes=["a", "b", "c"]).fit(X[y != "c"], y[y != "c"])
+    assert list(few.classes_) == ["a", "b", "c"]
+    assert few.score(X[y != "c"], y[y != "c"]) > 0.8
+
+
+def test_nothing_but_missing_values_is_no_reason_to_refuse() -> None:
+    X, y = clouds(300)
+    fitted = PrivateClassifier(bounds=(-5, 5)).fit(np.full_like(X, np.nan), y)
+    assert np.isfinite(fitted.predict_proba(X)).all()
 
 
 def test_no_single_record_decides_whether_it_is_refused() -> None:

@@ -33,6 +33,10 @@ LEAST_PER_CLASS = 10.0
 """μN per class below which the classes of the synthetic mixtures cannot be told apart."""
 
 
+class PrivacyWarning(UserWarning):
+    """Something about the budget that the user should know."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """What the rule fixes before any record is seen.
@@ -105,6 +109,16 @@ def warning(*, records: int, classes: int, epsilon: float, delta: float) -> str 
     return (
         f"{records} records at ε = {epsilon:g} are few for {classes} classes: the noise will be about as large as what "
         f"can be learned. It takes about {enough} records, or ε = {_epsilon_of(needed / records, delta):.2g}."
+    )
+
+
+def few_public(public: int, found: Settings) -> str | None:
+    """A sentence if public records have fewer directions than the budget could use; None if they have enough."""
+    if public - 1 >= min(found.directions, math.ceil(found.dimension)):
+        return None
+    return (
+        f"{public} public records have {public - 1} directions, the budget could use {found.directions}. More public "
+        "records, even unlabelled ones, would be worth something."
     )
 
 

@@ -31,15 +31,14 @@ from quietgrad.quiet.recipe import (
     train_head,
     zero_head,
 )
-from quietgrad.quiet.rule import Settings, settings, warning
+from quietgrad.quiet.rule import PrivacyWarning, Settings, settings, warning
 from quietgrad.sklearn.column_bounds import SHARE, known_bounds, unknown_bounds
 
 IGNORED = -100
 """The label that cross entropy leaves out."""
 
-
-class PrivacyWarning(UserWarning):
-    """Something about the budget that the user should know."""
+MOST_WORK = 100_000
+"""Tries of numpy to find a number that two arrays share."""
 
 
 class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -77,6 +76,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any) -> PrivateClassifier:
         """Release what the features need, then train; all of it within (epsilon, delta)."""
+        _refuse_private_as_public(X, self.public)
         values, targets = self._checked(X, y)
         labels = self._numbered(targets)
         rule = self._rule(len(values))
@@ -195,6 +195,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             "covered": private.covered and statistics.covered,
             "neighbours": "one record replaced by nothing",
             "releases": {**dict.fromkeys(program.statistics, 1), "training": private.step},
+            "directions": self._rescale.width - 1,
             "assumptions": assumed,
         }
 
@@ -207,6 +208,22 @@ def _flat(X: Any) -> tuple[Any, tuple[int, ...] | None]:
     values = np.asarray(X)
     shape = (1, *values.shape[1:]) if dimensions == 3 else values.shape[1:]
     return values.reshape(len(values), -1), tuple(int(side) for side in shape)
+
+
+def _refuse_private_as_public(private: Any, public: Any) -> None:
+    """Features fitted on the private records for nothing; whether memory is shared does not depend on what is in it."""
+    if public is private or (public is not None and _share_memory(private, public)):
+        raise ValueError(
+            "public= shares memory with X: features would be fitted on private records without paying. Pass other, "
+            "public records (a copy of them if they lie in one array with X), or leave public= out."
+        )
+
+
+def _share_memory(a: Any, b: Any) -> bool:
+    try:
+        return bool(np.shares_memory(np.asarray(a), np.asarray(b), max_work=MOST_WORK))
+    except np.exceptions.TooHardError:
+        return False  # rows and every n-th row are told apart well below this
 
 
 def _paid_bounds(statistics: Statistics, inputs: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -30,7 +32,7 @@ from quietgrad.quiet.recipe import (
     rescaled_by_synthetic,
     zero_head,
 )
-from quietgrad.quiet.rule import Settings, settings
+from quietgrad.quiet.rule import PrivacyWarning, Settings, few_public, settings, warning
 
 FEATURES = "features.pt"
 
@@ -66,23 +68,48 @@ def quiet_set_up(
     config: Config, folder: RunFolder, *, resume: bool, data_dir: Path | None
 ) -> tuple[Setup, qg.Program, qg.Statistics]:
     """The objects of a run. Statistics are released here, and kept in the folder for a run that is resumed."""
-    task, options = _checked(config, data_dir)
-    rule = _rule(config, task)
-    source = _source(options, task)
-    program = quiet_program(source, task.private.shape[1:], rule)
-    records = TensorDataset(task.private, task.parts.private.tensors[1])
-    batches = all_at_once(records, rule)
-    assert config.privacy.epsilon is not None
-    program = qg.calibrate(program, batches, epsilon=config.privacy.epsilon, delta=config.privacy.delta)
+    options = checked_options(config)
+    task = encoded(config.data, options.encoder, data_dir)
+    plan = plan_quiet(config, task.parts, task.private.shape[1:])
+    rule, source, program, batches, remarks = plan
     if resume:
         folder.resume(config)
     else:
+        for remark in remarks:
+            warnings.warn(remark, PrivacyWarning, stacklevel=2)
         folder.start(config, task.parts.record)
     statistics = qg.Statistics(program, batches, ledger=folder.ledger)
     rescale = _loaded(folder) if resume else _fitted(task, source, statistics, rule)
     if not resume:
         folder.save(FEATURES, {"encoder": type(task.encoder).__name__, "rescale": rescale.state_dict()})
-    return _setup(_resolved(config, rule, len(records)), task, rescale, rule), program, statistics
+    resolved = _resolved(config, rule, len(task.private))
+    return _setup(resolved, task, rescale, rule), program, statistics
+
+
+class Plan(NamedTuple):
+    """Everything that is fixed before a record is seen, and what is to be said of it."""
+
+    rule: Settings
+    source: Source
+    program: qg.Program
+    batches: qg.PoissonBatches
+    remarks: tuple[str, ...]
+
+
+def plan_quiet(config: Config, parts: Parts, row_shape: Sequence[int]) -> Plan:
+    """The rule's settings and the one calibrated program, from the numbers of records and classes and a row's shape."""
+    assert config.privacy.epsilon is not None
+    budget = {"epsilon": config.privacy.epsilon, "delta": config.privacy.delta}
+    facts = {"records": len(parts.private), "classes": parts.num_classes}
+    rule = settings(**facts, **budget)
+    source = _source(checked_options(config), parts)
+    batches = all_at_once(parts.private, rule)
+    program = qg.calibrate(quiet_program(source, row_shape, rule), batches, **budget)
+    remarks = [
+        warning(**facts, **budget),
+        few_public(len(parts.public), rule) if source == "public" else None,
+    ]
+    return Plan(rule, source, program, batches, tuple(remark for remark in remarks if remark))
 
 
 def make_encoder(name: str, shape: tuple[int, ...]) -> nn.Module:
@@ -93,7 +120,8 @@ def make_encoder(name: str, shape: tuple[int, ...]) -> nn.Module:
     return Pixels()
 
 
-def _checked(config: Config, data_dir: Path | None) -> tuple[Encoded, QuietOptions]:
+def checked_options(config: Config) -> QuietOptions:
+    """The method's options; settings that it would not heed are refused."""
     options = parse_section(QuietOptions, config.method.options, "method")
     if config.privacy.epsilon is None:
         raise LabError("quiet plans its steps and features from ε. Give privacy.epsilon.")
@@ -102,30 +130,20 @@ def _checked(config: Config, data_dir: Path | None) -> tuple[Encoded, QuietOptio
             "quiet makes its own features and starts from zero. Leave out [augment], data.features and "
             "training.warm_start."
         )
-    return encoded(config.data, options.encoder, data_dir), options
+    return options
 
 
-def _rule(config: Config, task: Encoded) -> Settings:
-    assert config.privacy.epsilon is not None
-    return settings(
-        records=len(task.private),
-        classes=task.parts.num_classes,
-        epsilon=config.privacy.epsilon,
-        delta=config.privacy.delta,
-    )
-
-
-def _source(options: QuietOptions, task: Encoded) -> Source:
-    if options.moments == "public" and len(task.public) == 0:
+def _source(options: QuietOptions, parts: Parts) -> Source:
+    if options.moments == "public" and len(parts.public) == 0:
         raise LabError(
             "method.moments = 'public' needs public data. Set data.public = N, or take 'synthetic' or 'private'."
         )
-    images = len(task.parts.input_shape) == 3
+    images = len(parts.input_shape) == 3
     if options.moments == "synthetic" and not images:
         raise LabError("method.moments = 'synthetic' makes up images, and these are none. Take 'private'.")
     if options.moments != "auto":
         return options.moments
-    if len(task.public):
+    if len(parts.public):
         return "public"
     return "synthetic" if images else "private"
 

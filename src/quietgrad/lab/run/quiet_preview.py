@@ -1,0 +1,109 @@
+"""What a run of the quiet recipe would release, before it: the joint plan, from public numbers alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from quietgrad.accounting.calibrate import whole_plan
+from quietgrad.accounting.evaluate import epsilon as epsilon_of
+from quietgrad.features.encoders import encode
+from quietgrad.lab.run.config import Config
+from quietgrad.lab.run.quiet import Plan, checked_options, make_encoder, plan_quiet
+from quietgrad.lab.run.task import load_task
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedRelease:
+    """A line of the joint plan.
+
+    Args:
+        share: part of the squared budget.
+        noise_multiplier: σ, noise over sensitivity.
+        times: lines in the ledger.
+    """
+
+    name: str
+    what: str
+    share: float
+    noise_multiplier: float
+    times: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuietExplained:
+    """Everything that `quietgrad explain` says of a quiet config.
+
+    Args:
+        row: the shape of an encoded record.
+        dimension: effective dimensions that α is chosen for.
+        directions: at most so many; as many as the public records have, if they are fewer.
+    """
+
+    encoder: str
+    row: tuple[int, ...]
+    moments: str
+    records: int
+    classes: int
+    epsilon: float
+    delta: float
+    steps: int
+    lr: float
+    clip: float
+    dimension: float
+    directions: int
+    releases: tuple[PlannedRelease, ...]
+    remarks: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+def explain_quiet(config: Config, *, data_dir: Path | None = None) -> QuietExplained:
+    """The plan of a run; no private record is encoded, and nothing is released."""
+    options = checked_options(config)
+    parts = load_task(config, data_dir=data_dir)
+    encoder = make_encoder(options.encoder, parts.input_shape)
+    row = tuple(encode(encoder, torch.zeros(1, *parts.input_shape)).shape[1:])
+    plan = plan_quiet(config, parts, row)
+    found = plan.rule.directions
+    return QuietExplained(
+        encoder=type(encoder).__name__,
+        row=row,
+        moments=plan.source,
+        records=len(parts.private),
+        classes=parts.num_classes,
+        epsilon=epsilon_of(whole_plan(plan.program, plan.batches), config.privacy.delta),
+        delta=config.privacy.delta,
+        steps=plan.rule.steps,
+        lr=plan.rule.lr,
+        clip=plan.rule.clip,
+        dimension=plan.rule.dimension,
+        directions=min(found, len(parts.public) - 1) if plan.source == "public" else found,
+        releases=tuple(_releases(plan)),
+        remarks=plan.remarks,
+    )
+
+
+def _releases(plan: Plan) -> Iterator[PlannedRelease]:
+    program, batches = plan.program, plan.batches
+    for name, release in program.statistics.items():
+        yield PlannedRelease(
+            name=name,
+            what=type(release.statistic).__name__,
+            share=release.share,
+            noise_multiplier=program.multiplier(name, batches),
+            times=1,
+        )
+    yield PlannedRelease(
+        name="training",
+        what="gradient of the head",
+        share=program.training_share,
+        noise_multiplier=program.training.multiplier(0),
+        times=batches.steps,
+    )
