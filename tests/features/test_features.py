@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from quietgrad.features.encoders import Columns, Frozen, Pixels, Scatter, encode, unit
+from quietgrad.features.images import image_encoder
 from quietgrad.features.moments import (
     Moments,
     moments_from_diagonal,
@@ -16,6 +17,7 @@ from quietgrad.features.moments import (
     moments_from_second,
     moments_of,
 )
+from quietgrad.features.patterns import Patches
 from quietgrad.features.pipeline import Pipeline, Rescale
 from quietgrad.features.synthetic import synthetic_images
 
@@ -26,6 +28,7 @@ def images(count: int = 5) -> Tensor:
 
 ENCODERS = {
     "scatter": Scatter((1, 12, 12)),
+    "patches": Patches((1, 12, 12)),
     "pixels": Pixels(),
     "frozen": Frozen(nn.Sequential(nn.Flatten(), nn.Linear(144, 7))),
 }
@@ -49,6 +52,36 @@ class Mixing(nn.Module):
 def test_an_encoder_that_mixes_records_is_refused() -> None:
     with pytest.raises(ValueError, match="encoder=Mixing gives a record other features alone"):
         encode(Mixing(), images())
+
+
+def test_patches_are_the_same_for_an_image_and_its_mirror_image() -> None:
+    x = synthetic_images(4, (3, 16, 16))
+    encoder = Patches((3, 16, 16))
+    rows = encode(encoder, x)
+    assert rows.shape == (4, 1600, 4)
+    torch.testing.assert_close(encode(encoder, x.flip(3)), rows, rtol=1e-2, atol=1e-3)
+    turned = encode(encoder, x.flip(2))
+    assert float((turned - rows).abs().max()) > 0.01
+
+
+def test_patches_do_not_depend_on_brightness_and_hardly_on_contrast() -> None:
+    x = synthetic_images(4, (3, 16, 16))
+    encoder = Patches((3, 16, 16))
+    likeness = (encode(encoder, x) * encode(encoder, 2 * x + 1)).sum((1, 2))
+    assert float(likeness.min()) > 0.98
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [((1, 28, 28), Scatter), ((3, 32, 32), Patches), ((1, 15, 15), Patches), ((1, 6, 6), Pixels)],
+)
+def test_the_encoder_suits_the_images(shape: tuple[int, int, int], expected: type[nn.Module]) -> None:
+    assert isinstance(image_encoder(shape), expected)
+
+
+def test_patches_refuse_what_is_too_small() -> None:
+    with pytest.raises(ValueError, match="sides of at least 12"):
+        Patches((3, 8, 8))
 
 
 def test_a_record_that_is_not_finite_becomes_zeros() -> None:

@@ -29,7 +29,7 @@ class Scatter(nn.Module):
 
     def __init__(self, input_shape: Sequence[int]) -> None:
         super().__init__()
-        _, height, width = _image(input_shape, "Scatter")
+        height, width = image_sides(input_shape, "Scatter")
         self.net = ScatterNet(height, width)
 
     def forward(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n m p"]:
@@ -116,11 +116,12 @@ def _refuse_mixing(encoder: nn.Module, like: Tensor) -> None:
         )
 
 
-def _image(shape: Sequence[int], name: str) -> tuple[int, int, int]:
+def image_sides(shape: Sequence[int], name: str) -> tuple[int, int]:
+    """Height and width of records that have to be images."""
     if len(shape) != 3:
         raise ValueError(
             f"{name} takes images (channels, height, width), got records of shape {tuple(shape)}. "
             "Reshape them, or use another encoder."
         )
-    channels, height, width = shape
-    return channels, height, width
+    _, height, width = shape
+    return height, width

@@ -12,11 +12,12 @@ from numpy import ndarray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from quietgrad.accounting.calibrate import calibrate
-from quietgrad.features.encoders import Columns, Scatter, encode
+from quietgrad.features.encoders import Columns, encode
+from quietgrad.features.images import image_encoder
 from quietgrad.features.pipeline import Rescale
 from quietgrad.privatizer.privatizer import Privatizer
 from quietgrad.program.program import Program, StatisticRelease
@@ -130,6 +131,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _checked(self, X: Any, y: Any) -> tuple[ndarray, ndarray]:
         flat, shape = _flat(X)
         self._image_shape = tuple(self.image_shape) if self.image_shape is not None else shape
+        self._encoder = nn.Identity() if self._image_shape is None else image_encoder(self._image_shape)
         values, targets = validate_data(
             self, flat, y, dtype="numeric", ensure_all_finite=False, y_numeric=False
         )
@@ -165,12 +167,12 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return Program(training=program.training, statistics={**bounds, **program.statistics}), source
 
     def _encode(self, inputs: Tensor) -> Tensor:
-        """Columns to their bounds; images go through the scattering as well."""
+        """Columns to their bounds; images go through their encoder as well."""
         columns = encode(self._columns, inputs)
         if self._image_shape is None:
             return columns
         scaled = columns * (inputs.shape[1] ** 0.5 / 0.6)  # from [−1, 1]/√d to about unit variance
-        return encode(Scatter(self._image_shape), scaled.view(-1, *self._image_shape))
+        return encode(self._encoder, scaled.view(-1, *self._image_shape))
 
     def _fitted(self, source: Source, statistics: Statistics, rows: Tensor, rule: Settings) -> Rescale:
         if source == "public":
@@ -179,7 +181,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if source == "private":
             return rescaled_by_private(statistics, rows, rule)
         assert self._image_shape is not None
-        return rescaled_by_synthetic(statistics, rows, Scatter(self._image_shape), self._image_shape, rule)
+        return rescaled_by_synthetic(statistics, rows, self._encoder, self._image_shape, rule)
 
     def _statement(self, program: Program, statistics: Statistics, private: Privatizer) -> dict[str, Any]:
         assumed = ["the number of records and columns is public"]

@@ -15,6 +15,8 @@ from torch.utils.data import TensorDataset
 
 import quietgrad as qg
 from quietgrad.features.encoders import Pixels, Scatter, encode
+from quietgrad.features.images import image_encoder
+from quietgrad.features.patterns import Patches
 from quietgrad.features.pipeline import Rescale
 from quietgrad.lab.data import Parts
 from quietgrad.lab.errors import LabError
@@ -41,11 +43,11 @@ class QuietOptions(Section):
     """Options of the method; everything else follows from the rule.
 
     Args:
-        encoder: "auto" is "scatter" for images whose sides it takes, else "pixels".
+        encoder: "auto" is "scatter" for grey images, "patches" for colour images, else "pixels".
         moments: "auto" is "public" if there are public records, else "synthetic" for images, else "private".
     """
 
-    encoder: Literal["auto", "scatter", "pixels"] = "auto"
+    encoder: Literal["auto", "scatter", "patches", "pixels"] = "auto"
     moments: Literal["auto", "public", "synthetic", "private"] = "auto"
 
 
@@ -114,10 +116,9 @@ def plan_quiet(config: Config, parts: Parts, row_shape: Sequence[int]) -> Plan:
 
 def make_encoder(name: str, shape: tuple[int, ...]) -> nn.Module:
     """The encoder that a config names, for records of a shape."""
-    scatters = len(shape) == 3 and all(side % 4 == 0 and side >= 8 for side in shape[1:])
-    if name == "scatter" or (name == "auto" and scatters):
-        return Scatter(shape)
-    return Pixels()
+    if name == "auto":
+        return image_encoder(shape) if len(shape) == 3 else Pixels()
+    return {"scatter": Scatter, "patches": Patches, "pixels": lambda _: Pixels()}[name](shape)
 
 
 def checked_options(config: Config) -> QuietOptions:
