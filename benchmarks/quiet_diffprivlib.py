@@ -5,10 +5,13 @@
 Prints accuracies as JSON: {model: {ε: accuracy}}. It needs numpy, scikit-learn below 1.6 and diffprivlib only.
 """
 
+from __future__ import annotations
+
 import json
 import math
 import sys
 import warnings
+from typing import Any
 
 import numpy as np
 from diffprivlib.models import GaussianNB, LogisticRegression, RandomForestClassifier
@@ -16,7 +19,7 @@ from diffprivlib.models import GaussianNB, LogisticRegression, RandomForestClass
 warnings.simplefilter("ignore")
 
 
-def models(epsilon, width, classes, seed):
+def models(epsilon: float, width: int, classes: int, seed: int) -> dict[str, Any]:
     """Columns are in [−1, 1], so a row is at most √width long; a task of one against all others for each class."""
     bounds = (-np.ones(width), np.ones(width))
     known = {"epsilon": epsilon, "random_state": seed}
@@ -34,10 +37,10 @@ def models(epsilon, width, classes, seed):
     return found
 
 
-def main():
+def main() -> None:
     split = np.load(sys.argv[1])
     width = split["x"].shape[1]
-    found = {}
+    found: dict[str, dict[str, float]] = {}
     for epsilon in split["epsilons"].tolist():
         for name, model in models(epsilon, width, int(split["classes"]), int(split["seed"])).items():
             score = model.fit(split["x"], split["y"]).score(split["test_x"], split["test_y"])

@@ -223,7 +223,7 @@ def _refuse_private_as_public(private: Any, public: Any) -> None:
 
 def _share_memory(a: Any, b: Any) -> bool:
     try:
-        return bool(np.shares_memory(np.asarray(a), np.asarray(b), max_work=MOST_WORK))
+        return bool(np.shares_memory(np.asarray(a), np.asarray(b), MOST_WORK))  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return False  # rows and every n-th row are told apart well below this
 

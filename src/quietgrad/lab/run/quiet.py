@@ -101,14 +101,14 @@ class Plan(NamedTuple):
 def plan_quiet(config: Config, parts: Parts, row_shape: Sequence[int]) -> Plan:
     """The rule's settings and the one calibrated program, from the numbers of records and classes and a row's shape."""
     assert config.privacy.epsilon is not None
-    budget = {"epsilon": config.privacy.epsilon, "delta": config.privacy.delta}
-    facts = {"records": len(parts.private), "classes": parts.num_classes}
-    rule = settings(**facts, **budget)
+    epsilon, delta = config.privacy.epsilon, config.privacy.delta
+    records, classes = len(parts.private), parts.num_classes
+    rule = settings(records=records, classes=classes, epsilon=epsilon, delta=delta)
     source = _source(checked_options(config), parts)
     batches = all_at_once(parts.private, rule)
-    program = qg.calibrate(quiet_program(source, row_shape, rule), batches, **budget)
+    program = qg.calibrate(quiet_program(source, row_shape, rule), batches, epsilon=epsilon, delta=delta)
     remarks = [
-        warning(**facts, **budget),
+        warning(records=records, classes=classes, epsilon=epsilon, delta=delta),
         few_public(len(parts.public), rule) if source == "public" else None,
     ]
     return Plan(rule, source, program, batches, tuple(remark for remark in remarks if remark))
