@@ -4,13 +4,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test lint docs dist
+.PHONY: demo test test-without-kernels lint docs dist
 
 demo: $(INSTALLED)
 	$(BIN)/python -m quietgrad.lab.cli.demo
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2
+
+# What the C kernels replace, on torch alone.
+test-without-kernels: $(INSTALLED)
+	QUIETGRAD_KERNELS=off $(BIN)/python -m pytest -n 2 tests/noise tests/kernels tests/gradients tests/laws/test_law1_per_sample.py \
+		tests/laws/test_law2_sensitivity.py tests/laws/test_law2_floating_point.py
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -25,7 +30,7 @@ docs: $(INSTALLED)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # constraints.txt pins what was tested; a looser torch would fetch gigabytes of GPU packages.
-$(INSTALLED): pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml setup.py constraints.txt $(wildcard src/quietgrad/kernels/native/*)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $(INSTALLED)

@@ -6,11 +6,16 @@ import os
 from typing import Any
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from numpy.typing import NDArray
+
+from quietgrad.kernels.trials import KeyPlace
 
 ZEROS = memoryview(bytes(1 << 20))
 """What is encrypted: the key stream itself comes out."""
+
+BLOCK = 16
+"""Bytes of a block of AES."""
 
 
 class Words:
@@ -26,20 +31,38 @@ class Words:
     """
 
     def __init__(self, key: bytes | None = None, number: int = 0) -> None:
-        nonce = number.to_bytes(8, "big") + bytes(8)
-        self._stream = Cipher(algorithms.AES(key or os.urandom(32)), modes.CTR(nonce)).encryptor()
+        self._key, self._number, self._used = key or os.urandom(32), number, 0
+        self._stream: CipherContext | None = None
+
+    def place(self) -> KeyPlace:
+        """Where the next bits are, for a kernel that makes them itself; `skip` says how many it took."""
+        return KeyPlace(key=self._key, number=self._number, position=self._used)
+
+    def skip(self, size: int) -> None:
+        """Leave out the next bytes: somebody else has used them."""
+        self._used += size
+        self._stream = None
 
     def fill(self, out: NDArray[Any]) -> None:
         """Overwrite a contiguous array of integers with the next bits."""
         raw = out.view(np.uint8)
         for start in range(0, len(raw), len(ZEROS)):
             part = raw[start : start + len(ZEROS)]
-            written = self._stream.update_into(ZEROS[: len(part)], part.data)
+            written = self._at_place().update_into(ZEROS[: len(part)], part.data)
             # Bytes left as they were would be no noise at all.
             assert written == len(part), f"AES wrote {written} of {len(part)} bytes"
+            self._used += written
 
     def take(self, count: int) -> NDArray[np.uint64]:
         """The next `count` words of 64 bits."""
         out = np.empty(count, np.uint64)
         self.fill(out)
         return out
+
+    def _at_place(self) -> CipherContext:
+        if self._stream is None:
+            block, inside = divmod(self._used, BLOCK)
+            nonce = self._number.to_bytes(8, "big") + block.to_bytes(8, "big")
+            self._stream = Cipher(algorithms.AES(self._key), modes.CTR(nonce)).encryptor()
+            self._stream.update(ZEROS[:inside])
+        return self._stream

@@ -15,6 +15,8 @@ from quietgrad.gradients.blocks import Blocks
 from quietgrad.gradients.grid import Grid
 from quietgrad.gradients.packing import packed
 from quietgrad.gradients.stages import ClippedSum, Released
+from quietgrad.kernels.add_steps import add_steps, served
+from quietgrad.kernels.library import in_use
 from quietgrad.noise.base import Noise, NoiseDraw
 from quietgrad.noise.scratch import Scratch
 from quietgrad.noise.sources import NoiseSource
@@ -100,9 +102,14 @@ def add_integers(
         source: of z; None adds nothing.
         scale: None writes the whole numbers themselves.
     """
+    library = in_use()
     for group in _drawn_together(list(blocks.values()), list(out.values())):
         sizes = [value.numel() for value, _ in group]
-        parts = [None] * len(group) if source is None else _drawn(source, sum(sizes)).split(sizes)
+        drawn = None if source is None else _drawn(source, sum(sizes))
+        if library is not None and all(served(*piece, scale is not None) for piece in group):
+            add_steps(library, group, drawn, step=grid.step, scale=scale)
+            continue
+        parts = [None] * len(group) if drawn is None else drawn.split(sizes)
         for (value, target), part in zip(group, parts, strict=True):
             whole = grid.rounded(value, out=_whole(value))
             if part is not None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
+from ctypes import CDLL
 from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
+from quietgrad.kernels import trials as kernel
+from quietgrad.kernels.library import in_use
 from quietgrad.noise.aes import Words
 from quietgrad.noise.below import Span, lies_below
 from quietgrad.noise.pieces import BOXES, PER_STD, REACH, SLOTS, STRIPS, UNIT, cut
@@ -38,6 +41,7 @@ class RoundedGaussian:
     def __init__(self, log_std: int = LOG_STD) -> None:
         self.std, self._apart = 1 << log_std, (1 << log_std) // PER_STD
         self._bits = log_std - 3
+        self._within = 56 - (self._bits - 4)
         pieces = cut(self.std)
         self._height, self._tents = pieces.height, int(pieces.tents.sum())
         centres = np.arange(-REACH * PER_STD, REACH * PER_STD + 1) * self._apart
@@ -50,6 +54,22 @@ class RoundedGaussian:
         self._right = np.pad(pieces.tents[strips // STRIPS + 1], (0, rest))
         levels = np.concatenate([np.arange(count, dtype=np.float64) for count in pieces.boxes])
         self._level = np.pad(levels, (0, rest), constant_values=NEVER)
+        self._numbers = np.zeros(SLOTS, np.int8)
+        self._numbers[: self._tents] = (self._centres[: self._tents] - 1) // self._apart
+        self._tables = kernel.PieceTables(
+            centre=self._numbers.ctypes.data,
+            start=self._start.ctypes.data,
+            left=self._left.ctypes.data,
+            right=self._right.ctypes.data,
+            level=self._level.ctypes.data,
+            tents=self._tents,
+            boxes=self._boxes,
+            strips=STRIPS,
+            log_std=log_std,
+            log_apart=self._bits,
+            height=self._height * UNIT,
+            doubt=DOUBT,
+        )
 
     def draw(self, count: int, words: Words) -> NDArray[np.int32]:
         """`count` independent integers."""
@@ -69,6 +89,10 @@ class RoundedGaussian:
 
     def _trials(self, out: NDArray[np.int32], words: Words) -> NDArray[np.intp]:
         """One trial for each place; returns the places that were rejected."""
+        library = in_use()
+        return self._in_numpy(out, words) if library is None else self._in_c(out, words, library)
+
+    def _in_numpy(self, out: NDArray[np.int32], words: Words) -> NDArray[np.intp]:
         places, slots = [], []
         for start in range(0, len(out), AT_ONCE):
             slot = self._from_tents(out[start : start + AT_ONCE], words)
@@ -96,28 +120,74 @@ class RoundedGaussian:
         out += second
         return slot
 
+    def _in_c(self, out: NDArray[np.int32], words: Words, library: CDLL) -> NDArray[np.intp]:
+        """The same integers from the same bits."""
+        places, slots = SCRATCH("places", len(out), np.int64), SCRATCH("slots", len(out), np.int64)
+        if kernel.makes_key_streams(library):
+            found = kernel.tents(library, words.place(), self._tables, out, AT_ONCE, places, slots)
+            words.skip(10 * len(out))
+        else:
+            raw = SCRATCH("words", 10 * len(out), np.uint8)
+            words.fill(raw)
+            found = kernel.tents(library, raw, self._tables, out, AT_ONCE, places, slots)
+        places, slots = places[:found], slots[:found]
+        drawn = words.take(2 * found)
+        verdicts = kernel.boxes(library, drawn, self._tables, out, places, slots)
+        unsettled = np.flatnonzero(verdicts == kernel.UNSETTLED)
+        if len(unsettled):
+            first, second = drawn.reshape(2, found)[:, unsettled]
+            chosen = places[unsettled], slots[unsettled]
+            verdicts[unsettled] = self._settle(out, *chosen, first, second, words)
+        rejected: NDArray[np.intp] = places[verdicts == 0]
+        return rejected
+
     def _from_boxes(
         self, out: NDArray[np.int32], places: NDArray[np.intp], slots: NDArray[np.intp], words: Words
     ) -> NDArray[np.intp]:
         """Points of boxes for the places that want one; returns the places whose point lies above the curve."""
         first, second = words.take(2 * len(places)).reshape(2, len(places))
-        box = slots * BOXES + (first >> np.uint64(56)).view(np.int64)
-        strip, within = self._apart // STRIPS, 56 - (self._bits - 4)
-        integer = self._start[box] + ((first >> np.uint64(within)).view(np.int64) & (strip - 1))
-        fraction = (first & np.uint64((1 << within) - 1)) * 2.0**-within
+        box, integer = self._integer(slots, first)
+        fraction = (first & np.uint64((1 << self._within) - 1)) * 2.0**-self._within
         x = (integer + (fraction - 0.5)) * (1 / self.std)
         y = (self._roof(box, integer) + self._level[box] + second * 2.0**-64) * (self._height * UNIT)
         curve = np.exp(-0.5 * x * x)
         accepted = y < curve
         out[places] = integer
-        for i in np.flatnonzero(np.abs(y - curve) < DOUBT):
-            accepted[i] = self._settled(int(box[i]), int(integer[i]), int(first[i]), int(second[i]), words)
-        for i in np.flatnonzero((box == self._boxes) | (box == self._boxes + 1)):
-            beyond = self._beyond(words)
-            accepted[i] = beyond is not None
-            out[places[i]] = 0 if beyond is None else beyond if box[i] == self._boxes else ~beyond
+        ends = (box == self._boxes) | (box == self._boxes + 1)
+        unsettled = np.flatnonzero((np.abs(y - curve) < DOUBT) | ends)
+        chosen = places[unsettled], slots[unsettled], first[unsettled], second[unsettled]
+        accepted[unsettled] = self._settle(out, *chosen, words)
         rejected: NDArray[np.intp] = places[~accepted]
         return rejected
+
+    def _integer(
+        self, slots: NDArray[np.intp], first: NDArray[np.uint64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The box of each point, and the integer."""
+        box = slots * BOXES + (first >> np.uint64(56)).view(np.int64)
+        inside = (first >> np.uint64(self._within)).view(np.int64) & (self._apart // STRIPS - 1)
+        return box, self._start[box] + inside
+
+    def _settle(
+        self,
+        out: NDArray[np.int32],
+        places: NDArray[np.intp],
+        slots: NDArray[np.intp],
+        first: NDArray[np.uint64],
+        second: NDArray[np.uint64],
+        words: Words,
+    ) -> list[bool]:
+        """Exact arithmetic for the few points that need it: whether each counts."""
+        boxes, integers = self._integer(slots, first)
+        kept = []
+        for i, (box, integer) in enumerate(zip(boxes.tolist(), integers.tolist(), strict=True)):
+            if box in (self._boxes, self._boxes + 1):
+                beyond = self._beyond(words)
+                out[places[i]] = 0 if beyond is None else beyond if box == self._boxes else ~beyond
+                kept.append(beyond is not None)
+            else:
+                kept.append(self._settled(box, integer, int(first[i]), int(second[i]), words))
+        return kept
 
     def _roof(self, box: NDArray[np.intp], integer: NDArray[np.int64]) -> NDArray[np.float64]:
         """How high the tents are at an integer, in boxes: exact in float64."""
@@ -127,7 +197,7 @@ class RoundedGaussian:
 
     def _settled(self, box: int, integer: int, first: int, second: int, words: Words) -> bool:
         """The same comparison for one point, exactly."""
-        within = 56 - (self._bits - 4)
+        within = self._within
         fraction = Fraction(first & ((1 << within) - 1), 1 << within)
         roof = Fraction(float(self._roof(np.array([box]), np.array([integer]))[0]))
         level = Fraction(float(self._level[box]))

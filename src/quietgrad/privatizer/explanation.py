@@ -12,6 +12,7 @@ from quietgrad.capture.independence import check_independence
 from quietgrad.capture.recorder import Recorder
 from quietgrad.capture.report import LayerReport
 from quietgrad.gradients.blocks import coordinates
+from quietgrad.kernels.library import described
 from quietgrad.privatizer.step import Step
 
 
@@ -47,6 +48,7 @@ class Explanation:
     layers: tuple[LayerReport, ...]
     releases: tuple[ReleaseReport, ...]
     independence: str
+    kernels: str
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -59,6 +61,7 @@ class Explanation:
             "layers",
             _table([dataclasses.asdict(layer) for layer in self.layers]),
             f"independence of samples: {self.independence}",
+            f"kernels: {self.kernels}",
         ]
         return "\n".join(parts)
 
@@ -70,6 +73,7 @@ def explain(step: Step, recorder: Recorder, rows: float, inputs: Sequence[Any]) 
         layers=recorder.explain(rows),
         releases=release_reports(step),
         independence=_independence(recorder, inputs),
+        kernels=described(),
     )
 
 

@@ -1,0 +1,1 @@
+"""C kernels against their references, at every level of this processor."""
