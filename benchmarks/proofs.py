@@ -1,0 +1,182 @@
+"""What the proofs and guards of a private step cost, on the models of the engine's benchmark.
+
+    python -m benchmarks.proofs            a table
+    python -m benchmarks.proofs --json     {"models": [{"name", "with_ms", "without_ms", "always", "probes", "total"}, ...]}
+
+One Privatizer of each model takes its steps in turn with everything on, with everything off, and with a probe (records
+replaced and the losses computed again), which later steps have with a chance of one in `ONE_IN`. Counted are all checks:
+the graph walked, coverage, whose gradient it is, the state of the model, private inputs, plain backwards, scaled
+losses. Off means here alone: the places of samples are remembered from an earlier step, and the functions that check are
+replaced by ones that do nothing. The cost is the median of the differences of neighbouring steps. On a machine that is
+busy with other work `--processor-time` counts the processor time of a single-threaded run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.nn.functional as F
+from torch.autograd.graph import GradientEdge
+from torch.utils.data import TensorDataset
+
+import quietgrad as qg
+from benchmarks.contenders import MANY, data
+from benchmarks.engine import Clock, chosen_clock
+from benchmarks.models import SETTINGS, Setting
+from quietgrad.capture import backprops, recorder
+from quietgrad.capture.call import Call
+from quietgrad.capture.coverage import Graph
+from quietgrad.capture.dependence import ONE_IN, Dependence
+from quietgrad.capture.flow import Flow
+from quietgrad.capture.node_rules import State
+from quietgrad.privatizer.guards import guards
+from quietgrad.privatizer.guards.model_state import ModelStateGuard
+from quietgrad.privatizer.guards.private_inputs import PrivateInputs
+from quietgrad.privatizer.guards.raw_backward import RawBackwardGuard
+
+WARM_UP = 8
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Milliseconds of a step; `always`, `probes` and their sum are shares of the step without any check."""
+
+    name: str
+    with_ms: float
+    without_ms: float
+    always: float
+    probes: float
+    total: float
+
+
+class Remembered:
+    """Answers of a `Flow` in the order in which they were asked for, noted once and trusted from then on."""
+
+    def __init__(self) -> None:
+        self._answers: list[State] = []
+        self._asked = 0
+
+    def noting(self, graph: Graph, n: int) -> Remembered:
+        self._flow: Flow | None = Flow(graph, n)
+        self._answers.clear()
+        return self
+
+    def answering(self, graph: Graph, n: int) -> Remembered:
+        self._flow, self._asked = None, 0
+        return self
+
+    def seen_as(self, edge: GradientEdge, shape: torch.Size) -> State:
+        if self._flow is not None:
+            self._answers.append(self._flow.seen_as(edge, shape))
+            return self._answers[-1]
+        self._asked += 1
+        return self._answers[self._asked - 1]
+
+
+class NoGraph:
+    """Stands in for the graph where nothing is looked up in it: every recorded call counts."""
+
+    children: dict[Any, Any] = {}
+
+    def reaches(self, call: Call) -> bool:
+        return True
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    return None
+
+
+@contextmanager
+def unchecked(flow: Callable[[Graph, int], Remembered]) -> Iterator[None]:
+    """A private step that trusts everything."""
+    with ExitStack() as stack:
+        for target, name, stand_in in (
+            (Graph, "of", staticmethod(lambda losses: NoGraph())),
+            (recorder, "uses", lambda graph, parameters: set()),
+            (recorder, "check_coverage", _nothing),
+            (recorder, "check_norm", _nothing),
+            (backprops, "Flow", flow),
+            (Dependence, "check", _nothing),
+            (Dependence, "begin", _nothing),
+            (Dependence, "enter_model", _nothing),
+            (guards, "refuse_scaled", _nothing),
+            (ModelStateGuard, "check", _nothing),
+            (ModelStateGuard, "_begin", _nothing),
+            (PrivateInputs, "consume", _nothing),
+            (PrivateInputs, "_before", _nothing),
+            (RawBackwardGuard, "attach", _nothing),
+        ):
+            stack.enter_context(patch.object(target, name, stand_in))
+        yield
+
+
+def measure(setting: Setting, repeats: int, clock: Clock) -> Cost:
+    """The cost on one model."""
+    model, (x, y) = setting.model(), data(setting)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    batches = qg.PoissonBatches(TensorDataset(x, y), rate=1.0, steps=MANY)
+    seen: list[Dependence] = []
+    with patch.object(recorder, "Dependence", lambda *a: seen.append(Dependence(*a)) or seen[-1]):
+        private = qg.Privatizer(model, qg.methods.dp_sgd(clip=1.0).with_noise(1.0), batches)
+    drawn, (dependence,) = iter(batches), seen
+
+    def step(*, probe: bool) -> float:
+        dependence._due = probe
+        start = clock()
+        (rows,) = next(drawn).split(len(x))
+        private.backward(F.cross_entropy(model(rows[0]), rows[1], reduction="none"))
+        private.release()
+        optimizer.step()
+        return 1e3 * (clock() - start)
+
+    remembered = Remembered()
+    for _ in range(WARM_UP):
+        with patch.object(backprops, "Flow", remembered.noting):
+            step(probe=True)
+    off, on, probing = [], [], []
+    for turn in range(repeats):
+        with unchecked(remembered.answering):
+            off.append(step(probe=False))
+        on.append(step(probe=False))
+        if turn % 4 == 0:
+            probing.append(step(probe=True))
+    private.close()
+    without = statistics.median(off)
+    always = statistics.median(a - b for a, b in zip(on, off, strict=True)) / without
+    probes = (statistics.median(probing) - statistics.median(on)) / ONE_IN / without
+    return Cost(setting.name, statistics.median(on), without, always, probes, always + probes)
+
+
+def table(costs: list[Cost]) -> str:
+    lines = ["| model | step without | with | every step | probes | together |", "|---|---|---|---|---|---|"]
+    lines += [
+        f"| {c.name} | {c.without_ms:.1f} | {c.with_ms:.1f} | {c.always:+.1%} | {c.probes:+.1%} | {c.total:+.1%} |"
+        for c in costs
+    ]
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="Times private steps with and without their checks.")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--models", default=",".join(s.name for s in SETTINGS), help="comma-separated names")
+    parser.add_argument("--repeats", type=int, default=30, help="pairs of steps a model")
+    parser.add_argument(
+        "--processor-time", action="store_true", help="processor time of one thread, not wall time"
+    )
+    options = parser.parse_args(arguments)
+    clock = chosen_clock(options.processor_time)
+    costs = [measure(s, options.repeats, clock) for s in SETTINGS if s.name in options.models.split(",")]
+    print(json.dumps({"models": [asdict(c) for c in costs]}) if options.json else table(costs))
+
+
+if __name__ == "__main__":
+    main()
