@@ -1,14 +1,14 @@
 """What the proofs and guards of a private step cost, on the models of the engine's benchmark.
 
     python -m benchmarks.proofs            a table
-    python -m benchmarks.proofs --json     {"models": [{"name", "with_ms", "without_ms", "always", "probes", "total"}, ...]}
+    python -m benchmarks.proofs --json     {"models": [{"name", "with_ms", "without_ms", "always", ...}, ...]}
 
 One Privatizer of each model takes its steps in turn with everything on, with everything off, and with a probe (records
-replaced and the losses computed again), which later steps have with a chance of one in `ONE_IN`. Counted are all checks:
-the graph walked, coverage, whose gradient it is, the state of the model, private inputs, plain backwards, scaled
-losses. Off means here alone: the places of samples are remembered from an earlier step, and the functions that check are
-replaced by ones that do nothing. The cost is the median of the differences of neighbouring steps. On a machine that is
-busy with other work `--processor-time` counts the processor time of a single-threaded run.
+replaced and the losses computed again), which later steps have with a chance of one in `ONE_IN`. Counted are all
+checks: the graph walked, coverage, whose gradient it is, the state of the model, private inputs, plain backwards,
+scaled losses. Off exists here alone: the places of samples are remembered from an earlier step, and the functions that
+check are replaced by ones that do nothing. The cost is the median of the differences of neighbouring steps. On a
+machine that is busy with other work `--processor-time` counts the processor time of a single-threaded run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import statistics
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import patch
 
 import torch
@@ -61,15 +61,16 @@ class Remembered:
     """Answers of a `Flow` in the order in which they were asked for, noted once and trusted from then on."""
 
     def __init__(self) -> None:
+        self._flow: Flow | None = None
         self._answers: list[State] = []
         self._asked = 0
 
     def noting(self, graph: Graph, n: int) -> Remembered:
-        self._flow: Flow | None = Flow(graph, n)
+        self._flow = Flow(graph, n)
         self._answers.clear()
         return self
 
-    def answering(self, graph: Graph, n: int) -> Remembered:
+    def answering(self, *_: Any) -> Remembered:
         self._flow, self._asked = None, 0
         return self
 
@@ -84,7 +85,7 @@ class Remembered:
 class NoGraph:
     """Stands in for the graph where nothing is looked up in it: every recorded call counts."""
 
-    children: dict[Any, Any] = {}
+    children: ClassVar[dict[Any, Any]] = {}
 
     def reaches(self, call: Call) -> bool:
         return True
@@ -99,8 +100,8 @@ def unchecked(flow: Callable[[Graph, int], Remembered]) -> Iterator[None]:
     """A private step that trusts everything."""
     with ExitStack() as stack:
         for target, name, stand_in in (
-            (Graph, "of", staticmethod(lambda losses: NoGraph())),
-            (recorder, "uses", lambda graph, parameters: set()),
+            (Graph, "of", lambda *_: NoGraph()),
+            (recorder, "uses", lambda *_: set()),
             (recorder, "check_coverage", _nothing),
             (recorder, "check_norm", _nothing),
             (backprops, "Flow", flow),
@@ -124,7 +125,12 @@ def measure(setting: Setting, repeats: int, clock: Clock) -> Cost:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     batches = qg.PoissonBatches(TensorDataset(x, y), rate=1.0, steps=MANY)
     seen: list[Dependence] = []
-    with patch.object(recorder, "Dependence", lambda *a: seen.append(Dependence(*a)) or seen[-1]):
+
+    def noted(*arguments: Any) -> Dependence:
+        seen.append(Dependence(*arguments))
+        return seen[-1]
+
+    with patch.object(recorder, "Dependence", noted):
         private = qg.Privatizer(model, qg.methods.dp_sgd(clip=1.0).with_noise(1.0), batches)
     drawn, (dependence,) = iter(batches), seen
 
