@@ -6,9 +6,10 @@
 One Privatizer of each model takes its steps in turn with everything on, with everything off, and with a probe (records
 replaced and the losses computed again), which later steps have with a chance of one in `ONE_IN`. Counted are all
 checks: the graph walked, coverage, whose gradient it is, the state of the model, private inputs, plain backwards,
-scaled losses. Off exists here alone: the places of samples are remembered from an earlier step, and the functions that
-check are replaced by ones that do nothing. The cost is the median of the differences of neighbouring steps. On a
-machine that is busy with other work `--processor-time` counts the processor time of a single-threaded run.
+scaled losses. Their time is taken inside them, and for comparison as the median difference of neighbouring steps. Off
+exists here alone: the places of samples are remembered from an earlier step, and the functions that check are replaced
+by ones that do nothing. On a machine that is busy with other work `--processor-time` counts the processor time of a
+single-threaded run; differences of whole steps then still scatter by several percent, what is taken inside does not.
 """
 
 from __future__ import annotations
@@ -47,14 +48,38 @@ WARM_UP = 8
 
 @dataclass(frozen=True)
 class Cost:
-    """Milliseconds of a step; `always`, `probes` and their sum are shares of the step without any check."""
+    """Milliseconds of a step without any check; `always`, `probes` and their sum are shares of it.
+
+    Args:
+        difference: the same as `always`, as the difference of whole steps.
+    """
 
     name: str
-    with_ms: float
     without_ms: float
     always: float
     probes: float
     total: float
+    difference: float
+
+
+class Stopwatch:
+    """The time spent inside some functions, the outermost of them where one calls another."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._depth, self.spent = clock, 0, 0.0
+
+    def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            self._depth += 1
+            start = self._clock()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._depth -= 1
+                if self._depth == 0:
+                    self.spent += 1e3 * (self._clock() - start)
+
+        return timed
 
 
 class Remembered:
@@ -95,27 +120,49 @@ def _nothing(*_: Any, **__: Any) -> None:
     return None
 
 
+CHECKS: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
+    (recorder, "uses", lambda *_: set()),
+    (recorder, "check_coverage", _nothing),
+    (recorder, "check_norm", _nothing),
+    (Dependence, "check", _nothing),
+    (Dependence, "begin", _nothing),
+    (Dependence, "enter_model", _nothing),
+    (guards, "refuse_scaled", _nothing),
+    (ModelStateGuard, "check", _nothing),
+    (ModelStateGuard, "_begin", _nothing),
+    (PrivateInputs, "consume", _nothing),
+    (PrivateInputs, "hand_out", _nothing),
+    (PrivateInputs, "_before", _nothing),
+    (RawBackwardGuard, "attach", _nothing),
+)
+"""Where checks are made, and what takes their place when there are none."""
+
+
 @contextmanager
-def unchecked(flow: Callable[[Graph, int], Remembered]) -> Iterator[None]:
+def unchecked(remembered: Remembered) -> Iterator[None]:
     """A private step that trusts everything."""
     with ExitStack() as stack:
         for target, name, stand_in in (
+            *CHECKS,
             (Graph, "of", lambda *_: NoGraph()),
-            (recorder, "uses", lambda *_: set()),
-            (recorder, "check_coverage", _nothing),
-            (recorder, "check_norm", _nothing),
-            (backprops, "Flow", flow),
-            (Dependence, "check", _nothing),
-            (Dependence, "begin", _nothing),
-            (Dependence, "enter_model", _nothing),
-            (guards, "refuse_scaled", _nothing),
-            (ModelStateGuard, "check", _nothing),
-            (ModelStateGuard, "_begin", _nothing),
-            (PrivateInputs, "consume", _nothing),
-            (PrivateInputs, "_before", _nothing),
-            (RawBackwardGuard, "attach", _nothing),
+            (backprops, "Flow", remembered.answering),
         ):
             stack.enter_context(patch.object(target, name, stand_in))
+        yield
+
+
+@contextmanager
+def timed(watch: Stopwatch) -> Iterator[None]:
+    """A private step whose checks are timed."""
+    with ExitStack() as stack:
+        for target, name in (
+            *((target, name) for target, name, _ in CHECKS),
+            (Graph, "of"),
+            (Graph, "reaches"),
+            (backprops, "Flow"),
+            (Flow, "seen_as"),
+        ):
+            stack.enter_context(patch.object(target, name, watch.around(getattr(target, name))))
         yield
 
 
@@ -143,28 +190,40 @@ def measure(setting: Setting, repeats: int, clock: Clock) -> Cost:
         optimizer.step()
         return 1e3 * (clock() - start)
 
-    remembered = Remembered()
+    remembered, watch = Remembered(), Stopwatch(clock)
     for _ in range(WARM_UP):
         with patch.object(backprops, "Flow", remembered.noting):
             step(probe=True)
-    off, on, probing = [], [], []
+
+    def inside(*, probe: bool) -> float:
+        watch.spent = 0.0
+        with timed(watch):
+            step(probe=probe)
+        return watch.spent
+
+    off, on, checks, probes = [], [], [], []
     for turn in range(repeats):
-        with unchecked(remembered.answering):
+        with unchecked(remembered):
             off.append(step(probe=False))
         on.append(step(probe=False))
+        checks.append(inside(probe=False))
         if turn % 4 == 0:
-            probing.append(step(probe=True))
+            probes.append(inside(probe=True))
     private.close()
-    without = statistics.median(off)
-    always = statistics.median(a - b for a, b in zip(on, off, strict=True)) / without
-    probes = (statistics.median(probing) - statistics.median(on)) / ONE_IN / without
-    return Cost(setting.name, statistics.median(on), without, always, probes, always + probes)
+    whole, always = statistics.median(off), statistics.median(checks)
+    probed = (statistics.median(probes) - always) / ONE_IN
+    difference = statistics.median(a - b for a, b in zip(on, off, strict=True))
+    shares = [cost / whole for cost in (always, probed, always + probed, difference)]
+    return Cost(setting.name, whole, *shares)
 
 
 def table(costs: list[Cost]) -> str:
-    lines = ["| model | step without | with | every step | probes | together |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| model | step without, ms | every step | probes | together | difference of steps |",
+        "|---|---|---|---|---|---|",
+    ]
     lines += [
-        f"| {c.name} | {c.without_ms:.1f} | {c.with_ms:.1f} | {c.always:+.1%} | {c.probes:+.1%} | {c.total:+.1%} |"
+        f"| {c.name} | {c.without_ms:.1f} | {c.always:.1%} | {c.probes:.1%} | {c.total:.1%} | {c.difference:+.1%} |"
         for c in costs
     ]
     return "\n".join(lines)

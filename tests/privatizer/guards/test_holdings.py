@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import UserDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -14,13 +15,17 @@ from quietgrad.privatizer.guards.held import held
 from quietgrad.privatizer.guards.holdings import Holdings
 
 
-def model() -> nn.Module:
-    made = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-    made.kept, made.queue, made.table = [0, {"deep": []}], deque([1]), UserDict({"a": 1})
-    return made
+class Model(nn.Sequential):
+    """Containers of every kind in its attributes."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(2, 2), nn.BatchNorm1d(2))
+        self.kept: list[Any] = [0, {"deep": []}]
+        self.queue: deque[Any] = deque([1])
+        self.table: UserDict[str, Any] = UserDict({"a": 1})
 
 
-CHANGES: dict[str, Callable[[nn.Module], object]] = {
+CHANGES: dict[str, Callable[[Model], object]] = {
     "an attribute": lambda m: setattr(m[0], "last", torch.ones(2)),
     "an attribute of another type": lambda m: setattr(m[0], "in_features", torch.ones(2)),
     "a list": lambda m: m.kept.append(torch.ones(2)),
@@ -36,13 +41,13 @@ CHANGES: dict[str, Callable[[nn.Module], object]] = {
 }
 
 
-def _same(a: list[tuple[str, object]], b: list[tuple[str, object]]) -> bool:
+def _same(a: Sequence[tuple[str, object]], b: Sequence[tuple[str, object]]) -> bool:
     return len(a) == len(b) and all(m == n and x is y for (m, x), (n, y) in zip(a, b, strict=True))
 
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_is_exchanged_is_found(change: str) -> None:
-    made = model()
+    made = Model()
     holdings = Holdings(made)
     before = holdings.now()
     assert holdings.now() is before, "an unchanged model is walked through once"
