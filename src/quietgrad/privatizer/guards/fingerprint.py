@@ -12,7 +12,7 @@ from torch import Tensor
 
 Kept = Tensor | NDArray[np.generic]
 WORD = 8
-SHORT = 4096
+SHORT = 1024
 """Bytes up to which a CRC is as fast as two sums."""
 
 
