@@ -120,5 +120,5 @@ def _message(name: str) -> str:
         f"The {name} changed between the forward and the release of this step: it would keep private data outside the "
         "noise. Put that module in eval mode, or replace it (quietgrad.fix swaps BatchNorm); move changes that read no "
         "private record to after release(). A table that follows from lengths alone (rotary or position caches) still "
-        "tells the longest record: pad to a fixed length, and run the model once on made-up inputs of that length first."
+        "tells the longest record: pad to a fixed length and run the model once on made-up inputs of that length first."
     )
