@@ -45,6 +45,13 @@ def test_the_records_of_any_data_set_are_found() -> None:
     assert share_memory(found, torch.from_numpy(array)[2:])
 
 
+def test_a_list_of_records_is_a_data_set_too() -> None:
+    records = [{"x": torch.randn(4), "text": "a"} for _ in range(3)]
+    assert [id(t) for t in tensors_in(records)] == [id(r["x"]) for r in records]
+    (found,) = tensors_in(Subset(records, [1]))  # type: ignore[arg-type]
+    assert found is records[1]["x"]
+
+
 def train(data: Dataset[tuple[Tensor, ...]], public: Tensor) -> None:
     model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1))
     batches = qg.PoissonBatches(data, rate=1.0, steps=1)

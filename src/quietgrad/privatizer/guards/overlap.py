@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,16 +65,22 @@ def _bytes(tensor: Tensor) -> NDArray[np.generic]:
     return array
 
 
-def tensors_in(dataset: Dataset[Any]) -> Iterator[Tensor]:
+def tensors_in(dataset: Dataset[Any] | Sequence[Any]) -> Iterator[Tensor]:
     """The tensors (and arrays) in which a data set keeps its records, of a Subset those between its first and last."""
-    if isinstance(dataset, Subset):
+    if isinstance(dataset, list | tuple):
+        yield from _tensors(dataset)
+    elif isinstance(dataset, Subset):
+        whole: Any = dataset.dataset
+        if isinstance(whole, list | tuple):
+            yield from _tensors([whole[index] for index in dataset.indices])
+            return
         first, last = min(dataset.indices, default=0), max(dataset.indices, default=-1)
-        yield from (tensor[first : last + 1] for tensor in tensors_in(dataset.dataset) if tensor.dim())
+        yield from (tensor[first : last + 1] for tensor in tensors_in(whole) if tensor.dim())
     elif isinstance(dataset, ConcatDataset):
         for part in dataset.datasets:
             yield from tensors_in(part)
     else:
-        for value in vars(dataset).values():
+        for value in getattr(dataset, "__dict__", {}).values():
             yield from _tensors(value)
 
 
@@ -87,5 +93,7 @@ def _tensors(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, list | tuple):
         for part in value:
             yield from _tensors(part)
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))
     elif isinstance(value, Dataset):
         yield from tensors_in(value)
