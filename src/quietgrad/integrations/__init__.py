@@ -1,0 +1,1 @@
+"""Private training inside the trainers that people have; each needs its own extra."""
