@@ -1,0 +1,80 @@
+"""One loss per example from a model's logits, as its own loss would be for that example alone."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+CLASSES = frozenset(
+    {
+        "ForSequenceClassification",
+        "ForImageClassification",
+        "ForVideoClassification",
+        "ForAudioClassification",
+    }
+)
+TOKENS = frozenset({"ForTokenClassification", "ForMaskedLM"})
+CAUSAL = frozenset({"ForCausalLM"})
+IGNORED = -100
+"""The label of tokens that do not count, as everywhere in transformers."""
+
+
+def example_losses(
+    logits: Float[Tensor, "n ..."], labels: Tensor, kind: str | None, *, smoothing: float = 0.0
+) -> Float[Tensor, " n"]:
+    """The loss of each example on its own; token losses are averaged over the example's own labelled tokens.
+
+    Args:
+        logits: [n, classes] or [n, tokens, vocabulary].
+        labels: [n], [n, tokens], or one target per output; −100 does not count.
+        kind: the model's `loss_type`, which says what labels mean.
+        smoothing: of labels: (1 − s)·nll + s·mean over classes.
+
+    Raises:
+        ValueError: the kind of loss is not known, or labels are none of its classes.
+    """
+    if kind in CAUSAL:
+        return _tokens(logits[:, :-1], labels[:, 1:], smoothing)
+    if kind in TOKENS:
+        return _tokens(logits, labels, smoothing)
+    if kind in CLASSES:
+        return _classes(logits, labels, smoothing)
+    raise ValueError(
+        f"No loss per example is known for models of the kind {kind or 'that has no loss of its own'}. Pass "
+        "compute_loss_func=, or override compute_losses(model, inputs), to return one loss per example."
+    )
+
+
+def _classes(logits: Float[Tensor, "n o"], labels: Tensor, smoothing: float) -> Float[Tensor, " n"]:
+    if labels.is_floating_point() and labels.shape == logits.shape and logits.shape[1] > 1:
+        return F.binary_cross_entropy_with_logits(logits, labels, reduction="none").mean(1)
+    if labels.is_floating_point() or logits.shape[1] == 1:
+        return F.mse_loss(logits.view(len(labels), -1), labels.view(len(labels), -1), reduction="none").mean(
+            1
+        )
+    _refuse_outside(labels, logits.shape[1])
+    return F.cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)
+
+
+def _tokens(
+    logits: Float[Tensor, "n t v"], labels: Int64[Tensor, "n t"], smoothing: float
+) -> Float[Tensor, " n"]:
+    """Σ over labelled tokens / their number; an example without any has loss 0."""
+    _refuse_outside(labels, logits.shape[2])
+    each = F.cross_entropy(
+        logits.transpose(1, 2).float(),
+        labels,
+        reduction="none",
+        ignore_index=IGNORED,
+        label_smoothing=smoothing,
+    )
+    return each.sum(1) / labels.ne(IGNORED).sum(1).clamp_min(1)
+
+
+def _refuse_outside(labels: Tensor, classes: int) -> None:
+    if bool(torch.any((labels != IGNORED) & ((labels < 0) | (labels >= classes)))):
+        raise ValueError(
+            f"Some labels are not among 0 to {classes - 1}. Renumber them from 0, or give the model num_labels=."
+        )

@@ -1,0 +1,274 @@
+"""Hugging Face's Trainer with private gradients: its loop, optimizers, schedulers, callbacks and checkpoints stay."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.utils.data import Subset
+from transformers import Trainer, TrainingArguments
+from transformers.trainer_utils import TrainOutput
+
+from quietgrad.accounting.calibrate import calibrate
+from quietgrad.integrations.epochs import Epochs
+from quietgrad.integrations.hugging_face.example_losses import example_losses
+from quietgrad.integrations.hugging_face.privacy_arguments import PrivacyArguments
+from quietgrad.integrations.hugging_face.refused_arguments import (
+    refuse_arguments,
+    refuse_collator,
+    refuse_records,
+)
+from quietgrad.integrations.hugging_face.withheld import Withheld
+from quietgrad.methods.dp_sgd import dp_sgd
+from quietgrad.privatizer.privatizer import Privatizer
+from quietgrad.sampling.batches import Batch
+
+STATE = "privacy.pt"
+LEDGER = "ledger.jsonl"
+
+_Host: Any = object
+"""The Trainer that stands beside it."""
+
+
+class PrivateTraining(_Host):  # type: ignore[misc]
+    """Makes a Trainer private; put it before the Trainer that you have: `class Mine(PrivateTraining, TheirTrainer)`.
+
+    One optimizer step is one Poisson draw of on average per_device_train_batch_size · gradient_accumulation_steps
+    records, which go through the collator and the model in micro-batches of per_device_train_batch_size.
+
+    Formal guarantee: the trained weights, the files in the output folder and what is logged are (ε, δ)-private for each
+    record of train_dataset. Evaluation data, tokenizer and initial weights are taken to be public.
+
+    Attributes:
+        private: the Privatizer while `train()` runs and after it: `trainer.private.epsilon(delta)`.
+    """
+
+    private: Privatizer | None = None
+
+    def __init__(
+        self,
+        model: Any = None,
+        args: TrainingArguments | None = None,
+        *rest: Any,
+        privacy: PrivacyArguments,
+        **options: Any,
+    ) -> None:
+        args = copy.copy(args or TrainingArguments("trainer_output"))
+        refuse_arguments(args)
+        self.privacy = privacy
+        self._expected_batch = args.per_device_train_batch_size * args.gradient_accumulation_steps
+        # The loop sees whole draws; micro-batches are taken of them in training_step.
+        args.gradient_accumulation_steps = 1
+        # A resumed run draws afresh: there is nothing to skip.
+        args.ignore_data_skip = True
+        self._withheld = Withheld()
+        super().__init__(model, args, *rest, **options)
+        refuse_records(self.train_dataset)
+        refuse_collator(self.data_collator)
+        self._refuse_overridden_loss()
+
+    # ---- one step -------------------------------------------------------------------------------------------
+
+    def training_step(self, model: nn.Module, inputs: Batch, num_items_in_batch: Any = None) -> Tensor:
+        """All micro-batches of a draw, then the release. The loss that it returns is not told: zero."""
+        assert self.private is not None
+        model.train()
+        if hasattr(self.optimizer, "train") and callable(self.optimizer.train):
+            self.optimizer.train()  # schedule-free ones have two modes
+        for micro_batch in inputs.split(self.args.per_device_train_batch_size):
+            with self.compute_loss_context_manager():
+                losses = self.compute_losses(model, self._prepare_inputs(micro_batch))
+            self.private.backward(losses)
+        self.private.release()
+        return torch.zeros((), device=self.args.device)
+
+    def compute_losses(self, model: nn.Module, inputs: dict[str, Any]) -> Float[Tensor, " n"]:
+        """One loss per example. Override it for a loss of your own that treats each example alone."""
+        labels = inputs.pop("labels", None)
+        self._refuse_inputs(inputs, labels)
+        outputs = model(**inputs)
+        if self.compute_loss_func is not None:
+            own: Tensor = self.compute_loss_func(outputs, labels, num_items_in_batch=None)
+            return own
+        logits = outputs["logits"] if isinstance(outputs, dict) else outputs[0]
+        kind = getattr(self._unwrapped(), "loss_type", None)
+        return example_losses(logits, labels, kind, smoothing=self.args.label_smoothing_factor)
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Batch], num_batches: int, device: torch.device
+    ) -> tuple[list[Batch], None]:
+        """The next draw; its tokens are not counted."""
+        return list(_next(epoch_iterator)), None
+
+    # ---- set up, checkpoint, resume -------------------------------------------------------------------------
+
+    def get_train_dataloader(self) -> Epochs:
+        """Poisson draws through the Trainer's collator."""
+        dataset, collator = self.train_dataset, self.data_collator
+        if hasattr(dataset, "column_names"):
+            dataset = self._remove_unused_columns(dataset, description="training")
+        else:
+            collator = self._get_collator_with_removed_columns(collator, description="training")
+        self._epochs = Epochs(
+            dataset,
+            batch=self._expected_batch,
+            epochs=self.args.num_train_epochs,
+            max_steps=self.args.max_steps,
+            workers=self.args.dataloader_num_workers,
+            collate_fn=collator,
+        )
+        return self._epochs
+
+    def get_total_train_batch_size(self, args: TrainingArguments) -> int:
+        expected: int = self._expected_batch
+        return expected
+
+    def _prepare_for_training(
+        self, max_steps: int, train_dataloader: Epochs, resume_from_checkpoint: str | None
+    ) -> Any:
+        self.private = self._privatizer(train_dataloader, resumes=resume_from_checkpoint is not None)
+        return super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
+
+    def _privatizer(self, epochs: Epochs, *, resumes: bool) -> Privatizer:
+        method = dp_sgd(clip=1.0) if self.privacy.method is None else self.privacy.method
+        ledger = Path(self.privacy.ledger or Path(self.args.output_dir) / LEDGER)
+        if ledger.exists() and not resumes:
+            raise ValueError(
+                f"{ledger} holds the releases of an earlier run. Call train(resume_from_checkpoint=True) to go on with "
+                "it, or choose another output_dir for a run of its own."
+            )
+        ledger.parent.mkdir(parents=True, exist_ok=True)
+        mechanism = calibrate(method, epochs.batches, epsilon=self.privacy.epsilon, delta=self.privacy.delta)
+        return Privatizer(
+            self.model, mechanism, epochs.batches, ledger=ledger, memory_budget=self.privacy.memory_budget
+        )
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        super()._save_optimizer_and_scheduler(output_dir)
+        assert self.private is not None
+        torch.save(self.private.state_dict(), os.path.join(output_dir, STATE))
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is None:
+            return
+        path = os.path.join(checkpoint, STATE)
+        if not os.path.isfile(path):
+            raise ValueError(
+                f"{checkpoint} holds no {STATE}: it was not written by a private run (or with save_only_model). Resume "
+                "from a checkpoint of this run, or begin a new one from its weights."
+            )
+        assert self.private is not None
+        self.private.load_state_dict(torch.load(path, weights_only=True))
+        self._epochs.skip_to(self.private.step)
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        """Not kept: how far dropout's generator went tells how many tokens were drawn."""
+
+    def train(self, *args: Any, **options: Any) -> TrainOutput:
+        """As of the Trainer; the training loss of the result is NaN, since it is not released."""
+        try:
+            output = super().train(*args, **options)
+            assert self.private is not None
+            spent = {"epsilon": self.private.epsilon(self.privacy.delta), "delta": self.privacy.delta}
+            return TrainOutput(
+                output.global_step, float("nan"), self._withheld.released(output.metrics) | spent
+            )
+        finally:
+            if self.private is not None:
+                self.private.close()
+
+    # ---- what is told ---------------------------------------------------------------------------------------
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Released quantities only, to files, progress bars and every reporter."""
+        released = self._withheld.released(logs)
+        if released:
+            super().log(released, start_time)
+
+    def floating_point_ops(self, inputs: Any) -> int:
+        """Not counted: they are proportional to the drawn tokens."""
+        return 0
+
+    def _track_num_input_tokens(self, inputs: Any) -> None:
+        """Not counted."""
+
+    def evaluate(self, eval_dataset: Any = None, *args: Any, **options: Any) -> dict[str, float]:
+        """As of the Trainer, on data that are not the private records."""
+        self._refuse_training_records(self.eval_dataset if eval_dataset is None else eval_dataset)
+        metrics: dict[str, float] = super().evaluate(eval_dataset, *args, **options)
+        return metrics
+
+    def predict(self, test_dataset: Any, *args: Any, **options: Any) -> Any:
+        """As of the Trainer, on data that are not the private records."""
+        self._refuse_training_records(test_dataset)
+        return super().predict(test_dataset, *args, **options)
+
+    def hyperparameter_search(self, *args: Any, **options: Any) -> Any:
+        """Refused: every try would cost its own ε."""
+        raise ValueError(
+            "hyperparameter_search trains on the private records once per try, and each try costs its own ε. Search "
+            "with a plain Trainer on public data, then train once with PrivateTrainer."
+        )
+
+    # ---- refusals -------------------------------------------------------------------------------------------
+
+    def _refuse_training_records(self, data: Any) -> None:
+        for part in data.values() if isinstance(data, dict) else [data]:
+            while isinstance(part, Subset):
+                part = part.dataset
+            if part is self.train_dataset:
+                raise ValueError(
+                    "Metrics on train_dataset are computed from private records, and no noise covers them. Evaluate on "
+                    "records that were held out."
+                )
+
+    def _refuse_overridden_loss(self) -> None:
+        for kind in type(self).__mro__:
+            if kind.__module__.split(".")[0] != "transformers" and "compute_loss" in vars(kind):
+                raise ValueError(
+                    f"{kind.__name__} overrides compute_loss, whose mean over the batch hides the losses of single "
+                    "examples. Override compute_losses(model, inputs) to return one loss per example."
+                )
+
+    def _refuse_inputs(self, inputs: dict[str, Any], labels: Any) -> None:
+        if labels is None and self.compute_loss_func is None:
+            raise ValueError(f"The batch has no labels, only {', '.join(inputs)}. Name the column 'labels'.")
+        longest = getattr(self._unwrapped().config, "max_position_embeddings", None)
+        ids = inputs.get("input_ids")
+        if ids is not None and longest is not None and ids.shape[1] > longest:
+            raise ValueError(
+                f"A record has more tokens than the {longest} that the model takes. Tokenize with truncation=True, "
+                f"max_length={longest}."
+            )
+
+    def _unwrapped(self) -> nn.Module:
+        """The model of transformers, also inside one of peft."""
+        model = self.accelerator.unwrap_model(self.model)
+        inner: nn.Module = model.get_base_model() if hasattr(model, "get_base_model") else model
+        return inner
+
+
+class PrivateTrainer(PrivateTraining, Trainer):  # type: ignore[misc]
+    """`transformers.Trainer` with private gradients.
+
+    Args:
+        privacy: budget and method; everything else is a Trainer's.
+
+    Example:
+        trainer = PrivateTrainer(model, args, privacy=PrivacyArguments(epsilon=8.0, delta=1e-5), train_dataset=records)
+        trainer.train()
+        print(trainer.private.epsilon(1e-5))
+    """
+
+
+def _next(iterator: Iterator[Batch]) -> Iterator[Batch]:
+    for batch in iterator:
+        yield batch
+        return

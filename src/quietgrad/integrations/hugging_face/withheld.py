@@ -1,0 +1,39 @@
+"""What a Trainer would tell of the drawn records, and that it is not told.
+
+Training losses, token counts, batch sizes and speeds are functions of the private batches that no noise covers. Logs
+let through only what is public (plan, learning rate), released (norms of released gradients), or of other data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from transformers.utils import logging
+
+RELEASED = frozenset({"epoch", "step", "learning_rate", "grad_norm", "epsilon", "delta"})
+OTHER_DATA = ("eval_", "test_")
+
+_logger = logging.get_logger(__name__)
+
+
+class Withheld:
+    """Lets released quantities through and says once what it kept back."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def released(self, logs: Mapping[str, Any]) -> dict[str, Any]:
+        """Of these logs what may be seen."""
+        kept_back = {key for key in logs if not _may_be_seen(key)}
+        if kept_back - self._told:
+            self._told |= kept_back
+            _logger.warning(
+                f"Not logged: {', '.join(sorted(kept_back))}. They are computed from private records and no noise "
+                "covers them; evaluate on other data instead."
+            )
+        return {key: value for key, value in logs.items() if key not in kept_back}
+
+
+def _may_be_seen(key: str) -> bool:
+    return key in RELEASED or key.startswith(OTHER_DATA)

@@ -1,0 +1,279 @@
+"""PrivateTrainer trains what the Trainer trains, privately, with its optimizers, checkpoints and evaluation."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import quietgrad as qg
+from quietgrad.integrations.hugging_face import PrivacyArguments, PrivateTrainer, private_trainer
+from tests.integrations.tiny_text import Records, arguments, bert, llama, pad
+
+PRIVACY = PrivacyArguments(epsilon=8.0, delta=1e-3)
+
+
+def trainer(folder: Path, model: nn.Module | None = None, **options: Any) -> Any:
+    settings = {"privacy": PRIVACY, "train_dataset": Records(40), "data_collator": pad}
+    own = {
+        key: options.pop(key)
+        for key in [*settings, "eval_dataset", "compute_metrics", "optimizers"]
+        if key in options
+    }
+    kind = options.pop("kind", PrivateTrainer)
+    return kind(model or bert(), arguments(folder, **options), **(settings | own))
+
+
+def test_it_trains_and_holds_the_budget(tmp_path: Path) -> None:
+    run = trainer(tmp_path)
+    before = [p.clone() for p in run.model.parameters()]
+    output = run.train()
+    assert output.global_step == 4
+    assert run.private.ledger.count == 4
+    assert output.metrics["epsilon"] <= 8.0
+    assert output.metrics["epsilon"] == pytest.approx(8.0, rel=0.02)
+    assert any(not torch.equal(a, b) for a, b in zip(before, run.model.parameters(), strict=True))
+
+
+def test_accumulation_is_the_expected_batch_and_device_batches_are_its_parts(tmp_path: Path) -> None:
+    run = trainer(tmp_path)
+    rows: list[int] = []
+    plain = run.compute_losses
+
+    def counted(model: nn.Module, inputs: Any) -> Any:
+        rows.append(len(inputs["input_ids"]))
+        return plain(model, inputs)
+
+    run.compute_losses = counted
+    run.train()
+    assert run.private.sampler.rate == 8 / 40
+    assert max(rows) == 4
+
+
+def test_a_release_is_the_sum_of_the_gradients_of_single_examples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        private_trainer, "calibrate", lambda *_, **__: qg.methods.dp_sgd(clip=1e6).with_noise(0.0)
+    )
+    settings = {"optim": "sgd", "learning_rate": 1.0, "lr_scheduler_type": "constant", "max_grad_norm": 0.0}
+    run = trainer(tmp_path, bert().double(), max_steps=1, gradient_accumulation_steps=10, **settings)
+    before = {name: p.clone() for name, p in run.model.named_parameters()}
+    alone = bert().double()
+    records = Records(40)
+    for index in range(40):
+        (alone(**pad([records[index]])).loss / 40).backward()
+    run.train()
+    gradients = {name: p.grad for name, p in alone.named_parameters()}
+    for name, p in run.model.named_parameters():
+        torch.testing.assert_close(before[name] - p, gradients[name])
+
+
+@pytest.mark.parametrize("which", ["masked", "causal", "regression", "multi_label"])
+def test_the_heads_people_have_train(tmp_path: Path, which: str) -> None:
+    model, data = {
+        "masked": lambda: (bert("BertForMaskedLM"), Records(40, tokens=True)),
+        "causal": lambda: (llama(), Records(40, tokens=True)),
+        "regression": lambda: (bert(num_labels=1), _Relabelled(0.5)),
+        "multi_label": lambda: (bert(), _Relabelled([1.0, 0.0, 1.0])),
+    }[which]()
+    assert trainer(tmp_path, model, train_dataset=data, max_steps=2).train().global_step == 2
+
+
+class _Relabelled(Records):
+    def __init__(self, label: Any) -> None:
+        super().__init__(40)
+        self.label = label
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {**super().__getitem__(index), "labels": torch.tensor(self.label).tolist()}
+
+
+def test_frequent_empty_draws_are_released_too(tmp_path: Path) -> None:
+    run = trainer(tmp_path, per_device_train_batch_size=1, gradient_accumulation_steps=1, max_steps=6)
+    assert run.train().global_step == 6
+    assert run.private.ledger.count == 6
+
+
+def test_schedulers_and_optimizers_are_the_trainers(tmp_path: Path) -> None:
+    run = trainer(tmp_path, optim="sgd", lr_scheduler_type="cosine", num_train_epochs=2.0, max_steps=-1)
+    run.train()
+    assert run.state.global_step == 10
+    rates = [entry["learning_rate"] for entry in run.state.log_history if "learning_rate" in entry]
+    assert rates == sorted(rates, reverse=True)
+    assert rates[0] > 2 * rates[-1]
+
+
+def test_evaluation_is_on_other_data_and_logged(tmp_path: Path) -> None:
+    def accuracy(predicted: Any) -> dict[str, float]:
+        return {"accuracy": float((predicted.predictions.argmax(1) == predicted.label_ids).mean())}
+
+    run = trainer(
+        tmp_path,
+        eval_dataset=Records(12, seed=1),
+        compute_metrics=accuracy,
+        eval_strategy="steps",
+        eval_steps=2,
+    )
+    run.train()
+    seen = [entry for entry in run.state.log_history if "eval_accuracy" in entry]
+    assert len(seen) == 2
+    assert all(math.isfinite(entry["eval_loss"]) for entry in seen)
+
+
+def test_a_run_is_resumed_with_its_ledger(tmp_path: Path) -> None:
+    class StopError(Exception):
+        pass
+
+    class Stopped(PrivateTrainer):
+        def training_step(self, *args: Any) -> Any:
+            if self.state.global_step == 3:
+                raise StopError
+            return super().training_step(*args)
+
+    with pytest.raises(StopError):
+        trainer(tmp_path, kind=Stopped, save_strategy="steps", save_steps=2, max_steps=6).train()
+    run = trainer(tmp_path, save_strategy="steps", save_steps=2, max_steps=6)
+    with pytest.raises(ValueError, match="plan"):  # step 3 was released before the crash and counts
+        run.train(resume_from_checkpoint=True)
+    assert run.private.ledger.count == 6
+    assert run.private.epsilon(1e-3, spent=True) == pytest.approx(run.private.epsilon(1e-3))
+
+
+def test_a_run_that_was_stopped_at_a_checkpoint_goes_on_to_its_end(tmp_path: Path) -> None:
+    class StopError(Exception):
+        pass
+
+    class Stopped(PrivateTrainer):
+        def training_step(self, *args: Any) -> Any:
+            if self.state.global_step == 3:
+                raise StopError
+            return super().training_step(*args)
+
+    settings: dict[str, Any] = {"save_strategy": "steps", "save_steps": 3, "max_steps": 7}
+    with pytest.raises(StopError):
+        trainer(tmp_path, kind=Stopped, **settings).train()
+    run = trainer(tmp_path, **settings)
+    assert run.train(resume_from_checkpoint=True).global_step == 7
+    assert run.private.ledger.count == 7
+    assert run.state.epoch == pytest.approx(1.4, abs=0.7)
+
+
+def test_another_budget_on_resume_is_refused(tmp_path: Path) -> None:
+    trainer(tmp_path, save_strategy="steps", save_steps=2).train()
+    other = trainer(tmp_path, privacy=PrivacyArguments(epsilon=3.0, delta=1e-3))
+    with pytest.raises(ValueError, match=r"ledger|plan"):
+        other.train(resume_from_checkpoint=True)
+
+
+def test_a_second_run_on_the_ledger_of_the_first_is_refused(tmp_path: Path) -> None:
+    trainer(tmp_path).train()
+    with pytest.raises(ValueError, match="earlier run"):
+        trainer(tmp_path).train()
+
+
+def test_the_model_is_left_as_it_was(tmp_path: Path) -> None:
+    run = trainer(tmp_path)
+    run.train()
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in run.model.modules())
+
+
+def test_rgp_and_lora_train_through_it(tmp_path: Path) -> None:
+    run = trainer(tmp_path / "rgp", privacy=PrivacyArguments(8.0, 1e-3, qg.methods.rgp(rank=2)))
+    assert run.train().global_step == 4
+    peft = pytest.importorskip("peft")
+    adapted = peft.get_peft_model(
+        bert(), peft.LoraConfig(task_type="SEQ_CLS", r=2, target_modules=["query", "value"])
+    )
+    frozen = {name: p.clone() for name, p in adapted.named_parameters() if not p.requires_grad}
+    run = trainer(tmp_path / "lora", adapted)
+    run.train()
+    assert set(run.private.parameters) == {name for name, p in adapted.named_parameters() if p.requires_grad}
+    assert all(torch.equal(frozen[name], p) for name, p in adapted.named_parameters() if name in frozen)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"train_sampling_strategy": "group_by_length"}, "group_by_length"),
+        ({"train_sampling_strategy": "sequential"}, "sequential"),
+        ({"dataloader_drop_last": True}, "dataloader_drop_last"),
+        ({"auto_find_batch_size": True}, "auto_find_batch_size"),
+        ({"optim": "lomo"}, "steps inside"),
+        ({"optim": "galore_adamw_layerwise", "optim_target_modules": ["query"]}, "steps inside"),
+        ({"include_num_input_tokens_seen": "all"}, "include_num_input_tokens_seen"),
+        ({"neftune_noise_alpha": 5.0}, "neftune"),
+        ({"torch_compile": True}, "torch_compile"),
+        ({"debug": "underflow_overflow"}, "activations"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_arguments_that_break_the_guarantee_are_refused_by_name(
+    tmp_path: Path, options: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(ValueError, match=named):
+        trainer(tmp_path, **options)
+
+
+def test_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = arguments(tmp_path)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="2 processes"):
+        PrivateTrainer(bert(), settings, privacy=PRIVACY, train_dataset=Records(8))
+
+
+def test_metrics_on_training_records_are_refused(tmp_path: Path) -> None:
+    run = trainer(tmp_path)
+    for data in (
+        run.train_dataset,
+        {"seen": run.train_dataset},
+        torch.utils.data.Subset(run.train_dataset, [0]),
+    ):
+        with pytest.raises(ValueError, match="held out"):
+            run.evaluate(data)
+    with pytest.raises(ValueError, match="held out"):
+        run.predict(run.train_dataset)
+    with pytest.raises(ValueError, match="each try"):
+        run.hyperparameter_search()
+
+
+def test_an_overridden_mean_loss_is_refused(tmp_path: Path) -> None:
+    class Mine(PrivateTrainer):
+        def compute_loss(self, model: Any, inputs: Any, **_: Any) -> Any:
+            return model(**inputs).loss
+
+    with pytest.raises(ValueError, match="compute_losses"):
+        trainer(tmp_path, kind=Mine)
+
+
+def test_bad_records_are_told_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not among 0 to 2") as caught:
+        trainer(tmp_path / "labels", train_dataset=_Relabelled(7)).train()
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match="more tokens than the 4") as caught:
+        trainer(tmp_path / "length", bert(max_position_embeddings=4)).train()
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match="no labels"):
+        trainer(tmp_path / "none", train_dataset=_Unlabelled(40)).train()
+    with pytest.raises(ValueError, match="map-style"):
+        trainer(tmp_path / "stream", train_dataset=iter([]))
+
+
+class _Unlabelled(Records):
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"input_ids": self.rows[index]}
+
+
+def test_privacy_arguments_come_from_a_command_line() -> None:
+    import transformers
+
+    (parsed,) = transformers.HfArgumentParser(PrivacyArguments).parse_args_into_dataclasses(
+        ["--epsilon", "3", "--delta", "1e-5"]
+    )
+    assert (parsed.epsilon, parsed.delta, parsed.method) == (3.0, 1e-5, None)
+    assert json.dumps(parsed.epsilon) == "3.0"
