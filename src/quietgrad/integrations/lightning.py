@@ -1,0 +1,181 @@
+"""Private training in Lightning: a LightningModule with manual optimization, checkpointed with its ledger.
+
+class Classifier(PrivateModule):
+    def losses(self, batch): ...            # one loss per example
+
+    def configure_optimizers(self): ...
+
+module = Classifier(...)
+loader = module.make_private(train_set, batch=256, epochs=5, epsilon=3.0, delta=1e-5)
+lightning.Trainer(max_epochs=5).fit(module, loader)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor
+from torch.utils.data import Dataset, default_collate
+
+from quietgrad.accounting.calibrate import calibrate
+from quietgrad.integrations.epochs import Epochs
+from quietgrad.mechanism.mechanism import Mechanism
+from quietgrad.methods.dp_sgd import dp_sgd
+from quietgrad.privatizer.privatizer import Privatizer
+from quietgrad.sampling.batches import Batch
+
+try:
+    from lightning import LightningModule
+except ImportError as error:
+    raise ImportError(
+        "quietgrad.integrations.lightning needs lightning: pip install 'quietgrad[lightning]'."
+    ) from error
+
+STATE = "quietgrad"
+
+
+class PrivateModule(LightningModule):  # type: ignore[misc]
+    """A LightningModule whose gradients are private. Implement `losses` and `configure_optimizers`.
+
+    Formal guarantee: as of `qg.Privatizer`. Nothing of the private batches is logged; a module that calls
+    `self.log` with a training loss breaks it.
+
+    Attributes:
+        private: the Privatizer, after `make_private`.
+        micro_batch: examples that go through the model at once.
+
+    Example:
+        module = Classifier()
+        loader = module.make_private(records, batch=64, epochs=2, epsilon=3.0, delta=1e-5)
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.private: Privatizer | None = None
+        self.micro_batch = 256
+
+    def losses(self, batch: Any) -> Float[Tensor, " n"]:
+        """One loss per example of a micro-batch, as the collator made it."""
+        raise NotImplementedError
+
+    def make_private(
+        self,
+        dataset: Dataset[Any],
+        *,
+        batch: int,
+        epochs: float,
+        epsilon: float,
+        delta: float,
+        method: Mechanism | None = None,
+        ledger: str | Path | None = None,
+        micro_batch: int = 256,
+        workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] = default_collate,
+        **options: Any,
+    ) -> Epochs:
+        """Plan the training and calibrate its noise; what is returned goes to `Trainer.fit` as the train loader.
+
+        Args:
+            dataset: map-style; the private records.
+            batch: expected records of a step.
+            epochs: expected passes over the data.
+            epsilon: of the whole training.
+            delta: below 1 / records.
+            method: any mechanism of `qg.methods`, `dp_sgd(clip=1.0)` if left out.
+            ledger: file of the releases; needed to resume.
+            micro_batch: examples that go through the model at once.
+            workers: processes that load records ahead.
+            collate_fn: makes a micro-batch of a list of records.
+            options: of the Privatizer.
+
+        Raises:
+            ValueError: this module has been made private already.
+        """
+        if self.private is not None:
+            raise ValueError("This module is private already. Make a new module for another run.")
+        self.micro_batch = micro_batch
+        self._epochs = Epochs(
+            dataset, batch=batch, epochs=epochs, max_steps=-1, workers=workers, collate_fn=collate_fn
+        )
+        batches = self._epochs.batches
+        mechanism = calibrate(
+            dp_sgd(clip=1.0) if method is None else method, batches, epsilon=epsilon, delta=delta
+        )
+        self.private = Privatizer(self, mechanism, batches, ledger=ledger, **options)
+        return self._epochs
+
+    # ---- Lightning's loop -----------------------------------------------------------------------------------
+
+    def on_fit_start(self) -> None:
+        """Before the first step.
+
+        Raises:
+            ValueError: the Trainer's settings do not suit a private run.
+        """
+        if self.private is None:
+            raise ValueError("Call module.make_private(dataset, …) first and fit with the loader it returns.")
+        refuse_settings(self.trainer)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> None:
+        """All micro-batches of a draw, the release, the optimizer's step."""
+        assert self.private is not None
+        for micro_batch in batch.split(self.micro_batch):
+            moved = self.trainer.strategy.batch_to_device(micro_batch)
+            with self.trainer.precision_plugin.forward_context():
+                losses = self.losses(moved)
+            self.private.backward(losses)
+        self.private.release()
+        for optimizer in _listed(self.optimizers()):
+            optimizer.step()
+        for scheduler in _listed(self.lr_schedulers()):
+            scheduler.step()
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """The ledger's head and what representations remember go with the weights."""
+        if self.private is not None:
+            checkpoint[STATE] = self.private.state_dict()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Go on with the ledger; draws and noise are fresh.
+
+        Raises:
+            ValueError: the checkpoint is not of a private run, or of another one.
+        """
+        if self.private is None:
+            return
+        if STATE not in checkpoint:
+            raise ValueError("The checkpoint was not written by a private run. Resume from one of this run.")
+        self.private.load_state_dict(checkpoint[STATE])
+        self._epochs.skip_to(self.private.step)
+
+    def on_fit_end(self) -> None:
+        """The model is then exactly what it was; `private.epsilon` goes on to answer."""
+        if self.private is not None:
+            self.private.close()
+
+
+def refuse_settings(trainer: Any) -> None:
+    """Settings of a lightning.Trainer under which ε would not hold.
+
+    Raises:
+        ValueError: it has one of them.
+    """
+    if trainer.world_size > 1:
+        raise ValueError(
+            f"Trainer(devices={trainer.world_size}) is refused: PrivateModule trains in one process. Take devices=1, "
+            "or qg.Privatizer with reducer=qg.distributed.AllReduce() in a loop of your own."
+        )
+    if "16-mixed" in str(trainer.precision) and "bf16" not in str(trainer.precision):
+        raise ValueError(
+            "Trainer(precision='16-mixed') is refused: its scaler moves the clip. Take 'bf16-mixed'."
+        )
+
+
+def _listed(found: Any) -> list[Any]:
+    if found is None:
+        return []
+    return list(found) if isinstance(found, list | tuple) else [found]

@@ -1,0 +1,115 @@
+"""The examples run as they stand, shortened and with tiny models; going private changes at most six lines."""
+
+from __future__ import annotations
+
+import difflib
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integrations.tiny_text import VOCABULARY, bert, llama
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+WORDS = [f"w{number}" for number in range(VOCABULARY - 5)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A BERT, a Llama, a tokenizer and texts."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    made = tmp_path_factory.mktemp("world")
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    fast = Tokenizer(models.WordLevel({w: i for i, w in enumerate(special + WORDS)}, unk_token="[UNK]"))
+    fast.pre_tokenizer = pre_tokenizers.Whitespace()
+    fast.post_processor = processors.TemplateProcessing(
+        "[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=fast,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+    )
+    made_models: dict[str, Any] = {"bert": bert(num_labels=2), "llama": llama()}
+    for name, model in made_models.items():
+        model.save_pretrained(made / name)
+        tokenizer.save_pretrained(made / name)
+    rows = [f"w{n % 7} w{n % 5} w{n % 3}" for n in range(40)]
+    table = "sentence\tlabel\n" + "".join(f"{row}\t{n % 2}\n" for n, row in enumerate(rows))
+    (made / "table.tsv").write_text(table)
+    (made / "held_out.tsv").write_text("sentence\tlabel\nw1 w2\t0\nw3\t1\n")
+    (made / "texts.txt").write_text("\n".join(rows))
+    (made / "held_out.txt").write_text("w1 w2 w3\nw2 w4\n")
+    return made
+
+
+def arguments(name: str, folder: Path, out: Path) -> list[str]:
+    table, text = (
+        [str(folder / "table.tsv"), str(folder / "held_out.tsv")],
+        [str(folder / "texts.txt"), str(folder / "held_out.txt")],
+    )
+    return {
+        "sst2_trainer": [*table, "--model", str(folder / "bert"), "--epochs", "1", "--out", str(out)],
+        "lora_language_model": [
+            *text,
+            "--model",
+            str(folder / "llama"),
+            "--steps",
+            "2",
+            "--batch",
+            "8",
+            "--out",
+            str(out),
+        ],
+        "lightning_image": ["--records", "512", "--epochs", "1", "--out", str(out)],
+        "own_loop": [*table, "--model", str(folder / "bert"), "--steps", "2"],
+    }[name]
+
+
+def test_there_are_four_examples_under_sixty_lines() -> None:
+    assert {path.stem for path in EXAMPLES} == {
+        "sst2_trainer",
+        "lora_language_model",
+        "lightning_image",
+        "own_loop",
+    }
+    assert all(len(path.read_text().splitlines()) < 60 for path in EXAMPLES)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_runs(
+    example: Path,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", [str(example), *arguments(example.stem, folder, tmp_path / "out")])
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(example), run_name="__main__")
+    assert "epsilon = " in capsys.readouterr().out
+
+
+def test_a_trainer_script_becomes_private_in_at_most_six_lines() -> None:
+    private = (ROOT / "examples" / "sst2_trainer.py").read_text().splitlines()
+    public = []
+    for line in private:
+        if "PrivacyArguments(" in line or "trainer.private" in line or "hugging_face import" in line:
+            continue
+        public.append(
+            line.replace("PrivateTrainer(", "Trainer(").replace(
+                "    TrainingArguments,", "    TrainingArguments, Trainer,"
+            )
+        )
+    changed = [line for line in difflib.ndiff(public, private) if line[0] in "+-"]
+    added = [line for line in changed if line.startswith("+ ")]
+    assert any("PrivateTrainer(" in line for line in added)
+    assert 3 <= len(added) <= 6, added
