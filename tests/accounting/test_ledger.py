@@ -65,6 +65,16 @@ def test_a_resumed_run_appends_and_replayed_steps_count_again(path: Path) -> Non
     assert Ledger.read(path).description == FACTS
 
 
+def test_two_runs_of_one_plan_have_different_chains(path: Path, tmp_path: Path) -> None:
+    """Everything that they release is equal; a checkpoint of one is still no checkpoint of the other."""
+    other = opened(tmp_path / "other.jsonl")
+    for step in range(4):
+        other.record(EVENT, 0.1, step=step)
+    with pytest.raises(ValueError, match="another run"):
+        other.verify_against(Ledger.read(path).head, 4)
+    Ledger.read(path).verify_against(Ledger.read(path).head, 4)
+
+
 def test_the_plan_is_never_exceeded(path: Path) -> None:
     ledger = opened(path)
     ledger.record(EVENT, 0.1, step=4)

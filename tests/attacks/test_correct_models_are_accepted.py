@@ -6,7 +6,9 @@ records apart; only rounding makes the probe's second gradient differ from a mul
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable
+from types import BuiltinFunctionType
 
 import pytest
 import torch
@@ -181,3 +183,17 @@ def test_autocast_models_are_accepted(build: type[nn.Module], dtype: torch.dtype
         return TensorDataset(torch.randn(RECORDS, 8, generator=rng), labels(rng))
 
     assert errors(lambda: Cast(build(), dtype), make) == []
+
+
+@pytest.mark.parametrize("records", [7, 8, 9])
+def test_a_constant_that_is_the_size_of_the_batch_is_accepted(records: int) -> None:
+    """Eight classes, and a loop that asks for `len`: with eight records the constant was taken for their number."""
+
+    def losses(model: nn.Module, x: Tensor) -> Tensor:
+        scores: Tensor = model(x)
+        return scores.square().view(len(x), -1).sum(1) / 8
+
+    data = TensorDataset(torch.randn(records, 4, generator=torch.Generator().manual_seed(0)))
+    whole = clipped_sum(lambda: nn.Linear(4, 8), data, list(range(records)), losses)
+    assert whole.isfinite().all()
+    assert isinstance(builtins.len, BuiltinFunctionType), "len is what it was"

@@ -41,9 +41,42 @@ def test_private_records_among_public_losses_are_refused_after_explain(refresh: 
         (public.batch,) = next(next(iter(batches)).split(8))
         losses = model(public.batch)[:, 0]
         if explained:
-            private.explain()
-        with pytest.raises(ValueError):
+            with pytest.raises(ValueError, match="private batch"):
+                private.explain()
+        with pytest.raises(ValueError, match="private batch"):
             private.backward(losses)
+
+
+@pytest.mark.parametrize("refresh", [1, 3])
+def test_private_records_are_refused_in_a_step_begun_before_its_losses(refresh: int) -> None:
+    """`private.current` begins a step, and with it the basis, when the batch was handed out but not passed yet."""
+    public, model = LoopVariable(), net()
+    mechanism = qg.methods.gep(public, rank=4, refresh_every=refresh).with_noise(1.0)
+    batches = qg.PoissonBatches(TensorDataset(torch.randn(8, 4)), rate=1.0, steps=1)
+    with qg.Privatizer(model, mechanism, batches) as private:
+        (public.batch,) = next(next(iter(batches)).split(8))
+        with pytest.raises(ValueError, match="private batch"):
+            private.current.codec(0)
+
+
+def test_a_step_begun_again_keeps_the_basis_that_was_checked() -> None:
+    """A loop is left and its draw handed out again: the stored basis stays, and no public loss is asked for anew."""
+    public, model, asked = LoopVariable(), net(), []
+
+    def counted(model: nn.Module) -> Tensor:
+        asked.append(public.batch)
+        return public(model)
+
+    mechanism = qg.methods.gep(counted, rank=4, refresh_every=3).with_noise(1.0)
+    batches = qg.PoissonBatches(TensorDataset(torch.randn(8, 4)), rate=1.0, steps=4)
+    with qg.Privatizer(model, mechanism, batches) as private:
+        (rows,) = next(next(iter(batches)).split(8))
+        private.backward(model(rows)[:, 0])
+        seen = len(asked)
+        (public.batch,) = next(next(iter(batches)).split(8))
+        private.backward(model(public.batch)[:, 0])
+        private.release()
+        assert len(asked) == seen > 0
 
 
 def test_explain_does_not_choose_the_basis_of_a_step() -> None:

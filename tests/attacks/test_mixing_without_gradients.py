@@ -97,13 +97,19 @@ def per_batch(model: nn.Module, x: Tensor, _: Tensor) -> Tensor:
     return out
 
 
+def per_number(model: nn.Module, x: Tensor, _: Tensor) -> Tensor:
+    """The same by the number of elements."""
+    losses: Tensor = model(x)[:, 0]
+    return losses / max(1, losses.numel())
+
+
 def per_class(model: nn.Module, x: Tensor, kind: Tensor) -> Tensor:
     """Classes balanced within the batch."""
     out: Tensor = model(x)[:, 0] / (kind[:, None] == kind[None]).sum(1)
     return out
 
 
-@pytest.mark.parametrize("loop", [per_batch, per_class])
+@pytest.mark.parametrize("loop", [per_batch, per_number, per_class])
 def test_losses_divided_by_a_count_of_the_batch_are_refused_or_bounded(loop: Losses) -> None:
     """Gradients 1 and −2: a half and −1 of them are left together, and 1 of the first alone. On 0.1: 1.5 C."""
     data = TensorDataset(torch.tensor([[1.0], [-2.0]]), torch.tensor([1, 1]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -147,6 +148,9 @@ class Ledger:
             )
         self._check_planned(event, rate)
         entry = {"step": int(step), "event": event_to_dict(event), "rate": float(rate)}
+        if self._count == 0:
+            # Two runs of one plan would else have the same chain, and one's checkpoint would pass for the other's.
+            entry["run"] = secrets.token_hex(16)
         self._append(entry, event, float(rate))
 
     def verify_against(self, head: str, count: int) -> None:

@@ -1,12 +1,13 @@
 """Does a loss depend on other records? Asked by replacing some of them and computing everything again.
 
 Gradients do not show what was detached, counted or sorted. In the first micro-batches, at random ones later and after
-the graph had a shape not seen before, half of the records are replaced by copies of the others: the losses of the
-other half must stay what they were.
+the graph had a shape not seen before, half of the records are replaced, by copies of the others or by made-up ones: the
+losses of the other half must stay what they were.
 """
 
 from __future__ import annotations
 
+import itertools
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -23,8 +24,9 @@ ALWAYS = 3
 """Micro-batches at the beginning that are all probed."""
 THOROUGH = 4
 """Rounds of the first probe; later ones have one. What shows only now and then (a capacity, a maximum) needs more."""
-ONE_IN = 32
-"""Later ones are probed with this chance. A probe is two forwards, about half of a private step: 1.5% is added."""
+ONE_IN = 48
+"""Later ones are probed with this chance, with one half of the records replaced: one forward, which is a quarter to a
+half of a private step, so that half a percent to one is added."""
 
 Replacement = Callable[[Tensor, Tensor], Tensor]
 Shape = frozenset[tuple[str, tuple[str, ...]]]
@@ -128,7 +130,7 @@ class Dependence:
             return trace.broken or "the micro-batch holds no tensors with one slice for each record"
         self._compare_sizes(trace)
         with self._quiet():
-            for moved, replace in _changes(len(losses), THOROUGH if self._probed == 1 else 1):
+            for moved, replace in self._changes(len(losses)):
                 found = self._rerun(trace, losses, moved, replace)
                 if found is None and replace is altered:  # made-up records may be no records at all
                     found = self._rerun(trace, losses, moved, copied)
@@ -142,6 +144,12 @@ class Dependence:
                         return "it is not clear which dimension of the model's inputs holds the records"
                     raise ValueError(MIXED)
         return None
+
+    def _changes(self, n: int) -> Iterator[tuple[Bool[Tensor, " n"], Replacement]]:
+        """Fewer, the more probes went well."""
+        if self._probed > ALWAYS:
+            return itertools.islice(_rounds(n, 2), secrets.randbelow(4 if n > 1 else 2), None, 4)
+        return _rounds(n, THOROUGH if self._probed == 1 else 1)
 
     def _rerun(
         self, trace: Trace, losses: Tensor, moved: Bool[Tensor, " n"] | None, replace: Replacement
@@ -176,7 +184,7 @@ def _shape(graph: Graph) -> Shape:
     )
 
 
-def _changes(n: int, rounds: int) -> Iterator[tuple[Bool[Tensor, " n"], Replacement]]:
+def _rounds(n: int, rounds: int) -> Iterator[tuple[Bool[Tensor, " n"], Replacement]]:
     """In each round a random half of the records is replaced, then the other half; of one record only the count."""
     generator = torch.Generator().manual_seed(secrets.randbits(62))
     for turn in range(rounds):

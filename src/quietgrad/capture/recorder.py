@@ -79,6 +79,7 @@ class Recorder:
         self._borrowers: list[Unit] | None = list(borrowers(model, names))
         """Modules that may use parameters of others, until the first losses show which of them do."""
         self._lending: dict[str, str] = {}
+        self._accountable: set[int] = set()
         self._backward = Backward()
         self.dependence = Dependence(self._rehearsal)
         self._tuner = Tuner(memory_budget, deterministic)
@@ -214,7 +215,7 @@ class Recorder:
             used = uses(graph, self.parameters)
             if self._borrowers is not None:
                 self._settle_borrowing(graph, calls, used)
-            calls = [kept for call in calls if (kept := accounted(call, self._lending))]
+            calls = [kept for call in calls if (kept := self._accounted(call))]
             check_coverage(graph, calls, used)
             blocks = self._blocks(losses, calls, graph)
             if not self.in_public:
@@ -243,8 +244,13 @@ class Recorder:
         self._lending = lent(graph, [call for call in calls if call not in borrowing], borrowing, used)
         settled = (accountable(unit, self._lending) for unit in (*self._units, *(self._borrowers or ())))
         self._units, self._borrowers = [unit for unit in settled if unit is not None], None
+        self._accountable = {id(unit) for unit in self._units}
         self._unhook()
         self._hook()
+
+    def _accounted(self, call: Call) -> Call | None:
+        """Only calls that were recorded before the first losses came need to be changed."""
+        return call if id(call.unit) in self._accountable else accounted(call, self._lending)
 
     def _settled(self, blocks: dict[str, BlockGrads]) -> dict[str, BlockGrads]:
         """Every block on its best way."""

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from quietgrad.capture import lengths
 from quietgrad.capture.count import Count, FloatCount
 
 ARITHMETIC = frozenset(
@@ -38,8 +39,9 @@ ARITHMETIC = frozenset(
 )
 """Functions in which the size of a batch is a value; elsewhere (`view`, `arange`) it is a shape."""
 
-SIZES = ("__len__", "size", "__get__")
-"""`len(x)`, `x.size()` and the property `x.shape`."""
+ALL_NUMBERS = ("numel", "nelement")
+SIZES = ("size", "__get__", *ALL_NUMBERS)
+"""`x.size()`, `x.numel()` and the property `x.shape`; `len(x)` is counted by `lengths`."""
 
 GIVING_UP = ("backward", "grad", "set_", "requires_grad_", "retain_grad", "register_hook")
 """What cannot be done twice."""
@@ -69,8 +71,6 @@ class Trace(TorchFunctionMode):
         self.n, self._rows = n, rows
         self.entries: list[Entry] = []
         self.broken: str | None = None
-        self.measured = False
-        """Whether `len` was asked for: Python makes a plain number of it, which is then known by its value only."""
         self.rng = torch.get_rng_state()
         self._open = self._closed = False
         self._depth = 0
@@ -89,14 +89,20 @@ class Trace(TorchFunctionMode):
 
     def open(self) -> None:
         self._open = True
+        lengths.watch(self.length)
         self.__enter__()
 
     def close(self) -> None:
         """Stop noting; leave the stack of modes unless another mode lies on top, which a later `close` sees gone."""
         self._closed = True
+        lengths.forget(self.length)
         if self._open and torch.overrides._get_current_function_mode() is self:
             self._open = False
             self.__exit__(None, None, None)
+
+    def length(self, thing: Any) -> Count | None:
+        """What `len` gives of a tensor with one slice for each row."""
+        return Count(self.n, self.n + 1) if not self._idle and id(thing) in self._sized else None
 
     def pause(self) -> None:
         """The model is called, or public data comes between: what happens there is not noted."""
@@ -123,8 +129,7 @@ class Trace(TorchFunctionMode):
         if name in GIVING_UP:
             self.broken = f"{name} was called before the losses were handed over"
         elif name in SIZES and args and id(args[0]) in self._sized:
-            self.measured |= name == "__len__"
-            return _counted(result, self.n, args[1:])
+            return _counted(result, self.n, args[1:], name)
         self._keep(Entry(func, args, kwargs, tensors(result), name))
         return result
 
@@ -149,10 +154,12 @@ def tensors(tree: Any) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
-def _counted(result: Any, n: int, dims: tuple[Any, ...]) -> Any:
+def _counted(result: Any, n: int, dims: tuple[Any, ...], name: str) -> Any:
     """The first dimension as a number that remembers what it counts."""
     if isinstance(result, torch.Size):
         return torch.Size([Count(n, n + 1), *result[1:]])
+    if name in ALL_NUMBERS and n > 0:
+        return Count(result, result // n * (n + 1))
     return Count(n, n + 1) if type(result) is int and dims == (0,) else result
 
 
@@ -187,20 +194,11 @@ class Rerun:
         def current(leaf: Any) -> Any:
             if isinstance(leaf, Tensor):
                 return values.get(id(leaf), leaf)
-            return with_one_more(leaf, self.trace) if arithmetic else leaf
+            return leaf.other if arithmetic and isinstance(leaf, Count | FloatCount) else leaf
 
         args, kwargs = pytree.tree_map(current, (entry.args, entry.kwargs))
         found = tensors(entry.function(*args, **kwargs))
         values.update({id(old): new for old, new in zip(entry.results, found, strict=True)})
-
-
-def with_one_more(number: Any, trace: Trace) -> Any:
-    """What a number would be if the batch had one row more."""
-    if isinstance(number, Count | FloatCount):
-        return number.other
-    if trace.measured and is_size(number, trace.n):
-        return number * (trace.n + 1) / trace.n if number == trace.n else number * trace.n / (trace.n + 1)
-    return number
 
 
 def is_size(number: Any, n: int) -> bool:

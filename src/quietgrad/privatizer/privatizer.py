@@ -107,11 +107,8 @@ class Privatizer:
         self._state = RunState(self._recorder, mechanism.post, sampler, seed=seed)
         self._rows = RowCount(sampler, batches if isinstance(batches, PoissonBatches) else None)
         self._current: Step | None = None
-        self._batches = batches if isinstance(batches, PoissonBatches) else None
         self._guards = Guards(self._recorder, batches)
         self._guards.attach()
-        if self._batches is not None:
-            self._batches.watch(self._recorder.dependence.begin)
         self._recorder.attach()
 
     # ---- one step -------------------------------------------------------------------------------------------
@@ -244,8 +241,6 @@ class Privatizer:
         self._recorder.detach()
         self._guards.detach()
         self._rows.detach()
-        if self._batches is not None:
-            self._batches.watch(None)
         if self._owns_ledger:
             self.ledger.close()
 

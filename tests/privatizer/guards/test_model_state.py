@@ -31,6 +31,7 @@ class Net(nn.Module):
         self.lists: dict[str, list[Tensor]] = {"all": [torch.zeros(36)]}
         self.queue: deque[Tensor] = deque(maxlen=4)
         self.array = np.zeros(36)
+        self.table: Tensor | None = None
         self.keep = keep
 
     def forward(self, x: Tensor) -> Tensor:
@@ -96,6 +97,23 @@ def zero(model: Net, x: Tensor) -> None:
 def test_what_is_kept_is_refused_by_name(keep: Callable[[Net, Tensor], None], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         step(Net(keep))
+
+
+def cached_table(net: Net, x: Tensor) -> None:
+    """As rotary embeddings do: a table for the longest input so far."""
+    if net.table is None or len(net.table) < x.shape[1]:
+        net.table = torch.arange(x.shape[1]).cos()
+
+
+def test_a_table_for_the_longest_input_is_refused_unless_it_was_made_before() -> None:
+    """Made in a step it tells the longest record; made from inputs that are no records it tells nothing."""
+    model = Net(cached_table)
+    with pytest.raises(ValueError, match=r"'table'.*made-up inputs of that length"):
+        step(model)
+    model = Net(cached_table)
+    model(torch.zeros(1, 36))
+    step(model, draws=2)
+    assert model.line.weight.grad is not None
 
 
 def test_a_submodule_called_on_its_own_is_watched() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -30,12 +31,19 @@ class Guards:
         dataset = batches.dataset if isinstance(batches, PoissonBatches) else None
         self._state = ModelStateGuard(model, lambda: recorder.in_public, lambda: batches.waiting)
         self._inputs = PrivateInputs(model, lambda: recorder.in_public, dataset)
+        self._recorder, self._batches = recorder, batches
 
     def attach(self) -> None:
         """Put all hooks on."""
         self._raw_backward.attach()
         self._state.attach()
         self._inputs.attach()
+        if isinstance(self._batches, PoissonBatches):
+            self._batches.watch(self._hand_out)
+
+    def _hand_out(self, rows: Any, n: int) -> None:
+        self._inputs.hand_out(rows)
+        self._recorder.dependence.begin(rows, n)
 
     def before_backward(self, losses: Tensor) -> None:
         """Before anything is computed from the losses.
@@ -65,3 +73,5 @@ class Guards:
         self._raw_backward.detach()
         self._state.detach()
         self._inputs.detach()
+        if isinstance(self._batches, PoissonBatches):
+            self._batches.watch(None)

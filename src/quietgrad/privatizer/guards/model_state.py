@@ -12,7 +12,7 @@ from torch.utils.hooks import RemovableHandle
 
 from quietgrad.capture.hook import Hook
 from quietgrad.privatizer.guards.fingerprint import Kept, Mark, mark
-from quietgrad.privatizer.guards.held import held
+from quietgrad.privatizer.guards.holdings import Holdings
 
 READ_ALWAYS = 2**28
 """Bytes of a model that are read at every step; of a larger one a random part of about this size; all at the first."""
@@ -36,7 +36,9 @@ class ModelStateGuard:
         self, model: nn.Module, in_public: Callable[[], bool], batch_waits: Callable[[], bool]
     ) -> None:
         self._model, self._in_public, self._batch_waits = model, in_public, batch_waits
+        self._holdings = Holdings(model)
         self._before: dict[str, Mark] | None = None
+        self._last: dict[str, Mark] = {}
         self._kept_so_far: set[str] = set()
         self._first = True
         self._handles: list[RemovableHandle] = []
@@ -54,7 +56,7 @@ class ModelStateGuard:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        self._before = None
+        self._before, self._last = None, {}
 
     def check(self, *, read_bytes: bool) -> None:
         """Refuse what was kept since the first forward of this step.
@@ -67,7 +69,7 @@ class ModelStateGuard:
         """
         if self._before is None:
             return
-        for name, thing in held(self._model):
+        for name, thing in self._holdings.now():
             if self._changed(name, thing, read_bytes=read_bytes):
                 raise ValueError(_message(name))
 
@@ -86,12 +88,15 @@ class ModelStateGuard:
         if self._before is not None or not torch.is_grad_enabled() or self._in_public():
             return
         if self._batch_waits():
-            self._before = self._marks(list(held(self._model)))
+            self._before = self._last = self._marks(self._holdings.now())
 
     def _marks(self, things: list[tuple[str, Kept]]) -> dict[str, Mark]:
         total = sum(thing.nbytes for _, thing in things)
         share = 1.0 if self._first else min(1.0, READ_ALWAYS / max(total, 1))
-        return {name: mark(thing, read=share == 1.0 or _anyone.random() < share) for name, thing in things}
+        return {
+            name: mark(thing, read=share == 1.0 or _anyone.random() < share, before=self._last.get(name))
+            for name, thing in things
+        }
 
     # ---- public forwards ------------------------------------------------------------------------------------
 
@@ -107,12 +112,13 @@ class ModelStateGuard:
                     self._before[name] = mark(thing, read=True)
 
     def _not_trained(self) -> Iterator[tuple[str, Kept]]:
-        return ((name, thing) for name, thing in held(self._model) if not name.startswith("parameter"))
+        return ((name, thing) for name, thing in self._holdings.now() if not name.startswith("parameter"))
 
 
 def _message(name: str) -> str:
     return (
         f"The {name} changed between the forward and the release of this step: it would keep private data outside the "
         "noise. Put that module in eval mode, or replace it (quietgrad.fix swaps BatchNorm); move changes that read no "
-        "private record to after release()."
+        "private record to after release(). A table that follows from lengths alone (rotary or position caches) still "
+        "tells the longest record: pad to a fixed length and run the model once on made-up inputs of that length first."
     )

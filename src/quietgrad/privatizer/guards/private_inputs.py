@@ -36,6 +36,7 @@ class PrivateInputs:
         self._model, self._in_public = model, in_public
         self._records = [] if dataset is None else list(tensors_in(dataset))
         self._waiting: list[tuple[Extent, int]] = []
+        self._handed_out: list[Extent] = []
         self._consumed: list[Extent] = []
         self._handle: RemovableHandle | None = None
 
@@ -49,6 +50,11 @@ class PrivateInputs:
         if self._handle is not None:
             self._handle.remove()
         _open.discard(self)
+
+    def hand_out(self, rows: Any) -> None:
+        """A micro-batch is given to the loop: private from now on, even before its losses come."""
+        inputs = tensors_of((rows,), {})
+        self._handed_out = [extent(tensor) for tensor in inputs if tensor.dim() and tensor.numel()]
 
     def consume(self, rows: int) -> None:
         """The inputs of so many rows that the model was fed since the last losses are this Privatizer's.
@@ -79,8 +85,8 @@ class PrivateInputs:
             del self._waiting[:-MOST_WAITING]
 
     def _refuse_private(self, inputs: list[Tensor]) -> None:
-        taken = self.taken()
-        if any(extent(tensor).meets(batch) for tensor in inputs for batch in taken):
+        batches = [*self.taken(), *(seen for seen in self._handed_out if seen.alive)]
+        if any(extent(tensor).meets(batch) for tensor in inputs for batch in batches):
             raise ValueError(_leaks("the private batch"))
         if any(share_memory(tensor, records) for tensor in inputs for records in self._records):
             raise ValueError(_leaks("records of the private data set"))

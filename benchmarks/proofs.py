@@ -1,0 +1,247 @@
+"""What the proofs and guards of a private step cost, on the models of the engine's benchmark.
+
+    python -m benchmarks.proofs            a table
+    python -m benchmarks.proofs --json     {"models": [{"name", "with_ms", "without_ms", "always", ...}, ...]}
+
+One Privatizer of each model takes its steps in turn with everything on, with everything off, and with a probe (records
+replaced and the losses computed again), which later steps have with a chance of one in `ONE_IN`. Counted are all
+checks: the graph walked, coverage, whose gradient it is, the state of the model, private inputs, plain backwards,
+scaled losses. Their time is taken inside them, and for comparison as the median difference of neighbouring steps. Off
+exists here alone: the places of samples are remembered from an earlier step, and the functions that check are replaced
+by ones that do nothing. On a machine that is busy with other work `--processor-time` counts the processor time of a
+single-threaded run; differences of whole steps then still scatter by several percent, what is taken inside does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+from unittest.mock import patch
+
+import torch
+import torch.nn.functional as F
+from torch.autograd.graph import GradientEdge
+from torch.utils.data import TensorDataset
+
+import quietgrad as qg
+from benchmarks.contenders import MANY, data
+from benchmarks.engine import Clock, chosen_clock
+from benchmarks.models import SETTINGS, Setting
+from quietgrad.capture import backprops, recorder
+from quietgrad.capture.call import Call
+from quietgrad.capture.coverage import Graph
+from quietgrad.capture.dependence import ONE_IN, Dependence
+from quietgrad.capture.flow import Flow
+from quietgrad.capture.node_rules import State
+from quietgrad.privatizer.guards import guards
+from quietgrad.privatizer.guards.model_state import ModelStateGuard
+from quietgrad.privatizer.guards.private_inputs import PrivateInputs
+from quietgrad.privatizer.guards.raw_backward import RawBackwardGuard
+
+WARM_UP = 8
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Milliseconds of a step without any check; `always`, `probes` and their sum are shares of it.
+
+    Args:
+        difference: the same as `always`, as the difference of whole steps.
+    """
+
+    name: str
+    without_ms: float
+    always: float
+    probes: float
+    total: float
+    difference: float
+
+
+class Stopwatch:
+    """The time spent inside some functions, the outermost of them where one calls another."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._depth, self.spent = clock, 0, 0.0
+
+    def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            self._depth += 1
+            start = self._clock()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._depth -= 1
+                if self._depth == 0:
+                    self.spent += 1e3 * (self._clock() - start)
+
+        return timed
+
+
+class Remembered:
+    """Answers of a `Flow` in the order in which they were asked for, noted once and trusted from then on."""
+
+    def __init__(self) -> None:
+        self._flow: Flow | None = None
+        self._answers: list[State] = []
+        self._asked = 0
+
+    def noting(self, graph: Graph, n: int) -> Remembered:
+        self._flow = Flow(graph, n)
+        self._answers.clear()
+        return self
+
+    def answering(self, *_: Any) -> Remembered:
+        self._flow, self._asked = None, 0
+        return self
+
+    def seen_as(self, edge: GradientEdge, shape: torch.Size) -> State:
+        if self._flow is not None:
+            self._answers.append(self._flow.seen_as(edge, shape))
+            return self._answers[-1]
+        self._asked += 1
+        return self._answers[self._asked - 1]
+
+
+class NoGraph:
+    """Stands in for the graph where nothing is looked up in it: every recorded call counts."""
+
+    children: ClassVar[dict[Any, Any]] = {}
+
+    def reaches(self, call: Call) -> bool:
+        return True
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    return None
+
+
+CHECKS: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
+    (recorder, "uses", lambda *_: set()),
+    (recorder, "check_coverage", _nothing),
+    (recorder, "check_norm", _nothing),
+    (Dependence, "check", _nothing),
+    (Dependence, "begin", _nothing),
+    (Dependence, "enter_model", _nothing),
+    (guards, "refuse_scaled", _nothing),
+    (ModelStateGuard, "check", _nothing),
+    (ModelStateGuard, "_begin", _nothing),
+    (PrivateInputs, "consume", _nothing),
+    (PrivateInputs, "hand_out", _nothing),
+    (PrivateInputs, "_before", _nothing),
+    (RawBackwardGuard, "attach", _nothing),
+)
+"""Where checks are made, and what takes their place when there are none."""
+
+
+@contextmanager
+def unchecked(remembered: Remembered) -> Iterator[None]:
+    """A private step that trusts everything."""
+    with ExitStack() as stack:
+        for target, name, stand_in in (
+            *CHECKS,
+            (Graph, "of", lambda *_: NoGraph()),
+            (backprops, "Flow", remembered.answering),
+        ):
+            stack.enter_context(patch.object(target, name, stand_in))
+        yield
+
+
+@contextmanager
+def timed(watch: Stopwatch) -> Iterator[None]:
+    """A private step whose checks are timed."""
+    with ExitStack() as stack:
+        for target, name in (
+            *((target, name) for target, name, _ in CHECKS),
+            (Graph, "of"),
+            (Graph, "reaches"),
+            (backprops, "Flow"),
+            (Flow, "seen_as"),
+        ):
+            stack.enter_context(patch.object(target, name, watch.around(getattr(target, name))))
+        yield
+
+
+def measure(setting: Setting, repeats: int, clock: Clock) -> Cost:
+    """The cost on one model."""
+    model, (x, y) = setting.model(), data(setting)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    batches = qg.PoissonBatches(TensorDataset(x, y), rate=1.0, steps=MANY)
+    seen: list[Dependence] = []
+
+    def noted(*arguments: Any) -> Dependence:
+        seen.append(Dependence(*arguments))
+        return seen[-1]
+
+    with patch.object(recorder, "Dependence", noted):
+        private = qg.Privatizer(model, qg.methods.dp_sgd(clip=1.0).with_noise(1.0), batches)
+    drawn, (dependence,) = iter(batches), seen
+
+    def step(*, probe: bool) -> float:
+        dependence._due = probe
+        start = clock()
+        (rows,) = next(drawn).split(len(x))
+        private.backward(F.cross_entropy(model(rows[0]), rows[1], reduction="none"))
+        private.release()
+        optimizer.step()
+        return 1e3 * (clock() - start)
+
+    remembered, watch = Remembered(), Stopwatch(clock)
+    for _ in range(WARM_UP):
+        with patch.object(backprops, "Flow", remembered.noting):
+            step(probe=True)
+
+    def inside(*, probe: bool) -> float:
+        watch.spent = 0.0
+        with timed(watch):
+            step(probe=probe)
+        return watch.spent
+
+    off, on, checks, probes = [], [], [], []
+    for turn in range(repeats):
+        with unchecked(remembered):
+            off.append(step(probe=False))
+        on.append(step(probe=False))
+        checks.append(inside(probe=False))
+        if turn % 4 == 0:
+            probes.append(inside(probe=True))
+    private.close()
+    whole, always = statistics.median(off), statistics.median(checks)
+    probed = (statistics.median(probes) - always) / ONE_IN
+    difference = statistics.median(a - b for a, b in zip(on, off, strict=True))
+    shares = [cost / whole for cost in (always, probed, always + probed, difference)]
+    return Cost(setting.name, whole, *shares)
+
+
+def table(costs: list[Cost]) -> str:
+    lines = [
+        "| model | step without, ms | every step | probes | together | difference of steps |",
+        "|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {c.name} | {c.without_ms:.1f} | {c.always:.1%} | {c.probes:.1%} | {c.total:.1%} | {c.difference:+.1%} |"
+        for c in costs
+    ]
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="Times private steps with and without their checks.")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--models", default=",".join(s.name for s in SETTINGS), help="comma-separated names")
+    parser.add_argument("--repeats", type=int, default=30, help="pairs of steps a model")
+    parser.add_argument(
+        "--processor-time", action="store_true", help="processor time of one thread, not wall time"
+    )
+    options = parser.parse_args(arguments)
+    clock = chosen_clock(options.processor_time)
+    costs = [measure(s, options.repeats, clock) for s in SETTINGS if s.name in options.models.split(",")]
+    print(json.dumps({"models": [asdict(c) for c in costs]}) if options.json else table(costs))
+
+
+if __name__ == "__main__":
+    main()
