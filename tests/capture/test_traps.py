@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+from torch.utils.data import TensorDataset
 
 import quietgrad as qg
 from quietgrad.capture import backprops, owners
@@ -444,3 +445,18 @@ def test_a_thread_beside_a_private_forward_sees_the_stock_linear() -> None:
     assert all(seen)
     for name, rows in expected.items():
         torch.testing.assert_close(grads.blocks[name].dense(), rows)
+
+
+@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
+def test_recurrent_modules_train_for_several_steps(kind: Any) -> None:
+    """They keep a list of their weights, in which the tensors of a replay would stay."""
+    recurrent = kind(3, 4, batch_first=True)
+    model = Apply(lambda m, x: m.r(x)[0], r=recurrent)
+    data = TensorDataset(torch.randn(6, 5, 3))
+    batches = qg.PoissonBatches(data, rate=1.0, steps=3)
+    with qg.Privatizer(model, qg.methods.dp_sgd(clip=1.0).with_noise(1.0), batches) as private:
+        for batch in batches:
+            for (x,) in batch.split(4):
+                private.backward(squares(model, (x,)))
+                assert all(isinstance(weight, nn.Parameter) for weight in recurrent._flat_weights)
+            private.release()

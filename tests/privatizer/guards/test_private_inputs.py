@@ -128,3 +128,9 @@ def test_shared_constants_are_not_taken_for_a_batch() -> None:
             privatizers[-1].backward(model(x, shift)[:, 0])
             privatizers[-1].release()
     assert [private.step for private in privatizers] == [1, 1]
+
+
+def test_a_list_of_records_is_a_data_set() -> None:
+    records = [(torch.randn(3), 0), (torch.randn(3), 1)]
+    found = list(tensors_in(records))
+    assert [tensor is record[0] for tensor, record in zip(found, records, strict=True)] == [True, True]

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 from torch.utils import _pytree as pytree
 
 from quietgrad.capture.adapters.base import Adapter, Pieces
+from quietgrad.capture.adapters.functional import called_with
 from quietgrad.capture.call import Call
 from quietgrad.capture.layout import Layout, Placement, candidates
 from quietgrad.capture.spectral import is_spectral
@@ -133,7 +135,11 @@ class Replay:
             randomness="different",
             chunk_size=self.chunk,
         )
-        gradients, outputs = mapped(self.parameters, tuple(self.backprops), *inputs)
+        with warnings.catch_warnings():
+            warnings.filterwarnings(
+                "ignore", "There is a performance drop", UserWarning
+            )  # it is known to be slow
+            gradients, outputs = mapped(self.parameters, tuple(self.backprops), *inputs)
         return gradients, list(outputs)
 
     def _looped(
@@ -162,7 +168,7 @@ class Replay:
         for place, tensor in zip(self.places, inputs, strict=True):
             leaves[place] = tensor
         args, kwargs = pytree.tree_unflatten(leaves, self.spec)
-        result = functional_call(self.call.unit.module, parameters, args, kwargs, tie_weights=False)
+        result = called_with(self.call.unit.module, parameters, args, kwargs)
         tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
         chosen = tuple(tensors[output.position] for output in self.call.outputs)
         products = [(out * b).sum() for out, b in zip(chosen, backprops, strict=True)]

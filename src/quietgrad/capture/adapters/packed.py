@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.utils.rnn import PackedSequence
 
 from quietgrad.capture.adapters.base import Pieces
+from quietgrad.capture.adapters.functional import called_with
 from quietgrad.capture.call import Call, tensors_of
 from quietgrad.capture.layout import Placement
 from quietgrad.gradients.dense import DenseGrad
@@ -102,7 +102,7 @@ def _gradient(
     )
     leaves = {name: p.clone().requires_grad_() for name, p in _parameters(call).items()}
     with torch.enable_grad():
-        result = functional_call(module, leaves, (rows.data[places], *([] if state is None else [state])))
+        result = called_with(module, leaves, (rows.data[places], *([] if state is None else [state])), {})
         outputs = tensors_of((result,), {})
         # A pack has four tensors, of which the first are the rows; states follow.
         parts = [outputs[0], *[None] * 3, *outputs[1:]]
