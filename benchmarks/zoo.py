@@ -1,12 +1,10 @@
-"""Real models and modules: right, or refused for a true reason.
+"""Real models and modules: right, or refused for a true reason; Opacus beside it where it is installed.
 
-    python -m benchmarks.zoo                         a table of all; families whose package is missing are said to be
-    python -m benchmarks.zoo --only transformers     one family, or entries whose name contains the word
-    python -m benchmarks.zoo --json FILE             the figures, one object a line
+    python -m benchmarks.zoo --json FILE                     one verdict a line; what FILE has already is not run again
+    python -m benchmarks.zoo --json FILE --only transformers     one family, or entries whose name contains the word
+    python -m benchmarks.zoo --json FILE --table             the tables of docs/zoo.md, nothing is run
 
-Every entry is compared in float64 with a loop over single samples: the sums of clipped gradients (no noise) of n = 3
-samples, with a clip that touches nobody and one that touches everybody. Times are processor time of one thread, the
-best of three steps in float32, private over plain.
+Families whose package is missing are left out. How an entry is judged is said in `zoo_judges`.
 """
 
 from __future__ import annotations
@@ -14,185 +12,173 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import time
-import traceback
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
-from torch.utils.data import TensorDataset
 
-import quietgrad as qg
-from benchmarks.zoo_entries import diffusion, hugging_face, peft_adapters, timm_models, torch_modules
-from benchmarks.zoo_entries.base import Entry, Inputs
+from benchmarks import zoo_judges as judges
+from benchmarks.zoo_entries import (
+    diffusion,
+    hugging_face,
+    peft_adapters,
+    timm_models,
+    torch_modules,
+    torchvision_models,
+)
+from benchmarks.zoo_entries.base import Entry
+from benchmarks.zoo_judges import Verdict
+from quietgrad.mechanism.clipping import MARGIN
 
-N = 3
-TOLERANCE = 1e-5
-"""Of the length of the sum; float64 leaves 1e-12 and more, the engine's own margin of the clip 1e-4 of it."""
-PACKAGES = {"transformers": "transformers", "peft": "peft", "diffusers": "diffusers", "timm": "torchvision"}
+PACKAGES = {
+    "transformers": "transformers",
+    "peft": "peft",
+    "diffusers": "diffusers",
+    "timm": "torchvision",
+    "torchvision": "torchvision",
+}
+KINDS = ("right", "refused", "wrong", "crash", "slow")
 
 
 @dataclass
-class Verdict:
-    """How one entry fared: "right", "refused", "wrong" or "crash"; `reason` says why."""
+class Row:
+    """One entry: how it fared here and with Opacus."""
 
     family: str
     name: str
     parameters: int
-    verdict: str
-    reason: str = ""
-    error: float = math.nan
-    ratio: float = math.nan
+    ours: Verdict
+    opacus: Verdict = field(default_factory=lambda: Verdict("not run"))
 
 
 def all_entries() -> Iterator[Entry]:
-    for module in (torch_modules, hugging_face, peft_adapters, diffusion, timm_models):
+    for module in (torch_modules, hugging_face, peft_adapters, diffusion, timm_models, torchvision_models):
         yield from module.entries()
 
 
-def judged(entry: Entry, *, timed: bool) -> Verdict:
-    """Compare one entry with the loop."""
+def judged(entry: Entry) -> Row:
+    """Compare one entry with the loop, and time it if it is right."""
     model = entry.model().double()
-    parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    verdict = Verdict(entry.family, entry.name, parameters, "right")
-    inputs = _cast(entry.inputs(N, torch.Generator().manual_seed(1)), torch.float64)
-    rows = looped(entry, model, inputs)
-    try:
-        norms = torch.stack([row.norm() for row in rows])
-        errors = []
-        for clip in (1e6 * float(norms.max() + 1), 0.1 * float(norms.min()) or 0.1):
-            scales = (clip / norms.clamp_min(1e-300)).clamp_max(1.0)
-            expected = torch.stack(rows).mul(scales[:, None]).sum(0)
-            found = private_sum(entry, model, inputs, clip)
-            errors.append(float((found - expected).norm() / expected.norm().clamp_min(1e-300)))
-        verdict.error = max(errors[0], errors[1] - 1e-4)  # the clip leaves a margin of 1e-4 to rounding
-        verdict.verdict = "right" if verdict.error < TOLERANCE * 10 else "wrong"
-        if timed and verdict.verdict == "right":
-            verdict.ratio = cost(entry)
-    except ValueError as error:
-        verdict.verdict, verdict.reason = "refused", str(error)
-    except Exception as error:
-        verdict.verdict, verdict.reason = "crash", f"{type(error).__name__}: {error}"
-        traceback.print_exc()
-    return verdict
+    inputs = judges.cast(entry.inputs(judges.N, torch.Generator().manual_seed(1)), torch.float64)
+    rows = judges.looped(entry, model, inputs)
+    ours = judges.judged(judges.our_sums(entry, model, inputs), rows, MARGIN)
+    row = Row(entry.family, entry.name, rows.shape[1], ours)
+    if ours.verdict == "right":
+        judges.timed(entry, judges.our_step, ours)
+    if find_spec("opacus"):
+        row.opacus = judges.judged(judges.opacus_sums(entry, entry.model().double(), inputs), rows, 0.0)
+        if row.opacus.verdict == "right":
+            judges.timed(entry, judges.opacus_step, row.opacus)
+    return row
 
 
-def looped(entry: Entry, model: nn.Module, inputs: Inputs) -> list[Tensor]:
-    """The flat gradient of each sample alone."""
-    trained = [p for p in model.parameters() if p.requires_grad]
-    rows = []
-    for i in range(N):
-        loss = entry.losses(model, {name: x[i : i + 1] for name, x in inputs.items()}).sum()
-        found = torch.autograd.grad(loss, trained, allow_unused=True, materialize_grads=True)
-        rows.append(torch.cat([g.flatten() for g in found]))
-    return rows
-
-
-def private_sum(entry: Entry, model: nn.Module, inputs: Inputs, clip: float) -> Tensor:
-    """Σ clip(g_i), as released without noise, of the second of two equal batches."""
-    data = TensorDataset(*inputs.values())
-    batches = qg.PoissonBatches.replay(data, [range(N), range(N)], rate=1.0)
-    with qg.Privatizer(model, qg.methods.dp_sgd(clip=clip).with_noise(0.0), batches) as private:
-        for batch in batches:
-            for rows in batch.split(N):
-                private.backward(entry.losses(model, dict(zip(inputs, rows, strict=True))))
-            private.release()
-        trained = [p for p in model.parameters() if p.requires_grad]
-        return torch.cat([p.grad.flatten() for p in trained if p.grad is not None]) * N
-
-
-def cost(entry: Entry, batch: int = 8, steps: int = 3) -> float:
-    """Processor time of a private step over that of a plain one, in float32."""
-    model = entry.model()
-    inputs = _cast(entry.inputs(batch, torch.Generator().manual_seed(2)), torch.float32)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-
-    def plain() -> None:
-        optimizer.zero_grad()
-        entry.losses(model, inputs).mean().backward()
-        optimizer.step()
-
-    before = min(_seconds(plain) for _ in range(steps + 2))
-    batches = qg.PoissonBatches.replay(
-        TensorDataset(*inputs.values()), [range(batch)] * (steps + 5), rate=1.0
-    )
-    draws = iter(batches)
-    with qg.Privatizer(model, qg.methods.dp_sgd(clip=1.0).with_noise(1.0), batches) as private:
-
-        def step() -> None:
-            for rows in next(draws).split(batch):
-                private.backward(entry.losses(model, dict(zip(inputs, rows, strict=True))))
-            private.release()
-            optimizer.step()
-
-        times = [_seconds(step) for _ in range(steps + 5)]
-    return min(times[3:]) / before
-
-
-def _seconds(step: Callable[[], None]) -> float:
-    start = time.process_time()
-    step()
-    return time.process_time() - start
-
-
-def _cast(inputs: Inputs, dtype: torch.dtype) -> Inputs:
-    return {name: x.to(dtype) if x.is_floating_point() else x for name, x in inputs.items()}
-
-
-def table(verdicts: list[Verdict]) -> str:
-    """Counts for each family, then all entries."""
-    kinds = ("right", "refused", "wrong", "crash")
-    lines = [
-        "| family | entries | " + " | ".join(kinds) + " | median ratio |",
-        "|---|---|---|---|---|---|---|",
+def stored(path: Path | None) -> list[Row]:
+    """The verdicts of a file."""
+    if path is None or not path.exists():
+        return []
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return [
+        Row(**{**row, "ours": Verdict(**row["ours"]), "opacus": Verdict(**row["opacus"])}) for row in rows
     ]
-    for family in dict.fromkeys(v.family for v in verdicts):
-        mine = [v for v in verdicts if v.family == family]
-        ratios = sorted(v.ratio for v in mine if not math.isnan(v.ratio))
-        middle = f"×{ratios[len(ratios) // 2]:.2f}" if ratios else "–"
-        counts = " | ".join(str(sum(v.verdict == kind for v in mine)) for kind in kinds)
-        lines.append(f"| {family} | {len(mine)} | {counts} | {middle} |")
-    lines += ["", "| model | parameters | verdict | ratio |", "|---|---|---|---|"]
-    for v in verdicts:
-        ratio = "–" if math.isnan(v.ratio) else f"×{v.ratio:.2f}"
-        said = (
-            v.verdict
-            if v.verdict == "right"
-            else f"{v.verdict}: {v.reason.splitlines()[0][:160] if v.reason else v.error}"
-        )
-        lines.append(f"| {v.family} {v.name} | {v.parameters:,} | {said} | {ratio} |")
-    return "\n".join(lines)
+
+
+def table(rows: list[Row]) -> str:
+    """Counts for each family, then all entries."""
+    families = [
+        _family(family, [row for row in rows if row.family == family])
+        for family in dict.fromkeys(row.family for row in rows)
+    ]
+    columns = ["family", "entries", *KINDS, "median ratio", "right with Opacus", "both right: ratio, Opacus'"]
+    each = ["model", "parameters", "plain, ms", "here", "ratio", "Opacus", "ratio"]
+    return "\n".join(
+        [
+            _cells(columns),
+            "|---" * 10 + "|",
+            *families,
+            "",
+            _cells(each),
+            "|---" * 7 + "|",
+            *(_line(row) for row in rows),
+        ]
+    )
+
+
+def _cells(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _family(family: str, rows: list[Row]) -> str:
+    counts = " | ".join(str(sum(row.ours.verdict == kind for row in rows)) for kind in KINDS)
+    theirs = [row for row in rows if row.opacus.verdict == "right"]
+    both = [row for row in theirs if row.ours.verdict == "right"]
+    ratios = f"{_median([row.ours.ratio for row in both])}, {_median([row.opacus.ratio for row in both])}"
+    ours = _median([row.ours.ratio for row in rows])
+    return f"| {family} | {len(rows)} | {counts} | {ours} | {len(theirs)} | {ratios} |"
+
+
+def _line(row: Row) -> str:
+    ours = f"{_said(row.ours)} | {_times(row.ours.ratio)}"
+    theirs = f"{_said(row.opacus)} | {_times(row.opacus.ratio)}"
+    return f"| {row.family} {row.name} | {row.parameters:,} | {_plain(row)} | {ours} | {theirs} |"
+
+
+def _said(verdict: Verdict) -> str:
+    if verdict.verdict == "wrong":
+        return f"wrong by {verdict.error:.1g}"
+    reason = " ".join(verdict.reason.split())[:110].replace("|", "/").replace("<", "").replace(">", "")
+    return f"{verdict.verdict}: {reason}" if reason else verdict.verdict
+
+
+def _times(ratio: float) -> str:
+    return "–" if math.isnan(ratio) else f"×{ratio:.2f}"
+
+
+def _plain(row: Row) -> str:
+    return "–" if math.isnan(row.ours.plain_ms) else f"{row.ours.plain_ms:.3g}"
+
+
+def _median(ratios: list[float]) -> str:
+    known = sorted(r for r in ratios if not math.isnan(r))
+    return _times(known[len(known) // 2]) if known else "–"
+
+
+def run(only: str, path: Path | None, done: list[Row]) -> None:
+    """Judge what is not done yet."""
+    names = {(row.family, row.name) for row in done}
+    for entry in all_entries():
+        package = PACKAGES.get(entry.family, "torch")
+        wanted = only.lower() in f"{entry.family} {entry.name}".lower() and find_spec(package) is not None
+        if not wanted or (entry.family, entry.name) in names:
+            continue
+        try:
+            row = judged(entry)
+        except Exception as error:  # the model itself does not run in this version of its package
+            print(f"{entry.family} {entry.name}: not built: {type(error).__name__} {error}"[:300], flush=True)
+            continue
+        done.append(row)
+        for who, verdict in (("here", row.ours), ("Opacus", row.opacus)):
+            figures = f"{verdict.verdict} {verdict.error:.1e} {_times(verdict.ratio)} {verdict.reason[:300]}"
+            print(f"{entry.family} {entry.name} {who}: {figures}", flush=True)
+        if path:
+            with path.open("a") as file:
+                file.write(json.dumps(asdict(row)) + "\n")
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Compares real models with a loop over samples.")
     parser.add_argument("--only", default="", help="entries whose family or name contains this")
     parser.add_argument("--json", type=Path, help="append each verdict to this file")
-    parser.add_argument("--no-times", action="store_true", help="leave the ratio to the plain step out")
+    parser.add_argument("--table", action="store_true", help="only print the tables of the file")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
-    verdicts = []
-    for entry in all_entries():
-        package = PACKAGES.get(entry.family, "torch")
-        if options.only.lower() not in f"{entry.family} {entry.name}".lower() or find_spec(package) is None:
-            continue
-        try:
-            verdict = judged(entry, timed=not options.no_times)
-        except Exception as error:  # the model itself does not run in this version of its package
-            print(f"{entry.family} {entry.name}: not built: {error}"[:200])
-            continue
-        verdicts.append(verdict)
-        figures = f"{verdict.verdict} {verdict.error:.1e} ×{verdict.ratio:.2f} {verdict.reason[:150]}"
-        print(f"{entry.family} {entry.name}: {figures}", flush=True)
-        if options.json:
-            with options.json.open("a") as file:
-                file.write(json.dumps(asdict(verdict)) + "\n")
-    print(table(verdicts))
+    rows = stored(options.json)
+    if not options.table:
+        run(options.only, options.json, rows)
+    print(table(rows))
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ class Entry:
         build: makes it; the seed is set before.
         inputs: (n, generator) → its arguments.
         output: what the model returned → the tensor that the losses are made of; the first with n slices if left out.
+        batch: samples in a timed step.
     """
 
     family: str
@@ -29,6 +30,7 @@ class Entry:
     build: Callable[[], nn.Module]
     inputs: Callable[[int, Generator], Inputs]
     output: Callable[[Any], Tensor] | None = None
+    batch: int = 16
 
     def model(self) -> nn.Module:
         torch.manual_seed(0)

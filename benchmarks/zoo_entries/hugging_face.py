@@ -86,6 +86,23 @@ SOUNDS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+WIDE: list[tuple[str, str, dict[str, Any]]] = [
+    ("Bert", "ForSequenceClassification", {}), ("Roberta", "ForMaskedLM", {}), ("DebertaV2", "Model", {"pooler_hidden_size": 256, "relative_attention": True, "pos_att_type": ["p2c", "c2p"]}),
+    ("GPT2", "LMHeadModel", {"n_embd": 256, "n_layer": 4, "n_head": 4, "n_positions": 128, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}),
+    ("Llama", "ForCausalLM", {"num_key_value_heads": 2}), ("Qwen3", "Model", {"num_key_value_heads": 2, "head_dim": 64}),
+    ("T5", "Model", {"d_model": 256, "d_kv": 64, "d_ff": 1024, "num_layers": 4, "num_heads": 4, "dropout_rate": 0.0}),
+]  # fmt: skip
+"""Of 4 layers, 256 wide, on 64 of 1000 words: sizes at which the ratio says something."""
+
+
+def long_words(n: int, g: Generator) -> Inputs:
+    return {"input_ids": torch.randint(4, 1000, (n, 64), generator=g)}
+
+
+def long_pairs(n: int, g: Generator) -> Inputs:
+    return {**long_words(n, g), "decoder_input_ids": torch.randint(4, 1000, (n, 64), generator=g)}
+
+
 def words(n: int, g: Generator) -> Inputs:
     return {"input_ids": torch.randint(4, WORDS, (n, LENGTH), generator=g)}
 
@@ -148,3 +165,24 @@ def entries() -> Iterator[Entry]:
         yield entry(name, {**PICTURE, **own}, "Model", pictures(side if isinstance(side, int) else side[0]))
     for name, own in SOUNDS.items():
         yield entry(name, {**SOUND, **own}, "Model", sounds)
+    wide = {
+        **SMALL,
+        "vocab_size": 1000,
+        "hidden_size": 256,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "intermediate_size": 1024,
+        "max_position_embeddings": 128,
+    }
+    for name, head, own in WIDE:
+        inputs = long_pairs if name == "T5" else long_words
+        yield Entry("transformers", f"{name}{head}, 4 × 256", build(name, {**wide, **own}, head), inputs)
+    picture = {
+        **PICTURE,
+        "image_size": 64,
+        "hidden_size": 192,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 3,
+        "intermediate_size": 768,
+    }
+    yield Entry("transformers", "ViTModel, 4 × 192", build("ViT", picture, "Model"), pictures(64))

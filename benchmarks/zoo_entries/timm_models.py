@@ -37,4 +37,4 @@ def build(name: str) -> Callable[[], nn.Module]:
 
 def entries() -> Iterator[Entry]:
     for name, side in NAMES.items():
-        yield Entry("timm", name, build(name), real(3, side, side))
+        yield Entry("timm", name, build(name), real(3, side, side), batch=4)
