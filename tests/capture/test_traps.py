@@ -460,3 +460,12 @@ def test_recurrent_modules_train_for_several_steps(kind: Any) -> None:
                 private.backward(squares(model, (x,)))
                 assert all(isinstance(weight, nn.Parameter) for weight in recurrent._flat_weights)
             private.release()
+
+
+def test_an_evaluation_while_a_run_is_open_is_not_followed() -> None:
+    model = nn.Linear(3, 2)
+    batches = qg.PoissonBatches(TensorDataset(images(3).float()), rate=1.0, steps=1)
+    with qg.Privatizer(model, qg.methods.dp_sgd(clip=1.0).with_noise(1.0), batches):
+        with torch.no_grad():
+            model(torch.zeros(1, 3))
+        assert torch.overrides._get_current_function_mode() is None

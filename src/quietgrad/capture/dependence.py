@@ -71,7 +71,7 @@ class Dependence:
 
     def enter_model(self, args: Any, kwargs: Any) -> None:
         """The model is called; with nothing known of the micro-batch, its arguments are the records."""
-        if self._trace is None and self._due:
+        if self._trace is None and self._due and torch.is_grad_enabled():  # an evaluation leads to no losses
             self._note((args, kwargs), 0)
         if self._trace is not None:
             self._trace.pause()
