@@ -79,8 +79,6 @@ def tensors_in(dataset: Dataset[Any] | Sequence[Any]) -> Iterator[Tensor]:
     elif isinstance(dataset, ConcatDataset):
         for part in dataset.datasets:
             yield from tensors_in(part)
-    elif isinstance(dataset, list | tuple):
-        yield from _tensors(dataset)
     else:
         for value in getattr(dataset, "__dict__", {}).values():
             yield from _tensors(value)
