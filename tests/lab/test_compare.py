@@ -43,6 +43,15 @@ def test_a_method_takes_its_preset_and_the_configs_own_method_keeps_its_settings
     assert other.training.epochs == base.training.epochs
 
 
+def test_warm_dp_sgd_is_dp_sgd_at_its_preset_with_the_public_labels() -> None:
+    base = parse_config({"data": {"public": 20}})
+    plain, warm = (with_method(base, name, 0.3) for name in ("dp_sgd", "dp_sgd_warm"))
+    assert warm.data.public_labels
+    assert warm.training.warm_start == "public"
+    assert warm.training.lr == plain.training.lr == 0.25
+    assert warm.method == plain.method
+
+
 def test_all_presets_build_on_the_demo_model() -> None:
     from quietgrad.lab.run.preview import method_report
     from quietgrad.lab.run.setup import set_up

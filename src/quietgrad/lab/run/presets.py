@@ -22,6 +22,10 @@ QUIET = "quiet"
 """The recipe beside the methods: it makes features, model and settings of its own."""
 
 
+WARM = "dp_sgd_warm"
+"""DP-SGD that starts from a model trained on the public examples with their labels, which quiet does without."""
+
+
 def presets() -> dict[str, dict[str, Any]]:
     """method → {"method": options, "training": settings, "compared": whether a comparison takes it by itself}."""
     loaded: dict[str, dict[str, Any]] = tomllib.loads(
@@ -45,14 +49,23 @@ def with_method(base: Config, name: str, epsilon: float | None = None) -> Config
         return base
     if name == QUIET:  # its rule decides everything
         return parse_config(base.plain() | {"method": {"name": QUIET}})
+    if name == WARM:
+        return _warm(with_method(base, "dp_sgd", epsilon))
     known = presets()
     if name not in known:
+        all_of_them = [QUIET, WARM, *known]
         raise LabError(
-            f"Unknown method {name!r}{nearest(name, [QUIET, *known])}. Known: {', '.join([QUIET, *known])}."
+            f"Unknown method {name!r}{nearest(name, all_of_them)}. Known: {', '.join(all_of_them)}."
         )
     method = MethodConfig(name=name, **known[name]["method"])
     training = base.training.model_dump() | known[name]["training"] | _at_budget(known[name], epsilon)
     return parse_config(base.plain() | {"method": method.model_dump(), "training": training})
+
+
+def _warm(config: Config) -> Config:
+    data = config.data.model_dump() | {"public_labels": True}
+    training = config.training.model_dump() | {"warm_start": "public"}
+    return parse_config(config.plain() | {"data": data, "training": training})
 
 
 def _at_budget(preset: dict[str, Any], epsilon: float | None) -> dict[str, Any]:
