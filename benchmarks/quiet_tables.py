@@ -18,6 +18,7 @@ import subprocess
 import tempfile
 import warnings
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -35,8 +36,8 @@ from quietgrad.sklearn import PrivateClassifier
 
 EPSILONS = (0.5, 1.0, 2.0)
 DELTA = 1e-5
-RATE, EPOCHS = 0.04, 20
-"""DP-SGD's part of the records in a step, and passes: 500 steps."""
+RATE, STEPS = 0.04, 500
+"""DP-SGD's part of the records in a step: 20 passes."""
 RATES = {"linear": (1.0, 4.0, 16.0), "hidden": (0.5, 2.0, 8.0), "cnn": (0.25, 0.5, 1.0, 2.0)}
 
 Cell = tuple[str, str, float]  # contender, its setting, ε
@@ -55,10 +56,8 @@ def dp_sgd(task: Task, split: Split, epsilon: float, kind: str, lr: float) -> fl
     x, y, test_x, test_y = split
     inputs, tests = (torch.from_numpy(scaled(task, part)) for part in (x, test_x))
     model = network(kind, inputs.shape[1], task.classes)
-    batches = qg.PoissonBatches(
-        TensorDataset(inputs, torch.from_numpy(y)), rate=RATE, steps=round(EPOCHS / RATE)
-    )
-    mechanism = qg.calibrate(qg.methods.dp_sgd(clip=1.0), batches, epsilon=epsilon, delta=DELTA)
+    batches = qg.PoissonBatches(TensorDataset(inputs, torch.from_numpy(y)), rate=RATE, steps=STEPS)
+    mechanism = qg.methods.dp_sgd(clip=1.0).with_noise(multiplier(epsilon))
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     with qg.Privatizer(model, mechanism, batches) as private:
         for batch in batches:
@@ -67,6 +66,13 @@ def dp_sgd(task: Task, split: Split, epsilon: float, kind: str, lr: float) -> fl
             private.release()
             optimizer.step()
     return right(model, tests, torch.from_numpy(test_y))
+
+
+@cache
+def multiplier(epsilon: float) -> float:
+    """σ of DP-SGD; the number of records does not enter."""
+    sampler = qg.PoissonSampler(1000, rate=RATE, steps=STEPS)
+    return qg.calibrate(qg.methods.dp_sgd(clip=1.0), sampler, epsilon=epsilon, delta=DELTA).multiplier(0)
 
 
 @torch.no_grad()

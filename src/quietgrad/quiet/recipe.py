@@ -46,7 +46,7 @@ WIDEST = 512
 """Columns up to which all second moments are released."""
 
 SYNTHETIC = 2000
-MICRO_BATCH = 8192
+MICRO_BATCH = 2048
 
 
 def quiet_program(source: Source, row_shape: Sequence[int], settings: Settings) -> Program:
