@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import quietgrad as qg
@@ -26,14 +26,20 @@ def data(setting: Setting, batch: int | None = None) -> tuple[Tensor, Tensor]:
     return setting.inputs(n), torch.randint(0, CLASSES, (n,), generator=torch.Generator().manual_seed(1))
 
 
+def trained(model: nn.Module) -> list[nn.Parameter]:
+    return [p for p in model.parameters() if p.requires_grad]
+
+
 def plain(setting: Setting, batch: int | None = None) -> Step:
-    """An ordinary SGD step."""
+    """An ordinary SGD step on a batch that is gathered by row numbers, as the private one's is."""
     model, (x, y) = setting.model(), data(setting, batch)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.SGD(trained(model), lr=1e-3)
 
     def step() -> None:
+        chosen = torch.randperm(len(x))
+        rows, labels = x[chosen], y[chosen]
         optimizer.zero_grad()
-        F.cross_entropy(model(x), y).backward()
+        setting.losses(model(rows), rows, labels).mean().backward()
         optimizer.step()
 
     return step
@@ -42,14 +48,14 @@ def plain(setting: Setting, batch: int | None = None) -> Step:
 def quietgrad(setting: Setting, batch: int | None = None, **options: Any) -> Step:
     """The whole private step: capture, clip, default noise source, ledger, SGD. Rate 1 draws every row each time."""
     model, (x, y) = setting.model(), data(setting, batch)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.SGD(trained(model), lr=1e-3)
     batches = qg.PoissonBatches(TensorDataset(x, y), rate=1.0, steps=MANY)
     private = qg.Privatizer(model, qg.methods.dp_sgd(clip=1.0).with_noise(1.0), batches, **options)
     drawn = iter(batches)
 
     def step() -> None:
         (rows,) = next(drawn).split(len(x))
-        private.backward(F.cross_entropy(model(rows[0]), rows[1], reduction="none"))
+        private.backward(setting.losses(model(rows[0]), *rows))
         private.release()
         optimizer.step()
 
@@ -62,7 +68,7 @@ def opacus(setting: Setting, mode: str) -> Step:
 
     warnings.filterwarnings("ignore")
     model, (x, y) = setting.model(), data(setting)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.SGD(trained(model), lr=1e-3)
     loader = DataLoader(TensorDataset(x, y), batch_size=len(x))
     parts = PrivacyEngine(accountant="rdp").make_private(
         module=model,

@@ -1,6 +1,7 @@
-"""A private step against an ordinary one and against every mode of Opacus, on five models.
+"""A private step against an ordinary one and against every mode of Opacus, on five models and on more.
 
     python -m benchmarks.engine            a table
+    python -m benchmarks.engine --all      recurrent layers, BERT, ViT, GPT-2, nn.TransformerEncoder and LoRA too
     python -m benchmarks.engine --json     {"models": [{"name", "plain_ms", "quietgrad_ms", "ratio", ...}, ...]}
     python -m benchmarks.engine --plot docs/engine.png
 
@@ -25,6 +26,7 @@ import torch
 
 from benchmarks import contenders
 from benchmarks.models import SETTINGS, Setting
+from benchmarks.more_models import MORE
 
 Clock = Callable[[], float]
 
@@ -60,7 +62,7 @@ def measure(
 ) -> Result:
     """All contenders on one model."""
     model = setting.model()
-    parameters = sum(p.numel() for p in model.parameters())
+    parameters = sum(p.numel() for p in contenders.trained(model))
     steps = {"plain": contenders.plain(setting), "quietgrad": contenders.quietgrad(setting)}
     # Opacus' hooks hold every gradient twice on the way; the others once.
     affordable = [mode for mode in modes if mode == "ghost" or 2 * setting.batch * parameters * 4 < TOO_LARGE]
@@ -166,7 +168,8 @@ def plot(results: list[Result], path: Path) -> None:
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Times private steps against plain ones.")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.add_argument("--models", default=",".join(s.name for s in SETTINGS), help="comma-separated names")
+    parser.add_argument("--models", help="comma-separated names; the five without it")
+    parser.add_argument("--all", action="store_true", help="the five and the models beyond them")
     parser.add_argument("--repeats", type=int, default=15, help="the best of so many steps counts")
     parser.add_argument("--no-opacus", action="store_true", help="leave Opacus out")
     parser.add_argument("--no-memory", action="store_true", help="leave peak memory out")
@@ -176,11 +179,12 @@ def main(arguments: list[str] | None = None) -> None:
     )
     options = parser.parse_args(arguments)
     clock = chosen_clock(options.processor_time)
-    unknown = set(options.models.split(",")) - {s.name for s in SETTINGS}
-    if unknown:
-        parser.error(f"unknown models {sorted(unknown)}; known: {[s.name for s in SETTINGS]}")
+    known = {s.name: s for s in (*SETTINGS, *MORE)}
+    names = options.models.split(",") if options.models else [s.name for s in SETTINGS]
+    if set(names) - known.keys():
+        parser.error(f"unknown models {sorted(set(names) - known.keys())}; known: {list(known)}")
     modes = () if options.no_opacus else contenders.OPACUS_MODES
-    chosen = [s for s in SETTINGS if s.name in options.models.split(",")]
+    chosen = list(known.values()) if options.all else [known[name] for name in names]
     results = [measure(s, options.repeats, modes, not options.no_memory, clock) for s in chosen]
     if options.plot:
         plot(results, options.plot)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from benchmarks import contenders
 from benchmarks.models import SETTINGS
+from benchmarks.more_models import MORE
 
 STEPS = 4
 
@@ -28,7 +29,7 @@ def _status(field: str) -> int:
 
 def peak(name: str, contender: str) -> int:
     """How far the peak of a few steps lies above what the process held before it built anything."""
-    setting = next(s for s in SETTINGS if s.name == name)
+    setting = next(s for s in (*SETTINGS, *MORE) if s.name == name)
     before = resident()
     made = {"plain": contenders.plain, "quietgrad": contenders.quietgrad}
     step = made[contender](setting) if contender in made else contenders.opacus(setting, contender)

@@ -51,14 +51,23 @@ class Transformer(nn.Module):
         return out
 
 
+Losses = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(outputs, inputs, labels) -> a loss for each sample."""
+
+
+def of_classes(logits: Float[Tensor, "n o"], _: Tensor, labels: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
+    return nn.functional.cross_entropy(logits, labels, reduction="none")
+
+
 @dataclass(frozen=True)
 class Setting:
-    """A model and the shape of its batch."""
+    """A model, the shape of its batch and its losses."""
 
     name: str
     model: Callable[[], nn.Module]
     batch: int
     inputs: Callable[[int], Tensor]
+    losses: Losses = of_classes
 
 
 def mlp(width: int = 1024) -> nn.Module:

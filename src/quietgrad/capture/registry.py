@@ -16,6 +16,7 @@ from quietgrad.capture.adapters.fallback import FallbackAdapter
 from quietgrad.capture.adapters.linear import LinearAdapter, TransposedLinearAdapter
 from quietgrad.capture.adapters.norm import GroupNormAdapter, LayerNormAdapter
 from quietgrad.capture.adapters.recurrent import RecurrentAdapter
+from quietgrad.capture.adapters.through_time import is_stock_recurrent
 from quietgrad.capture.call import Unit
 
 ADAPTERS: dict[type[nn.Module], type[Adapter]] = {
@@ -45,7 +46,7 @@ def adapter_for(module: nn.Module) -> Adapter:
     if isinstance(module, nn.MultiheadAttention) and module.bias_k is None:
         return AttentionAdapter()
     if isinstance(module, nn.RNNBase):
-        return RecurrentAdapter()
+        return RecurrentAdapter(stock=is_stock_recurrent(module))
     if type(module).__name__ == "Conv1D" and type(module).__module__ == "transformers.pytorch_utils":
         return TransposedLinearAdapter()
     return FallbackAdapter()
