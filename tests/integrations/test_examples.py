@@ -10,38 +10,21 @@ from typing import Any
 
 import pytest
 
-from tests.integrations.tiny_text import VOCABULARY, bert, llama
+from tests.integrations.tiny_text import bert, llama
+from tests.integrations.tokens import tokenizer
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-WORDS = [f"w{number}" for number in range(VOCABULARY - 5)]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A BERT, a Llama, a tokenizer and texts."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
-    from transformers import PreTrainedTokenizerFast
-
     made = tmp_path_factory.mktemp("world")
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    fast = Tokenizer(models.WordLevel({w: i for i, w in enumerate(special + WORDS)}, unk_token="[UNK]"))
-    fast.pre_tokenizer = pre_tokenizers.Whitespace()
-    fast.post_processor = processors.TemplateProcessing(
-        "[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=fast,
-        pad_token="[PAD]",
-        unk_token="[UNK]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        mask_token="[MASK]",
-    )
     made_models: dict[str, Any] = {"bert": bert(num_labels=2), "llama": llama()}
     for name, model in made_models.items():
         model.save_pretrained(made / name)
-        tokenizer.save_pretrained(made / name)
+        tokenizer().save_pretrained(made / name)
     rows = [f"w{n % 7} w{n % 5} w{n % 3}" for n in range(40)]
     table = "sentence\tlabel\n" + "".join(f"{row}\t{n % 2}\n" for n, row in enumerate(rows))
     (made / "table.tsv").write_text(table)

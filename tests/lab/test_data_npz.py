@@ -149,6 +149,6 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "own.csv").write_text("1,2\n")
-    with pytest.raises(DataError, match=r"neither a .npz file nor a folder"):
-        load(str(tmp_path / "own.csv"))
+    (tmp_path / "own.txt").write_text("1,2\n")
+    with pytest.raises(DataError, match=r"no .npz, .csv, .tsv or .jsonl file and no folder"):
+        load(str(tmp_path / "own.txt"))

@@ -35,9 +35,10 @@ from quietgrad.program.statistics import (
 from quietgrad.quiet.rule import Settings, whitening
 from quietgrad.sampling.batches import PoissonBatches
 
-Source = Literal["public", "synthetic", "private"]
+Source = Literal["public", "synthetic", "private", "mean"]
 SOURCES: tuple[Source, ...] = get_args(Source)
-"""Where centre and directions come from: public rows; made-up images around a private mean; private moments."""
+"""Where centre and directions come from: public rows; made-up images around a private mean; private moments; only a
+private mean, for pretrained features, whose directions are good as they are."""
 
 MEAN_SHARE, MOMENTS_SHARE = 0.01, 0.08
 """Parts of the squared budget."""
@@ -54,7 +55,7 @@ def quiet_program(source: Source, row_shape: Sequence[int], settings: Settings) 
     mean = {"mean": StatisticRelease(statistic=Mean(), share=MEAN_SHARE)}
     second = _second(row_shape)
     moments = {"moments": StatisticRelease(statistic=second, share=MOMENTS_SHARE)}
-    statistics = {"public": {}, "synthetic": mean, "private": mean | moments}[source]
+    statistics = {"public": {}, "synthetic": mean, "private": mean | moments, "mean": mean}[source]
     return Program(training=dp_sgd(clip=settings.clip), statistics=statistics)
 
 
@@ -78,6 +79,12 @@ def rescaled_by_synthetic(
     made_up = encode(encoder, synthetic_images(SYNTHETIC, input_shape))
     moments = moments_of(made_up.flatten(1), settings.directions)
     return _rescale(moments.centred_at(_mean(statistics, rows)), settings)
+
+
+def rescaled_by_mean(statistics: Statistics, rows: Float[Tensor, "n ..."]) -> Rescale:
+    """The released mean alone, every direction as it is."""
+    mean = _mean(statistics, rows)
+    return Rescale(Moments(mean, torch.eye(len(mean)), torch.ones(len(mean))), 0.0)
 
 
 def rescaled_by_private(statistics: Statistics, rows: Float[Tensor, "n ..."], settings: Settings) -> Rescale:

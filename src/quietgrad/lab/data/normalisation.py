@@ -34,6 +34,11 @@ FASHION_CONSTANTS = Normalisation((0.2860,), (0.3530,), "published for Fashion-M
 IMAGENET_CONSTANTS = Normalisation((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), "published for ImageNet")
 
 
+def stored(channels: int) -> Normalisation:
+    """[0, 255] to [0, 1], for encoders that scale by themselves."""
+    return Normalisation((0.0,) * channels, (1.0,) * channels, "that map [0, 255] to [0, 1]")
+
+
 def centred(channels: int) -> Normalisation:
     """Scaling to [-1, 1], which needs no statistics at all."""
     return Normalisation((0.5,) * channels, (0.5,) * channels, "that map [0, 255] to [-1, 1]")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -60,6 +61,7 @@ class Reader:
         locate: the data set's folder at or under a root, None if it is not there.
         read: the data set in such a folder.
         how_to_get: one line for who does not have it.
+        read_words: the same with a tokenizer, for texts.
     """
 
     name: str
@@ -67,6 +69,7 @@ class Reader:
     locate: Callable[[Path], Path | None]
     read: Callable[[Path], Source]
     how_to_get: str
+    read_words: Callable[[Path, Any], Source] | None = None
 
 
 def image_normalisation(inputs: ndarray) -> Normalisation | None:

@@ -11,12 +11,13 @@ from quietgrad.lab.data.errors import DataError
 from quietgrad.lab.data.examples import Examples, checked
 from quietgrad.lab.data.files import plain_or_gzipped, read_bytes, require
 from quietgrad.lab.data.source import Reader, Source
+from quietgrad.lab.data.text_table import Words
 
 NUM_CLASSES = 2
 FOLDERS = ("SST-2", "sst2", "glue/SST-2", "GLUE/SST-2")
 
 
-def read_tsv(path: Path) -> Examples:
+def read_tsv(path: Path, words: Words | None = None) -> Examples:
     """Tokens and labels of one file with the header sentence<tab>label."""
     try:
         lines = read_bytes(path).decode("utf-8").removesuffix("\n").split("\n")
@@ -28,7 +29,7 @@ def read_tsv(path: Path) -> Examples:
             "Use train.tsv and dev.tsv of GLUE's SST-2 (its test.tsv has no labels)."
         )
     rows = [_fields(path, number, line) for number, line in enumerate(lines[1:], start=2)]
-    tokens = hashed_words.encode([sentence for sentence, _ in rows])
+    tokens = (words or hashed_words).encode([sentence for sentence, _ in rows])
     return checked(tokens, np.array([label for _, label in rows], dtype=np.int64), NUM_CLASSES, path)
 
 
@@ -45,13 +46,13 @@ def _locate(root: Path) -> Path | None:
     return next((folder for folder in candidates if plain_or_gzipped(folder, "train.tsv")), None)
 
 
-def _read(folder: Path) -> Source:
+def _read(folder: Path, words: Words | None = None) -> Source:
     return Source(
-        train=read_tsv(require(folder, "train.tsv")),
-        test=read_tsv(require(folder, "dev.tsv")),
+        train=read_tsv(require(folder, "train.tsv"), words),
+        test=read_tsv(require(folder, "dev.tsv"), words),
         num_classes=NUM_CLASSES,
         normalisation=None,
-        notes=hashed_words.describe(),
+        notes=(words or hashed_words).describe(),
     )
 
 
@@ -60,5 +61,6 @@ SST2 = Reader(
     title="SST-2, 67,349 + 872 sentences of film reviews, 2 classes",
     locate=_locate,
     read=_read,
+    read_words=_read,
     how_to_get="put GLUE's train.tsv and dev.tsv (https://gluebenchmark.com) into the data folder's SST-2",
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 
 from torch import nn
 
@@ -11,6 +12,7 @@ from quietgrad.lab.errors import nearest
 from quietgrad.lab.models.bert import bert
 from quietgrad.lab.models.gep_cnn import gep_cnn
 from quietgrad.lab.models.handcrafted import feature_cnn, feature_linear, scatter_cnn, scatter_linear
+from quietgrad.lab.models.hf_folder import PREFIX, hf_folder
 from quietgrad.lab.models.perceptrons import linear, mlp
 from quietgrad.lab.models.resnets import resnet20, wrn_16_4, wrn_28_4
 from quietgrad.lab.models.tanh_cnn import end_to_end_cnn, tanh_cnn
@@ -38,18 +40,18 @@ def build(name: str, input_shape: tuple[int, ...], num_classes: int, **options: 
     """A freshly initialised model.
 
     Args:
-        name: a key of `MODELS`.
+        name: a key of `MODELS`, or hf:PATH for a folder in Hugging Face's format.
         input_shape: shape of one input, without the batch.
         num_classes: number of outputs.
         options: keywords of the model's own function.
     """
-    if name not in MODELS:
+    if name not in MODELS and not name.startswith(PREFIX):
         raise ValueError(
-            f"Unknown model={name!r}{nearest(name, MODELS)}. Known: {', '.join(sorted(MODELS))}."
+            f"Unknown model={name!r}{nearest(name, MODELS)}. Known: {', '.join(sorted(MODELS))}, hf:PATH."
         )
     if num_classes < 2:
         raise ValueError(f"Expected num_classes >= 2, got {num_classes}. Check the labels of the data.")
-    make = MODELS[name]
+    make = partial(hf_folder, name) if name.startswith(PREFIX) else MODELS[name]
     known = set(inspect.signature(make).parameters) - {"input_shape", "num_classes"}
     for option in options:
         if option not in known:

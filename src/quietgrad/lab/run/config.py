@@ -36,7 +36,15 @@ class OpenSection(BaseModel):
 
 
 class DataConfig(Section):
-    """Which records are private, public and for testing; see `quietgrad data`."""
+    """Which records are private, public and for testing; see `quietgrad data`.
+
+    Args:
+        features: of a frozen encoder in the place of inputs: scatter, mobilenet_v2 or efficientnet_lite0 for images,
+            minilm or hf:PATH for texts.
+        text: the column of texts in a CSV, TSV or JSONL file.
+        label: the column of labels.
+        tokens: of a text, where a model's own tokenizer cuts it.
+    """
 
     name: str = "embedded"
     private: int | None = Field(None, ge=1)
@@ -45,7 +53,10 @@ class DataConfig(Section):
     public_labels: bool = False
     test: int | None = Field(None, ge=1)
     seed: int = 0
-    features: Literal["none", "scatter"] = "none"
+    features: str = "none"
+    text: str = "text"
+    label: str = "label"
+    tokens: int = Field(64, ge=2)
 
 
 class ModelConfig(OpenSection):

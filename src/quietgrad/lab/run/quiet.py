@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -23,12 +24,13 @@ from quietgrad.lab.errors import LabError
 from quietgrad.lab.run.config import Config, DataConfig, Section, parse_section
 from quietgrad.lab.run.folder import RunFolder
 from quietgrad.lab.run.setup import Setup, make_optimizer, make_scheduler
-from quietgrad.lab.run.task import load_task
+from quietgrad.lab.run.task import is_pretrained, load_task
 from quietgrad.quiet.recipe import (
     MICRO_BATCH,
     Source,
     all_at_once,
     quiet_program,
+    rescaled_by_mean,
     rescaled_by_private,
     rescaled_by_public,
     rescaled_by_synthetic,
@@ -44,11 +46,12 @@ class QuietOptions(Section):
 
     Args:
         encoder: "auto" is "scatter" for grey images, "patches" for colour images, else "pixels".
-        moments: "auto" is "public" if there are public records, else "synthetic" for images, else "private".
+        moments: "auto" is "public" if there are public records, else "synthetic" for images, "mean" for pretrained
+            features, else "private".
     """
 
     encoder: Literal["auto", "scatter", "patches", "pixels"] = "auto"
-    moments: Literal["auto", "public", "synthetic", "private"] = "auto"
+    moments: Literal["auto", "public", "synthetic", "private", "mean"] = "auto"
 
 
 class Encoded:
@@ -104,7 +107,10 @@ def plan_quiet(config: Config, parts: Parts, row_shape: Sequence[int]) -> Plan:
     epsilon, delta = config.privacy.epsilon, config.privacy.delta
     records, classes = len(parts.private), parts.num_classes
     rule = settings(records=records, classes=classes, epsilon=epsilon, delta=delta)
-    source = _source(checked_options(config), parts)
+    pretrained = is_pretrained(config.data.features)
+    if pretrained:  # their directions are as long as they should be
+        rule = replace(rule, dimension=0.0)
+    source = _source(checked_options(config), parts, pretrained=pretrained)
     batches = all_at_once(parts.private, rule)
     program = qg.calibrate(quiet_program(source, row_shape, rule), batches, epsilon=epsilon, delta=delta)
     remarks = [
@@ -126,15 +132,15 @@ def checked_options(config: Config) -> QuietOptions:
     options = parse_section(QuietOptions, config.method.options, "method")
     if config.privacy.epsilon is None:
         raise LabError("quiet plans its steps and features from ε. Give privacy.epsilon.")
-    if config.augment.active or config.training.warm_start != "none" or config.data.features != "none":
+    if config.augment.active or config.training.warm_start != "none" or config.data.features == "scatter":
         raise LabError(
-            "quiet makes its own features and starts from zero. Leave out [augment], data.features and "
-            "training.warm_start."
+            'quiet makes its own features and starts from zero. Leave out [augment], data.features = "scatter" '
+            "and training.warm_start."
         )
     return options
 
 
-def _source(options: QuietOptions, parts: Parts) -> Source:
+def _source(options: QuietOptions, parts: Parts, *, pretrained: bool) -> Source:
     if options.moments == "public" and len(parts.public) == 0:
         raise LabError(
             "method.moments = 'public' needs public data. Set data.public = N, or take 'synthetic' or 'private'."
@@ -146,12 +152,16 @@ def _source(options: QuietOptions, parts: Parts) -> Source:
         return options.moments
     if len(parts.public):
         return "public"
+    if pretrained:
+        return "mean"
     return "synthetic" if images else "private"
 
 
 def _fitted(task: Encoded, source: Source, statistics: qg.Statistics, rule: Settings) -> Rescale:
     if source == "public":
         return rescaled_by_public(task.public, rule)
+    if source == "mean":
+        return rescaled_by_mean(statistics, task.private)
     if source == "private":
         return rescaled_by_private(statistics, task.private, rule)
     return rescaled_by_synthetic(statistics, task.private, task.encoder, task.parts.input_shape, rule)

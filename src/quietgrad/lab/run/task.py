@@ -2,25 +2,92 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from quietgrad.integrations.pretrained import IMAGES, TEXT, image_encoder
+from quietgrad.integrations.text_folder import FolderTokens, TextEncoder
 from quietgrad.lab.data import Parts, load
-from quietgrad.lab.errors import LabError
+from quietgrad.lab.errors import LabError, nearest
 from quietgrad.lab.models import ScatterNet, precompute
+from quietgrad.lab.models.hf_folder import PREFIX
 from quietgrad.lab.models.shapes import image_shape
-from quietgrad.lab.run.config import Config
+from quietgrad.lab.run.config import Config, DataConfig
+
+NONE, SCATTER = "none", "scatter"
 
 
 def load_task(config: Config, *, data_dir: Path | None = None) -> Parts:
     """Read the data that the config names and split it."""
-    wanted = config.data.model_dump(exclude={"features"})
-    parts = load(data_dir=data_dir, **wanted)
-    return parts if config.data.features == "none" else scattered(parts, config)
-
-
-def scattered(parts: Parts, config: Config) -> Parts:
-    """ScatterNet's features in the place of the images: fixed filters, so they tell of their own record only."""
-    if config.augment.active:
+    if config.data.features != NONE and config.augment.active:
         raise LabError("Views are made of images, not of features. Leave out [augment] or data.features.")
+    if is_pretrained(config.data.features):
+        return _pretrained(config.data, data_dir)
+    words = (
+        FolderTokens(config.model.name, config.data.tokens) if config.model.name.startswith(PREFIX) else None
+    )
+    parts = load(data_dir=data_dir, words=words, **_wanted(config.data))
+    return parts if config.data.features == NONE else scattered(parts)
+
+
+def scattered(parts: Parts) -> Parts:
+    """ScatterNet's features in the place of the images: fixed filters, so they tell of their own record only."""
     _, height, width = image_shape(parts.input_shape, "data.features = scatter", smallest=8)
     return precompute(parts, ScatterNet(height, width))
+
+
+def is_pretrained(features: str) -> bool:
+    """Whether an encoder was trained on other data; a name that is none is refused."""
+    known = [NONE, SCATTER, *IMAGES, *TEXT]
+    if features not in known and not features.startswith(PREFIX):
+        raise LabError(
+            f"Unknown data.features = {features!r}{nearest(features, known)}. Known: {', '.join(known)}, hf:PATH."
+        )
+    return features not in (NONE, SCATTER)
+
+
+@lru_cache(maxsize=1)
+def _pretrained(data: DataConfig, data_dir: Path | None) -> Parts:
+    """Features of a frozen encoder, computed once for all runs of a process that share data and encoder."""
+    encode = _images if data.features in IMAGES else _texts
+    parts = encode(data, data_dir)
+    return replace(parts, record={**parts.record, "features": f"{data.features}, frozen"})
+
+
+def _images(data: DataConfig, data_dir: Path | None) -> Parts:
+    parts = load(data_dir=data_dir, as_stored=True, **_wanted(data))
+    if len(parts.input_shape) != 3:
+        raise LabError(
+            f"data.features = {data.features!r} takes images, and {data.name} has none. Take another encoder."
+        )
+    return precompute(parts, _Colours(image_encoder(data.features)))
+
+
+def _texts(data: DataConfig, data_dir: Path | None) -> Parts:
+    parts = load(data_dir=data_dir, words=FolderTokens(data.features, data.tokens), **_wanted(data))
+    if len(parts.input_shape) != 1 or parts.private.tensors[0].is_floating_point():
+        raise LabError(
+            f"data.features = {data.features!r} takes texts, and {data.name} has none. Take another encoder."
+        )
+    return precompute(parts, TextEncoder(data.features))
+
+
+class _Colours(nn.Module):
+    """Grey images get three equal channels."""
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, images: Float[Tensor, "n c h w"]) -> Float[Tensor, "n d"]:
+        features: Tensor = self.encoder(images.expand(-1, 3, -1, -1))
+        return features
+
+
+def _wanted(data: DataConfig) -> dict[str, Any]:
+    return data.model_dump(exclude={"features", "tokens"})

@@ -7,7 +7,9 @@ from typing import Any
 
 from quietgrad.accounting.events import Event, GaussianEvent, JointEvent
 from quietgrad.lab.formatting import epsilon_text
+from quietgrad.lab.models.hf_folder import PREFIX
 from quietgrad.lab.run.statement.recorded import RecordedRun
+from quietgrad.lab.run.task import is_pretrained
 
 TUNING = {
     "unstated": "Tuning: ε is of this one run. Every other run on the same records, such as trying learning rates or "
@@ -101,8 +103,13 @@ def assumptions(run: RecordedRun) -> list[str]:
         )
     if run.config.training.warm_start == "public":
         said.insert(1, "The model was first trained on the labelled public examples.")
-    if run.config.data.features != "none":
+    if run.config.data.features == "scatter":
         said.append("Features come from fixed filters that no record has influenced.")
+    elif is_pretrained(run.config.data.features) or run.config.model.name.startswith(PREFIX):
+        said.append(
+            "It starts from weights that were trained on other data. ε says nothing about those data and holds only if "
+            "the private records were not among them."
+        )
     return said
 
 

@@ -1,0 +1,108 @@
+"""A user's own texts: a CSV, TSV or JSONL file with a column of texts and one of labels."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from jaxtyping import Int64
+from numpy import ndarray
+
+from quietgrad.lab.data import hashed_words
+from quietgrad.lab.data.errors import DataError
+from quietgrad.lab.data.examples import checked
+from quietgrad.lab.data.files import read_bytes
+from quietgrad.lab.data.source import Source
+
+SUFFIXES = (".csv", ".tsv", ".jsonl")
+MOST_CLASSES = 1000
+
+
+class Words(Protocol):
+    """A tokenizer: a model's own, or hashed words."""
+
+    def encode(self, texts: Sequence[str], /) -> Int64[ndarray, "n t"]: ...
+
+    def describe(self) -> str: ...
+
+
+def read_text_table(
+    path: Path, words: Words | None = None, *, text: str = "text", label: str = "label"
+) -> Source:
+    """Token numbers and labels, classes numbered in the order of their sorted names.
+
+    Args:
+        path: its suffix says the format; .gz is read too.
+        words: the tokenizer, hashed words if left out.
+        text: the column of texts.
+        label: the column of labels, whole numbers or names.
+    """
+    rows = list(_rows(path, text, label))
+    if not rows:
+        raise DataError(f"{path} has no rows. Give a header and one text a row.")
+    names = sorted({name for _, name in rows}, key=_order)
+    if not 2 <= len(names) <= MOST_CLASSES:
+        raise DataError(f"{path}: column {label!r} has {len(names)} classes. Give 2 to {MOST_CLASSES}.")
+    number = {name: index for index, name in enumerate(names)}
+    encoded = (words or hashed_words).encode([row for row, _ in rows])
+    return Source(
+        train=checked(encoded, np.array([number[name] for _, name in rows]), len(names), path),
+        test=None,
+        num_classes=len(names),
+        normalisation=None,
+        notes=f"{(words or hashed_words).describe()}; names and number of classes are assumed to be public",
+    )
+
+
+def is_text_table(path: Path) -> bool:
+    return path.name.removesuffix(".gz").endswith(SUFFIXES)
+
+
+def _rows(path: Path, text: str, label: str) -> Iterator[tuple[str, str]]:
+    """(text, name of the class) of every row; a row that cannot be used is named by its number."""
+    for number, record in enumerate(_records(path), start=1):
+        for column in (text, label):
+            if record.get(column) is None:
+                known = ", ".join(str(key) for key in record if key is not None)
+                raise DataError(
+                    f"{path}, record {number}: no column {column!r} (it has {known}). Set data.text and data.label."
+                )
+        if not str(record[text]).strip():
+            raise DataError(f"{path}, record {number}: the text is empty. Leave such records out.")
+        yield str(record[text]), str(record[label]).strip()
+
+
+def _records(path: Path) -> Iterator[dict[Any, Any]]:
+    try:
+        content = read_bytes(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8 text ({error.reason}). Save it as UTF-8.") from error
+    name = path.name.removesuffix(".gz")
+    if name.endswith(".jsonl"):
+        yield from _json_lines(path, content)
+    elif name.endswith(".tsv"):
+        yield from csv.DictReader(io.StringIO(content), delimiter="\t", quoting=csv.QUOTE_NONE)
+    else:
+        yield from csv.DictReader(io.StringIO(content, newline=""))
+
+
+def _json_lines(path: Path, content: str) -> Iterator[dict[Any, Any]]:
+    for number, line in enumerate(content.splitlines(), start=1):
+        if line.strip():
+            try:
+                record = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise DataError(f"{path}, line {number}: not JSON ({error.msg}). Repair the line.") from None
+            if not isinstance(record, dict):
+                raise DataError(f'{path}, line {number}: not an object. Write {{"text": …, "label": …}}.')
+            yield record
+
+
+def _order(name: str) -> tuple[int, int, str]:
+    """Numbers by value, then names by letters."""
+    return (0, int(name), "") if name.lstrip("-").isdigit() else (1, 0, name)
