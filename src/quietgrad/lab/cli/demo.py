@@ -18,7 +18,7 @@ from quietgrad.lab.run.presets import QUIET
 
 EPSILON = 2.0
 METHODS = "dp_sgd,dp_sgd_warm,gep,random_freeze"
-CURVES: Curves = {QUIET: ((0.15, 0.3, 0.5, 1.0, 2.0), 3), "dp_sgd": ((0.15, 0.3), 1)}
+CURVES: Curves = {QUIET: ((0.15, 0.3, 0.5, 1.0, 2.0), 3), "dp_sgd": ((0.3,), 1)}
 """The quiet recipe takes seconds, so that it can show its spread; a network at every ε would take too long."""
 
 
