@@ -10,6 +10,7 @@ from rich.table import Table
 
 from quietgrad.lab.cli.options import DataDir, Json
 from quietgrad.lab.data import find_datasets
+from quietgrad.lab.data.catalogue import VARIABLE, search_path
 from quietgrad.lab.files import to_json
 
 
@@ -25,6 +26,12 @@ def data(*, data_dir: DataDir = None, as_json: Json = False) -> None:
         table.add_row(dataset.name, dataset.title, dataset.folder or missing)
     console = Console()
     console.print(table)
+    folders = ", ".join(str(folder) for folder in search_path(data_dir))
+    console.print(
+        f"Looked for in {folders}. Another folder: --data-dir, or ${VARIABLE}.",
+        highlight=False,
+        soft_wrap=True,
+    )
     console.print(
         "Your own: a .npz file with x and y, or a folder with one sub-folder of images per class; "
         'write its path as data.name = "...".',

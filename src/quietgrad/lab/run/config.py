@@ -36,39 +36,48 @@ class OpenSection(BaseModel):
 
 
 class DataConfig(Section):
-    """Which records are private, public and for testing; see `quietgrad data`.
+    """Which records are private, public and for testing; see `quietgrad data`."""
 
-    Args:
-        features: of a frozen encoder in the place of inputs: scatter, mobilenet_v2 or efficientnet_lite0 for images,
-            minilm or hf:PATH for texts.
-        text: the column of texts in a CSV, TSV or JSONL file.
-        label: the column of labels.
-        tokens: of a text, where a model's own tokenizer cuts it.
-    """
-
-    name: str = "embedded"
-    private: int | None = Field(None, ge=1)
-    public: int | None = Field(None, ge=0)
-    public_from: str | None = None
-    public_labels: bool = False
-    test: int | None = Field(None, ge=1)
-    seed: int = 0
-    features: str = "none"
-    text: str = "text"
-    label: str = "label"
-    tokens: int = Field(64, ge=2)
+    name: str = Field(
+        "embedded",
+        description="A data set of `quietgrad data`, a .npz file, a file of texts or a folder of images.",
+    )
+    private: int | None = Field(
+        None, ge=1, description="How many records are private; all that are left if not given."
+    )
+    public: int | None = Field(
+        None, ge=0, description="How many records are public: no guarantee covers them."
+    )
+    public_from: str | None = Field(None, description="Another data set that the public records come from.")
+    public_labels: bool = Field(False, description="Whether the labels of public records may be used.")
+    test: int | None = Field(
+        None, ge=1, description="How many records accuracy is measured on; all if not given."
+    )
+    seed: int = Field(0, description="Which records fall into which part.")
+    features: str = Field(
+        "none",
+        description="Of a frozen encoder in the place of inputs: `scatter`, `mobilenet_v2` or `efficientnet_lite0` for "
+        "images, `minilm` or `hf:PATH` for texts.",
+    )
+    text: str = Field("text", description="The column of texts in a CSV, TSV or JSONL file.")
+    label: str = Field("label", description="The column of labels.")
+    tokens: int = Field(64, ge=2, description="Of a text, where a model's own tokenizer cuts it.")
 
 
 class ModelConfig(OpenSection):
-    name: str = "tanh_cnn"
+    """The model; further keys are options of what `name` names."""
+
+    name: str = Field("tanh_cnn", description="A model of `quietgrad.lab.models`.")
 
 
 class PrivacyConfig(Section):
     """The budget; `epsilon` is met with the smallest noise unless `noise_multiplier` fixes the noise instead."""
 
-    epsilon: float | None = Field(None, gt=0)
-    delta: float = Field(1e-5, gt=0, lt=LARGEST)
-    noise_multiplier: float | None = Field(None, ge=0)
+    epsilon: float | None = Field(None, gt=0, description="The budget ε of the whole run.")
+    delta: float = Field(1e-5, gt=0, lt=LARGEST, description="δ, well below 1 / private records.")
+    noise_multiplier: float | None = Field(
+        None, ge=0, description="Noise over sensitivity instead of ε; 0 for a run without privacy."
+    )
 
     @model_validator(mode="after")
     def _one_of_two(self) -> PrivacyConfig:
@@ -78,31 +87,41 @@ class PrivacyConfig(Section):
 
 
 class MethodConfig(OpenSection):
-    name: str = "dp_sgd"
+    """The method; further keys are arguments of what `name` names."""
+
+    name: str = Field("dp_sgd", description='A method of `quietgrad.methods`, or "quiet".')
 
 
 class TrainingConfig(Section):
     """The loop; everything here is fixed before training."""
 
-    epochs: float = Field(15, gt=0)
-    batch: float = Field(250, gt=0)
-    optimizer: Literal["sgd", "adam"] = "sgd"
-    lr: float = Field(1.0, gt=0)
-    momentum: float = Field(0.0, ge=0, lt=1)
-    weight_decay: float = Field(0.0, ge=0)
-    schedule: Literal["constant", "linear", "cosine", "halfway"] = "constant"
-    micro_batch: int = Field(512, ge=1)
-    seed: int = 0
-    checkpoint_every: int = Field(100, ge=1)
-    warm_start: Literal["none", "public"] = "none"
+    epochs: float = Field(15, gt=0, description="Expected passes over the private records.")
+    batch: float = Field(
+        250, gt=0, description="Expected records of a step; the rate is batch / private records."
+    )
+    optimizer: Literal["sgd", "adam"] = Field(
+        "sgd", description="What updates the weights by released gradients."
+    )
+    lr: float = Field(1.0, gt=0, description="Learning rate.")
+    momentum: float = Field(0.0, ge=0, lt=1, description="Of SGD.")
+    weight_decay: float = Field(0.0, ge=0, description="Pulls weights to zero; costs no privacy.")
+    schedule: Literal["constant", "linear", "cosine", "halfway"] = Field(
+        "constant", description="How the learning rate falls; `halfway`: a tenth from the middle on."
+    )
+    micro_batch: int = Field(512, ge=1, description="Records computed at a time; less needs less memory.")
+    seed: int = Field(0, description="Of the first weights; never of noise or draws.")
+    checkpoint_every: int = Field(100, ge=1, description="Steps between two checkpoints.")
+    warm_start: Literal["none", "public"] = Field(
+        "none", description="Train on labelled public records first, without noise."
+    )
 
 
 class AugmentConfig(Section):
     """Augmented views of each record, averaged before the clip."""
 
-    views: int = Field(1, ge=1)
-    flip: bool = False
-    shift: int = Field(0, ge=0)
+    views: int = Field(1, ge=1, description="Views of each record in a step.")
+    flip: bool = Field(False, description="Mirror images left to right at random.")
+    shift: int = Field(0, ge=0, description="Shift images by at most so many pixels.")
 
     @property
     def active(self) -> bool:
@@ -112,7 +131,9 @@ class AugmentConfig(Section):
 class AveragingConfig(Section):
     """Exponential average of the weights (free); 0 switches it off."""
 
-    decay: float = Field(0.99, ge=0, lt=1)
+    decay: float = Field(
+        0.99, ge=0, lt=1, description="Share of the average that stays at each step; 0: no average."
+    )
 
 
 class TuningConfig(Section):
@@ -125,9 +146,11 @@ class TuningConfig(Section):
         mean_tries: of the random number of private tries.
     """
 
-    on: Literal["unstated", "nothing", "public", "synthetic", "private"] = "unstated"
-    tries: int | None = Field(None, ge=1)
-    mean_tries: float | None = Field(None, ge=1)
+    on: Literal["unstated", "nothing", "public", "synthetic", "private"] = Field(
+        "unstated", description="Which data the tries saw; `private` adds the price of the search to ε."
+    )
+    tries: int | None = Field(None, ge=1, description="How many settings were tried, if that was free.")
+    mean_tries: float | None = Field(None, ge=1, description="Mean of the random number of private tries.")
 
     @model_validator(mode="after")
     def _private_states_its_mean(self) -> TuningConfig:
