@@ -6,10 +6,11 @@ from pathlib import Path
 
 from quietgrad.lab.compare.comparison import Comparison, totals
 from quietgrad.lab.compare.leaderboard import TITLES, cells
+from quietgrad.lab.compare.verdict import verdict
 from quietgrad.lab.formatting import epsilon_text
 from quietgrad.lab.report import plots
 from quietgrad.lab.report.html import cards, figure, paragraph, section, table, text
-from quietgrad.lab.report.run import audits, guarantee, provenance, standing
+from quietgrad.lab.report.run import attacker, audits, guarantee, provenance, standing
 from quietgrad.lab.run.statement.recorded import RecordedRun, read_run
 
 
@@ -22,6 +23,7 @@ def comparison_article(folder: Path) -> str:
     shown = runs[private[0]]
     parts = [
         _head(folder, made, shown),
+        _winner(made),
         _leaderboard(made),
         _against_epsilon(made),
         _curves(made, runs),
@@ -32,6 +34,7 @@ def comparison_article(folder: Path) -> str:
         paragraph(
             "The other private runs differ in method, budget and seed; their configs lie beside their ledgers."
         ),
+        attacker(shown),
         guarantee(shown),
         provenance(shown),
     ]
@@ -60,14 +63,21 @@ def _head(folder: Path, made: Comparison, shown: RecordedRun) -> str:
     )
 
 
+def _winner(made: Comparison) -> str:
+    said = verdict(made.rows)
+    return section("Which method won", paragraph(said)) if said else ""
+
+
 def _leaderboard(made: Comparison) -> str:
     drawn = plots.leaderboard_bars(made.rows)
+    ranked = sorted(made.rows, key=lambda row: -row.accuracy)
+    alt = "Bars: " + ", ".join(f"{row.method} {100 * row.accuracy:.1f}%" for row in ranked) + "."
     runs = max((len(row.runs) for row in made.rows), default=1)
     seeds = f"mean of {runs} seeds" if runs > 1 else "one seed: differences below about one point mean little"
     note = f"Every method has its own learning rate from the presets. {totals(made)}"
     return section(
         "Leaderboard",
-        figure(drawn, f"Accuracy on the test part, {seeds}; the baselines in grey."),
+        figure(drawn, f"Accuracy on the test part, {seeds}; the baselines in grey.", alt),
         table(TITLES, [cells(row) for row in made.rows]),
         paragraph(note),
     )
@@ -77,15 +87,28 @@ def _against_epsilon(made: Comparison) -> str:
     if len(made.epsilons) < 2:
         return ""
     drawn = plots.accuracy_against_epsilon(made.rows)
-    return section("Accuracy against ε", figure(drawn, "Bars: one standard deviation over the seeds."))
+    alt = "Lines: accuracy of each method at each ε; the numbers are in the leaderboard above."
+    return section("Accuracy against ε", figure(drawn, "Bars: one standard deviation over the seeds.", alt))
 
 
 def _curves(made: Comparison, runs: dict[str, RecordedRun]) -> str:
     """One run of each method at the largest budget; more lines could not be told apart."""
     largest = max(made.epsilons)
     named = {row.method: runs[row.runs[0]].curve for row in made.rows if row.runs and row.target >= largest}
-    drawn = plots.curves({name: curve for name, curve in named.items() if curve})
-    return section("Training", figure(drawn, f"First seed, ε = {largest:g}, and the non-private baseline."))
+    known = {name: curve for name, curve in named.items() if curve}
+    last = ", ".join(f"{name} {100 * curve[-1]['accuracy']:.1f}%" for name, curve in known.items())
+    of = f"First seed, ε = {largest:g}, and the non-private baseline."
+    return section(
+        "Training",
+        figure(
+            plots.accuracy_curves(known), of, f"Lines of test accuracy over the steps; they end at {last}."
+        ),
+        figure(
+            plots.spending_curves(known),
+            "ε in the ledgers of the private ones.",
+            "Lines of ε rising over the steps.",
+        ),
+    )
 
 
 def _noise(made: Comparison) -> str:
@@ -99,7 +122,12 @@ def _noise(made: Comparison) -> str:
         "before training. The true signal is private and shorter; a method that also shortens the signal gains less."
     )
     drawn = plots.noise_bars(known)
-    return section("Noise to signal", figure(drawn, f"At ε = {smallest:g}."), paragraph(note))
+    alt = (
+        "Bars: "
+        + ", ".join(f"{name} {value:.1f}" for name, value in sorted(known.items(), key=lambda item: item[1]))
+        + "."
+    )
+    return section("Noise to signal", figure(drawn, f"At ε = {smallest:g}.", alt), paragraph(note))
 
 
 def _ledgers(runs: dict[str, RecordedRun]) -> str:

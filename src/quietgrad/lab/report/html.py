@@ -27,10 +27,16 @@ def section(title: str, *parts: str) -> str:
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table that scrolls sideways on a narrow screen."""
-    head = "".join(f"<th>{text(title)}</th>" for title in titles)
-    body = "".join("<tr>" + "".join(f"<td>{text(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    """A table; on a narrow screen each row becomes a block that repeats the titles."""
+    head = "".join(f'<th scope="col">{text(title)}</th>' for title in titles)
+    body = "".join(f"<tr>{_cells(titles, row)}</tr>" for row in rows)
+    return f'<div class="wide"><table class="rows"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _cells(titles: Sequence[str], row: Sequence[object]) -> str:
+    return "".join(
+        f'<td data-title="{text(title)}">{text(cell)}</td>' for title, cell in zip(titles, row, strict=True)
+    )
 
 
 def facts(pairs: Mapping[str, object]) -> str:
@@ -55,8 +61,9 @@ def badge(words: str, *, good: bool) -> str:
     return f'<span class="badge {"good" if good else "bad"}">{text(words)}</span>'
 
 
-def figure(drawn: Figure, caption: str) -> str:
-    return f"<figure>{to_svg(drawn)}<figcaption>{text(caption)}</figcaption></figure>"
+def figure(drawn: Figure, caption: str, alt: str) -> str:
+    """A figure; `alt` says in words what the picture shows."""
+    return f"<figure>{to_svg(drawn, alt)}<figcaption>{text(caption)}</figcaption></figure>"
 
 
 def folded(summary: str, content: str) -> str:

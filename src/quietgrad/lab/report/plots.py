@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import io
 import math
 import re
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +23,10 @@ INK = "#010203"
 """Stands for the page's text colour until the SVG is written."""
 PALETTE = ("#3b82c4", "#d97706", "#2a9d6f", "#c2497d", "#8b6fd1", "#b08900", "#5b9aa0", "#a0522d")
 """Middle tones, readable on white and on black."""
+WIDTH = 5.2
+"""Inches, few: a telephone shows the whole figure, with letters that can still be read."""
+Curves = Mapping[str, Sequence[Mapping[str, Any]]]
+"""Name → points with step, accuracy and ε."""
 STYLE: Any = {
     "text.color": INK,
     "axes.edgecolor": INK,
@@ -42,10 +48,10 @@ STYLE: Any = {
 
 
 @contextmanager
-def _figure(width: float = 7.0, height: float = 3.6, columns: int = 1) -> Iterator[tuple[Figure, list[Axes]]]:
+def _figure(height: float = 3.2) -> Iterator[tuple[Figure, Axes]]:
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(width, height), layout="constrained")
-        yield figure, list(figure.subplots(1, columns, squeeze=False)[0])
+        figure = Figure(figsize=(WIDTH, height), layout="constrained")
+        yield figure, figure.subplots()
 
 
 def is_baseline(row: Row) -> bool:
@@ -57,16 +63,17 @@ def leaderboard_bars(rows: Sequence[Row]) -> Figure:
     """Accuracy of each method, the baselines in grey."""
     shown = sorted(rows, key=lambda row: row.accuracy)
     several = len({row.target for row in rows if not is_baseline(row)}) > 1
-    with _figure(height=0.9 + 0.34 * len(shown)) as (figure, (axes,)):
+    with _figure(height=0.9 + 0.34 * len(shown)) as (figure, axes):
         labels = [_label(row, several) for row in shown]
         colours = ["#9a9a9a" if is_baseline(row) else PALETTE[0] for row in shown]
         errors = [100 * row.std for row in shown] if any(row.std for row in shown) else None
         values = [100 * row.accuracy for row in shown]
         axes.barh(labels, values, xerr=errors, color=colours, ecolor=INK, height=0.66)
         for place, value in enumerate(values):
-            axes.text(value - 0.4, place, f"{value:.1f}", va="center", ha="right", color="white", fontsize=9)
+            beside = value + (errors[place] if errors else 0.0)
+            axes.text(beside, place, f" {value:.1f}", va="center", fontsize=9)
         low = max(0.0, min(values) - 12)
-        axes.set(xlabel="test accuracy (%)", xlim=(low, min(100.0, max(values) + 3)))
+        axes.set(xlabel="test accuracy (%)", xlim=(low, low + 1.12 * (max(values) - low)))
         axes.grid(axis="x")
         axes.set_axisbelow(True)
     return figure
@@ -77,7 +84,7 @@ def accuracy_against_epsilon(rows: Sequence[Row]) -> Figure:
     by_method: dict[str, list[Row]] = {}
     for row in rows:
         by_method.setdefault(row.method, []).append(row)
-    with _figure(height=4.2) as (figure, (axes,)):
+    with _figure(height=4.2) as (figure, axes):
         for method, points in by_method.items():
             if is_baseline(points[0]):
                 _horizontal(axes, method, 100 * points[0].accuracy)
@@ -106,7 +113,7 @@ def accuracy_against_epsilon(rows: Sequence[Row]) -> Figure:
 def noise_bars(ratios: Mapping[str, float]) -> Figure:
     """Noise over signal of each method, the quietest first."""
     shown = sorted(ratios.items(), key=lambda item: -item[1])
-    with _figure(height=0.9 + 0.34 * len(shown)) as (figure, (axes,)):
+    with _figure(height=0.9 + 0.34 * len(shown)) as (figure, axes):
         axes.barh([name for name, _ in shown], [value for _, value in shown], color=PALETTE[1], height=0.66)
         for place, (_, value) in enumerate(shown):
             axes.text(value, place, f" {value:.1f}", va="center", fontsize=9)
@@ -117,26 +124,57 @@ def noise_bars(ratios: Mapping[str, float]) -> Figure:
     return figure
 
 
-def curves(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
-    """Test accuracy and ε spent over the steps."""
-    with _figure(width=8.6, height=3.6, columns=2) as (figure, (left, right)):
+def accuracy_curves(runs: Curves) -> Figure:
+    """Test accuracy over the steps."""
+    with _figure() as (figure, axes):
         for name, points in runs.items():
-            steps = [point["step"] for point in points]
-            left.plot(steps, [100 * point["accuracy"] for point in points], label=name, linewidth=1.6)
-            spent = [point["epsilon"] for point in points]
-            if all(math.isfinite(value) for value in spent):
-                right.plot(steps, spent, label=name, linewidth=1.6)
-        left.set(xlabel="step", ylabel="test accuracy (%)")
-        right.set(xlabel="step", ylabel="ε spent so far")
-        for axes in (left, right):
-            axes.grid()
+            axes.plot(_of("step", points), [100 * value for value in _of("accuracy", points)], label=name)
+        axes.set(xlabel="step", ylabel="test accuracy (%)")
+        axes.grid()
         if len(runs) > 1:
-            left.legend(fontsize=8, loc="lower right")
+            axes.legend(fontsize=8, loc="lower right")
     return figure
 
 
-def to_svg(figure: Figure) -> str:
-    """An inline <svg>: text in the page's colour, no size of its own, nothing fetched from elsewhere."""
+def spending_curves(runs: Curves) -> Figure:
+    """ε of what the ledger held, over the steps; runs without noise are left out."""
+    with _figure() as (figure, axes):
+        for name, points in runs.items():
+            if all(math.isfinite(value) for value in _of("epsilon", points)):
+                axes.plot(_of("step", points), _of("epsilon", points), label=name)
+        axes.set(xlabel="step", ylabel="ε of what was released so far", ylim=(0, None))
+        axes.grid()
+        if len(runs) > 1:
+            axes.legend(fontsize=8, loc="lower right")
+    return figure
+
+
+def attacker(curve: Sequence[Mapping[str, float]]) -> Figure:
+    """How many members the best attack can find, over how many outsiders it accuses wrongly."""
+    wrong = [100 * point["false_positive_rate"] for point in curve]
+    found = [100 * (1 - point["false_negative_rate"]) for point in curve]
+    with _figure(height=3.8) as (figure, axes):
+        axes.fill_between(wrong, found, 100, color=PALETTE[2], alpha=0.18)
+        axes.plot(wrong, found, color=PALETTE[0], linewidth=2, label="no attack gets above this line")
+        axes.plot([0, 100], [0, 100], color="#8a8a8a", linestyle=":", label="guessing")
+        axes.annotate("impossible", (8, 92), fontsize=10)
+        axes.set(
+            xlabel="people wrongly said to be in the data (%)",
+            ylabel="members found (%)",
+            xlim=(0, 100),
+            ylim=(0, 101),
+        )
+        axes.grid()
+        axes.legend(fontsize=8, loc="lower right")
+    return figure
+
+
+def _of(key: str, points: Sequence[Mapping[str, Any]]) -> list[float]:
+    return [point[key] for point in points]
+
+
+def to_svg(figure: Figure, alt: str) -> str:
+    """An inline <svg> that says what it shows: text in the page's colour, no size of its own, nothing fetched."""
     buffer = io.StringIO()
     with mpl.rc_context(STYLE):
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
@@ -145,6 +183,9 @@ def to_svg(figure: Figure) -> str:
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
     text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
+    own = f"f{zlib.crc32(text.encode()):08x}-"  # figures on one page must not share names
+    text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{own}", text)
+    text = text.replace("<svg", f'<svg role="img" aria-label="{html.escape(alt)}"', 1)
     return text.replace(INK, "currentColor")
 
 

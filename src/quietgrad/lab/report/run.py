@@ -24,11 +24,20 @@ from quietgrad.lab.report.html import (
 )
 from quietgrad.lab.run.statement import words
 from quietgrad.lab.run.statement.recorded import RecordedRun
+from quietgrad.lab.run.statement.statement import trade_off
 
 
 def run_article(run: RecordedRun) -> str:
     """All sections about a run."""
-    parts = [_head(run), guarantee(run), _results(run), noise(run), audits([run]), provenance(run)]
+    parts = [
+        _head(run),
+        attacker(run),
+        guarantee(run),
+        _results(run),
+        noise(run),
+        audits([run]),
+        provenance(run),
+    ]
     return f"<article>{''.join(parts)}</article>"
 
 
@@ -89,8 +98,29 @@ def _mechanism(run: RecordedRun) -> str:
 def _results(run: RecordedRun) -> str:
     if not run.curve:
         return ""
-    drawn = plots.curves({run.config.method.name: run.curve})
-    return section("Training", figure(drawn, "Accuracy on the test part and ε spent, over the steps."))
+    last = run.curve[-1]
+    alt = f"Line: test accuracy, measured {len(run.curve)} times, at last {last['accuracy']:.1%} (step {last['step']})."
+    drawn = plots.accuracy_curves({run.config.method.name: run.curve})
+    return section("Training", figure(drawn, "Accuracy on the test part, over the steps.", alt))
+
+
+def attacker(run: RecordedRun) -> str:
+    """What somebody who knows everything but one person's presence can find out, in a picture."""
+    if math.isinf(run.epsilon):
+        return ""
+    curve = trade_off(run)
+    few = min(curve, key=lambda point: abs(point["false_positive_rate"] - 0.01))
+    found = 1 - few["false_negative_rate"]
+    said = (
+        "Suppose an attacker knows the model, all other records and how training works, and guesses who is in the "
+        f"data. If at most {few['false_positive_rate']:.0%} of outsiders may be accused wrongly, at most {found:.1%} "
+        "of the members are found, whatever the attack."
+    )
+    caption = (
+        "Shaded: what ε makes impossible. The nearer the line is to guessing (dotted), the more private."
+    )
+    alt = f"Curve from few false accusations to many. {said}"
+    return section("What an attacker can know", paragraph(said), figure(plots.attacker(curve), caption, alt))
 
 
 def noise(run: RecordedRun) -> str:
@@ -135,6 +165,14 @@ def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def _spending(run: RecordedRun) -> str:
+    if not run.curve or math.isinf(run.epsilon):
+        return ""
+    drawn = plots.spending_curves({run.config.method.name: run.curve})
+    alt = f"Rising line: ε grows with the steps and ends at {epsilon_text(run.curve[-1]['epsilon'])}."
+    return figure(drawn, "ε of what the ledger held, over the steps.", alt)
+
+
 def provenance(run: RecordedRun) -> str:
     """Ledger, data, versions, seeds, config."""
     ledger = run.ledger
@@ -151,6 +189,7 @@ def provenance(run: RecordedRun) -> str:
         section(
             "Ledger",
             facts(summary),
+            _spending(run),
             paragraph(
                 "Each release was on disk before it was visible; the hash chain was checked for this report."
             ),

@@ -30,13 +30,18 @@ th, td { text-align: left; padding: .35rem .75rem .35rem 0; border-bottom: 1px s
 thead th { color: var(--soft); font-weight: 600; white-space: nowrap; }
 .facts th { color: var(--soft); font-weight: 500; width: 14rem; } .facts td { overflow-wrap: anywhere; }
 figure { margin: 1rem 0; overflow-x: auto; }
-figure svg { width: 100%; min-width: 30rem; height: auto; display: block; color: var(--ink); }
+figure svg { width: 100%; max-width: 40rem; height: auto; display: block; color: var(--ink); }
 figcaption { color: var(--soft); font-size: .85rem; }
 details { margin: .6rem 0; } summary { cursor: pointer; color: var(--accent); }
 pre { background: var(--panel); border: 1px solid var(--line); border-radius: .5rem; padding: .8rem; overflow-x: auto;
   font: .82rem/1.45 ui-monospace, "DejaVu Sans Mono", monospace; }
 article + article { margin-top: 4rem; }
 @media (max-width: 34rem) { main { padding: 1.25rem .9rem 3rem; } .facts th { width: 8.5rem; }
-  h1 { font-size: 1.4rem; } }
+  h1 { font-size: 1.4rem; } pre { white-space: pre-wrap; overflow-wrap: anywhere; }
+  .rows thead { position: absolute; clip-path: inset(50%); } .rows tr { display: block; padding: .5rem 0;
+    border-bottom: 1px solid var(--line); }
+  .rows td { display: flex; gap: .75rem; justify-content: space-between; border: 0; padding: .1rem 0;
+    overflow-wrap: anywhere; text-align: right; }
+  .rows td::before { content: attr(data-title); color: var(--soft); flex: none; max-width: 50%; text-align: left; } }
 @media print { main { max-width: none; } figure, .card, table { break-inside: avoid; } }
 """

@@ -86,8 +86,15 @@ def _claim(run: RecordedRun) -> dict[str, Any]:
         "delta": delta,
         "mu": None if tuned else mu_of(plan, run.epsilon),
         "attack_advantage": run.advantage,
-        "trade_off": curve_of_pair(run.epsilon, delta) if tuned else curve_of(plan, run.epsilon),
+        "trade_off": trade_off(run),
     }
+
+
+def trade_off(run: RecordedRun) -> list[dict[str, float]]:
+    """The run's trade-off curve; after a private search, that of its (ε, δ) alone."""
+    if run.config.tuning.on == "private":
+        return curve_of_pair(run.epsilon, run.config.privacy.delta)
+    return curve_of(run.ledger.plan or (), run.epsilon)
 
 
 def _hashed(file: Path) -> dict[str, str]:
