@@ -52,7 +52,10 @@ def test_links_of_the_readme_are_turned() -> None:
     "file", sorted((ROOT / "docs" / "tutorials").glob("*.ipynb")), ids=lambda file: file.stem
 )
 def test_a_tutorial_is_a_page_that_ends_in_a_picture(file: Path) -> None:
-    text, _ = notebook_page(file)
+    text, pictures = notebook_page(file)
     assert text.startswith("# ")
     last = text.split("```python\n")[-1]
     assert "\nplt.show()\n```" in last
+    shown = re.search(r"!\[What the cell above draws\]\((\w+\.png)\)", last)
+    assert shown is not None, "run `python -m scripts.run_notebooks`"
+    assert pictures[shown[1]].startswith(b"\x89PNG")
