@@ -89,7 +89,7 @@ def described(docstring: str) -> dict[str, str]:
     """Argument → what its docstring says of it."""
     found = re.search(r"^Args:\n(.*?)(?:^\S|\Z)", docstring, flags=re.MULTILINE | re.DOTALL)
     entries = re.split(r"^    (?=[\w, ]+: )", found[1], flags=re.MULTILINE)[1:] if found else []
-    said = {}
+    said: dict[str, str] = {}
     for entry in entries:
         names, _, words = entry.partition(": ")
         said |= dict.fromkeys(re.split(r", ", names), " ".join(words.split()))
