@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 
 torch.set_num_threads(1)
+os.environ["QUIETGRAD_CACHE"] = "off"  # what one test has measured is none of the next one's
 
 
 @pytest.fixture(autouse=True)

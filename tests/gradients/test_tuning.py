@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from quietgrad.capture.recorder import Recorder
+from quietgrad.gradients import remembered, tuning
 from quietgrad.gradients.factored import FactoredGrad
 from quietgrad.gradients.tuning import TunableGrads, Tuner
+from quietgrad.kernels import library
 
 
 def block(n: int = 8, t: int = 4, i: int = 6, o: int = 5) -> FactoredGrad:
@@ -41,6 +46,65 @@ def test_a_shape_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(timed) == seen
     tuner.settle(block(t=5))
     assert len(timed) > seen
+
+
+def test_what_cannot_win_by_counting_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed, tuner = counting(monkeypatch), Tuner(None, deterministic=False)
+    tuner.settle(block(t=200))
+    assert set(timed) == {"formed", "chunked"}, "a Gram matrix of 200 positions for a matrix of 30 numbers"
+
+
+def test_trials_form_few_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+    monkeypatch.setattr(tuning, "TRIAL_BYTES", 5 * 30 * 4)
+
+    def noted(_: Tuner, few: FactoredGrad, __: str) -> float:
+        tried.append(few.samples)
+        return 1.0
+
+    monkeypatch.setattr(Tuner, "_time", noted)
+    _, choice = Tuner(None, deterministic=False).settle(block(n=50))
+    assert set(tried) == {5}
+    assert choice is not None
+    assert choice.milliseconds == pytest.approx(64 / 5)
+
+
+def test_a_second_run_starts_tuned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(remembered.VARIABLE, str(tmp_path / "cache"))
+    timed = counting(monkeypatch)
+    _, first = Tuner(None, deterministic=False).settle(block())
+    seen = len(timed)
+    _, again = Tuner(None, deterministic=False).settle(block(n=2000))
+    assert len(timed) == seen > 0
+    assert first is not None
+    assert again is not None
+    assert again.way == first.way
+    (file,) = (tmp_path / "cache").iterdir()
+    assert "8, 4, 6" not in file.read_text(), "how many samples there were is not written down"
+    assert "4, 6, 5" in file.read_text()
+    with library.at("off") if library.levels() else contextlib.nullcontext():
+        assert library.levels() == () or remembered.RememberedTimes().of(block().signature()[1:]) == {}
+
+
+@pytest.mark.parametrize("content", ["", "[1]", '{"a": 3}', '{"a": {"b": "c"}}'])
+def test_a_file_that_makes_no_sense_is_done_without(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: str
+) -> None:
+    monkeypatch.setenv(remembered.VARIABLE, str(tmp_path))
+    (tmp_path / f"ways-{remembered.machine()}.json").write_text(content)
+    assert remembered.RememberedTimes().of((1,)) == {}
+    _, choice = Tuner(None, deterministic=False).settle(block())
+    assert choice is not None
+
+
+def test_without_a_folder_nothing_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(remembered.VARIABLE, str(tmp_path / "file"))
+    (tmp_path / "file").write_text("not a folder")
+    _, choice = Tuner(None, deterministic=False).settle(block())
+    assert choice is not None
+    monkeypatch.delenv(remembered.VARIABLE)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert remembered.folder() == tmp_path / "quietgrad"
 
 
 def test_the_rule_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

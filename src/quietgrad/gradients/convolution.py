@@ -127,6 +127,22 @@ class ConvGrad(TunableGrads):
     def through(self, way: str, chunk: int | None = None) -> ConvGrad:
         return ConvGrad(self.inputs, self.backprops, self.window, way=way, chunk=chunk)
 
+    def work(self) -> dict[str, float]:
+        t, o, taps = self.positions, self.window.kernel[0], self.window.taps
+        pixels, channels = math.prod(self.inputs.shape[3:]), self.inputs.shape[2]
+        product = float(t * o * taps)
+        return {
+            "ghost": t * t * (o + taps) + product,
+            "pixels": pixels * pixels * channels + t * t * (o + sum(self.window.kernel[2:])) + product,
+            "grouped": product,
+            "patches": product,
+            "chunked": 2 * product,
+        }
+
+    def first(self, count: int) -> ConvGrad:
+        few = self.inputs[:count], self.backprops[:count]
+        return ConvGrad(*few, self.window, way=self.way, chunk=self._chunk)
+
     def signature(self) -> tuple[Any, ...]:
         return (rounded(self.samples), *self.inputs.shape[1:], self.window, self.inputs.dtype)
 

@@ -126,6 +126,15 @@ class FactoredGrad(TunableGrads):
     def through(self, way: str, chunk: int | None = None) -> FactoredGrad:
         return FactoredGrad(self.a, self.b, self._shape, way=way, chunk=chunk)
 
+    def work(self) -> dict[str, float]:
+        t, (o, i) = self.a.shape[1], self.matrix
+        product = float(t * o * i)
+        ghost = t * t * (o + i) + product
+        return {"outer": product, "ghost": ghost, "formed": product + 2 * o * i, "chunked": 2 * product}
+
+    def first(self, count: int) -> FactoredGrad:
+        return FactoredGrad(self.a[:count], self.b[:count], self._shape, way=self.way, chunk=self._chunk)
+
     def signature(self) -> tuple[Any, ...]:
         return (rounded(self.samples), *self.a.shape[1:], self.b.shape[2], self.a.dtype)
 

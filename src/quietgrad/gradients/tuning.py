@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import torch
 
 from quietgrad.gradients.base import BlockGrads
+from quietgrad.gradients.remembered import RememberedTimes, Times
 
 DEFAULT_BUDGET = 1 << 30
 """Bytes that formed gradients of one batch may take together if the user sets no budget."""
@@ -20,6 +21,10 @@ DEFAULT_BUDGET = 1 << 30
 ROUNDS = 3
 HOPELESS = 2.0
 """A way that is this much slower than the best one after a round is not run again."""
+WORTH_TRYING = 4.0
+"""A way with this many times the multiplications of the one with the fewest is not tried."""
+TRIAL_BYTES = 1 << 23
+"""Formed gradients of a trial."""
 PRICE_OF_MEMORY = 1.45
 """A way that keeps gradients must be this much faster than one that does not."""
 
@@ -55,13 +60,21 @@ class TunableGrads(BlockGrads):
         """
 
     @abstractmethod
+    def work(self) -> dict[str, float]:
+        """Multiplications of each way, norm and sum together, for one sample."""
+
+    @abstractmethod
+    def first(self: Self, count: int) -> Self:
+        """The gradients of the first samples alone."""
+
+    @abstractmethod
     def signature(self) -> tuple[Any, ...]:
-        """What the fastest way depends on, the number of samples rounded to a power of two."""
+        """What the fastest way depends on; first the number of samples, rounded to a power of two."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A way, and what it took when it was measured (0 if it was chosen by rule)."""
+    """A way, and what it takes for a batch of the next power of two (0 if it was chosen by rule)."""
 
     way: str
     milliseconds: float
@@ -83,6 +96,7 @@ class Tuner:
         self.budget = DEFAULT_BUDGET if memory_budget is None else memory_budget
         self.deterministic = deterministic
         self._choices: dict[tuple[Any, ...], Choice] = {}
+        self._remembered = RememberedTimes()
         self._left = self.budget
 
     def begin(self) -> None:
@@ -107,18 +121,41 @@ class Tuner:
         return self._choices[key]
 
     def _fastest(self, block: TunableGrads, held: dict[str, int]) -> Choice:
-        """Ways take turns and the best time of each counts: the processor time of one thread, which other processes
-        (and threads that spin while they wait for them) do not disturb."""
+        """The way of the least time, by what is remembered or measured now."""
         if len(held) == 1:
             return Choice(next(iter(held)), 0.0)
-        best = dict.fromkeys(held, math.inf)
+        hopeful = self._hopeful(block, held)
+        shape = block.signature()[1:]
+        times = self._remembered.of(shape)
+        unknown = [way for way in hopeful if way not in times]
+        if unknown:
+            times |= self._measured(block, unknown)
+            self._remembered.keep(shape, {way: times[way] for way in unknown})
+        way = min(hopeful, key=lambda way: times[way] * (PRICE_OF_MEMORY if held[way] else 1.0))
+        return Choice(way, times[way] * rounded(block.samples))
+
+    def _hopeful(self, block: TunableGrads, held: dict[str, int]) -> list[str]:
+        """Ways whose multiplications do not rule them out."""
+        work = block.work()
+        least = min(work[way] for way in held)
+        return [way for way in held if work[way] <= WORTH_TRYING * least]
+
+    def _measured(self, block: TunableGrads, ways: list[str]) -> Times:
+        """Milliseconds a sample. Ways take turns on a few samples and the best time of each counts: the processor time
+        of one thread, which other processes (and threads that spin while they wait for them) do not disturb."""
+        few = block.first(self._tried(block))
+        best = dict.fromkeys(ways, math.inf)
         with _one_thread():
             for turn in range(ROUNDS):
-                for way in held:
+                for way in ways:
                     if turn == 0 or best[way] < HOPELESS * min(best.values()):
-                        best[way] = min(best[way], self._time(block, way))
-        way = min(held, key=lambda way: best[way] * (PRICE_OF_MEMORY if held[way] else 1.0))
-        return Choice(way, best[way])
+                        best[way] = min(best[way], self._time(few, way))
+        return {way: time / few.samples for way, time in best.items()}
+
+    def _tried(self, block: TunableGrads) -> int:
+        """Samples of a trial: what it forms must not become the step's peak of memory."""
+        largest = max(block.held().values()) / block.samples
+        return max(1, min(block.samples, int(TRIAL_BYTES // max(1.0, largest))))
 
     def _time(self, block: TunableGrads, way: str) -> float:
         candidate = block.through(way, self._chunk(block))
