@@ -189,6 +189,8 @@ def timed(entry: Entry, contender: Callable[..., Any], verdict: Verdict) -> None
             verdict.ratio = _best(step) / plain
     except TimeoutError:
         verdict.ratio = math.inf
+    except ValueError as error:  # Opacus' optimizer refuses parameters that got no gradient
+        verdict.reason = f"its optimizer: {error}"
 
 
 def _best(step: Callable[[], None]) -> float:

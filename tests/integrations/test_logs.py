@@ -16,7 +16,7 @@ import quietgrad as qg
 from quietgrad.integrations.logs import Hook, ReleasedLog, mlflow, tensorboard, wandb
 
 
-def trained(hook: Hook, steps: int = 3, **further: Any) -> nn.Module:
+def trained(hook: Hook, *, steps: int = 3, **further: Any) -> nn.Module:
     model = nn.Linear(4, 2)
     batches = qg.PoissonBatches(
         TensorDataset(torch.randn(20, 4), torch.randint(2, (20,))), rate=0.5, steps=steps
@@ -57,7 +57,7 @@ def test_each_step_logs_the_released_gradient_and_now_and_then_epsilon() -> None
 )
 def test_private_quantities_are_refused_by_name(name: str) -> None:
     with pytest.raises(ValueError, match=f"'{name}' is refused"):
-        trained(lambda *_: None, **{name: 1.0})
+        trained(lambda *_: None, **{name: 1.0})  # type: ignore[arg-type]
 
 
 def test_a_tensor_that_records_gradients_is_refused() -> None:
