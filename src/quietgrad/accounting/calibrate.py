@@ -53,11 +53,11 @@ class Steps(Protocol):
 
 
 @runtime_checkable
-class Records(Protocol):
-    """Batches that know how many records they are drawn from."""
+class Population(Protocol):
+    """Batches that know how many records, or people, they are drawn from."""
 
     @property
-    def records(self) -> int: ...
+    def units(self) -> int: ...
 
 
 @runtime_checkable
@@ -104,8 +104,8 @@ def calibrate(mechanism: M, batches: Steps, *, epsilon: float, delta: float) -> 
     """
 
     _check_target(epsilon, delta)
-    if isinstance(batches, Records):
-        warn_delta(delta, batches.records)
+    if isinstance(batches, Population):
+        warn_delta(delta, batches.units)
     mechanism = mechanism.for_budget(batches, epsilon=epsilon, delta=delta)
 
     def whole(noise_multiplier: float) -> tuple[Phase, ...]:

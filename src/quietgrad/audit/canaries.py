@@ -16,6 +16,7 @@ from quietgrad.accounting.events import Phase
 from quietgrad.audit.bounds import scores_needed
 from quietgrad.audit.composition import shown_epsilon
 from quietgrad.audit.correlation import NoiseCorrelation, compare_noise
+from quietgrad.audit.people_canaries import empty_draws
 from quietgrad.audit.report import AuditReport
 from quietgrad.audit.scores import Scores
 from quietgrad.audit.step_canaries import StepCanaries, StepScores
@@ -60,6 +61,7 @@ def audit_mechanism(
     privatizer: Callable[..., Privatizer] = Privatizer,
     seed: int | None = None,
     progress: Progress | None = None,
+    most_records: int | None = None,
     **options: Any,
 ) -> AuditReport:
     """Attack the releases of a mechanism on a model with gradient canaries.
@@ -68,7 +70,7 @@ def audit_mechanism(
     moved by what is released, so that representations which learn from releases do.
 
     Args:
-        records, rate, steps, delta: of the run that is claimed.
+        records, rate, steps, delta: of the run that is claimed; people in the place of records, given `most_records`.
         canaries: M per step at least; fewer where a release has fewer dimensions.
         scores: how many canaries in all; enough to show 85% of the claimed μ if left out.
         audited_steps: steps in which they are inserted, at most `steps`; all if left out. Few steps get more canaries
@@ -77,6 +79,7 @@ def audit_mechanism(
         privatizer: what makes the releases; a subclass of Privatizer can be audited too.
         seed: of the canaries and of public randomness (the noise is the privatizer's).
         progress: called with (scores made, scores wanted).
+        most_records: where people are protected, how many records of a person a step uses; canaries are then people.
         options: for the privatizer.
 
     Returns:
@@ -97,7 +100,7 @@ def audit_mechanism(
     done = 0
     while done < wanted:
         per_step = max(canaries, math.ceil((wanted - done) / count))
-        sampler = ReplayedSampler(records, [[]] * steps, rate=rate)
+        sampler = empty_draws(records, steps, rate=rate, most_records=most_records)
         own = copy.deepcopy(model)
         with privatizer(own, mechanism, sampler, research=True, public_seed=seed, **options) as private:
             run = canary_steps(private, sampler, canaries=per_step, learning_rate=learning_rate, seed=seed)

@@ -1,4 +1,4 @@
-"""Neighbouring runs: the same randomness, one record removed; whatever differs beyond the clipped sums is a leak.
+"""Neighbouring runs: the same randomness, one record or person removed; what differs beyond the sums is a leak.
 
 Sees what no statistics of the noise can: a data-dependent divisor, a skipped empty batch, an early exit, a draw made or
 left out because of a record, a ledger that depends on the data, a sum that moves by more than its sensitivity.
@@ -19,6 +19,7 @@ from quietgrad.gradients.blocks import Blocks
 from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.privatizer.privatizer import Privatizer
 from quietgrad.sampling.batches import PoissonBatches
+from quietgrad.sampling.people import Ids, Pooled
 
 Losses = Callable[..., Tensor]
 
@@ -88,25 +89,34 @@ def compare_neighbours(
     loop: Loop | None = None,
     privatizer: Callable[..., Privatizer] = Privatizer,
     seed: int = 0,
+    unit: Ids | None = None,
+    most_records: int | None = None,
+    pooled: Pooled = "mean",
     **options: Any,
 ) -> NeighbourReport:
-    """Run pairs of short trainings that differ in one record, and compare all that they did.
+    """Run pairs of short trainings that differ in one record, or in one person with all records, and compare them.
 
     Args:
         losses: (model, *tensors of a batch) → losses `[n]`.
-        record: the one that is removed.
-        others: records that stay.
+        record: the one that is removed; with `unit` it is the number of a person, in the order of their ids.
+        others: records, or people, that stay.
         loss_scales: losses are multiplied by these, so that records at and beyond the clip are tried.
         loop: a training loop of your own, `loop(private, batches, model)`; plain SGD if left out.
         privatizer: Privatizer or a subclass of it.
         seed: of noise, public randomness and torch's generator, the same in both runs.
+        unit, most_records, pooled: people, as for `PoissonBatches`.
         options: for the privatizer.
 
     Returns:
         what differed that must not.
     """
     draws = [[record, *others], [record], list(others), [record, others[0]]]
-    expected = PoissonBatches.replay(dataset, draws, rate=rate).sampler.expected_batch
+    people: dict[str, Any] = {"unit": unit, "most_records": most_records, "pooled": pooled}
+
+    def replay(chosen: Sequence[Sequence[int]]) -> PoissonBatches:
+        return PoissonBatches.replay(dataset, chosen, rate=rate, **people)
+
+    expected = replay(draws).sampler.expected_batch
     differences: list[Difference] = []
     largest, pairs = 0.0, 0
     for scale in loss_scales if loop is None else (1.0,):
@@ -116,7 +126,7 @@ def compare_neighbours(
             turned = draws[start:] + draws[:start]
             runs = [turned, [[row for row in draw if row != record] for draw in turned]]
             with_record, without = (
-                trace_run(model, mechanism, dataset, d, rate, train, privatizer, seed, options) for d in runs
+                trace_run(model, mechanism, replay(d), train, privatizer, seed, options) for d in runs
             )
             first = next(step for step, draw in enumerate(turned) if record in draw)
             found, change = _compare(with_record, without, first, expected)

@@ -21,6 +21,7 @@ from quietgrad.accounting.calibrate import plan
 from quietgrad.audit.canaries import CONFIDENCE, Progress
 from quietgrad.audit.each_row import clipped_rows
 from quietgrad.audit.one_run_report import one_run_report
+from quietgrad.audit.people_canaries import as_people, empty_draws
 from quietgrad.audit.report import AuditReport
 from quietgrad.audit.step_canaries import LastRelease
 from quietgrad.gradients.blocks import Blocks, Space
@@ -28,7 +29,6 @@ from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.stages import BlockwiseGrads, ClippedSum
 from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.privatizer.privatizer import Privatizer
-from quietgrad.sampling.poisson import ReplayedSampler
 
 FAR = 1_000.0
 """Canaries are this many times their largest bound long: what is left of them in any release is beyond its bound."""
@@ -53,6 +53,7 @@ def audit_one_run(
     privatizer: Callable[..., Privatizer] = Privatizer,
     seed: int | None = None,
     progress: Progress | None = None,
+    most_records: int | None = None,
     **options: Any,
 ) -> AuditReport:
     """Run all steps once with gradient canaries and guess which were members. Arguments as in `audit_mechanism`.
@@ -61,7 +62,7 @@ def audit_one_run(
         the lower bound on ε beside the claim.
     """
     rng = np.random.default_rng(seed)
-    sampler = ReplayedSampler(records, [[]] * steps, rate=rate)
+    sampler = empty_draws(records, steps, rate=rate, most_records=most_records)
     own = copy.deepcopy(model)
     with privatizer(own, mechanism, sampler, research=True, public_seed=seed, **options) as private:
         run = RunCanaries(private, canaries=canaries, rng=rng)
@@ -117,7 +118,7 @@ class RunCanaries:
         clean = step.sums
         drawn = np.flatnonzero(self.members & (self._rng.random(len(self.members)) < rate))
         if len(drawn):
-            step.add(_as_grads(self._drawn(torch.from_numpy(drawn)), far))
+            step.add(as_people(private, _as_grads(self._drawn(torch.from_numpy(drawn)), far)))
         private.release()
         signal, squared = self._readout(alone, clean)
         likelier = np.expm1(np.minimum(signal - squared / 2, 500.0))

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from quietgrad.audit.canary_design import Canary, Group, as_samples, capacity, design
 from quietgrad.audit.each_row import clipped_rows
+from quietgrad.audit.people_canaries import as_people
 from quietgrad.gradients.blocks import Blocks
 from quietgrad.gradients.stages import PerSampleGrads, Released
 from quietgrad.privatizer.privatizer import Privatizer
@@ -85,7 +86,7 @@ class StepCanaries:
         chosen = [canary for canary, inside in zip(canaries, included, strict=True) if inside]
         if chosen:
             # As a micro-batch of its own, through the run's own codecs, clips and sums.
-            self._private.current.add(as_samples(chosen))
+            self._private.current.add(as_people(self._private, as_samples(chosen)))
         self._private.release()
         return self._read(canaries, included, clean, alone)
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 
 from quietgrad.accounting.events import Event, Phase
 from quietgrad.gradients.stages import ClippedSum, Released
@@ -44,18 +43,15 @@ class TracedRelease:
 def trace_run(
     model: nn.Module,
     mechanism: Mechanism,
-    dataset: Dataset[Any],
-    draws: list[list[int]],
-    rate: float,
+    batches: PoissonBatches,
     loop: Loop,
     privatizer: Callable[..., Privatizer],
     seed: int,
     options: dict[str, Any],
 ) -> Trace:
-    """Train a copy of the model over explicit draws; an error ends the run and is written down."""
+    """Train a copy of the model over replayed batches; an error ends the run and is written down."""
     trace = Trace()
     watched = replace(mechanism, noise=TracedNoise(mechanism.noise, trace.releases.append))
-    batches = PoissonBatches.replay(dataset, draws, rate=rate)
     own = copy.deepcopy(model)
     source = TracedSource(seed, trace.draws)
     with (

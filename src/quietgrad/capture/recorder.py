@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -31,6 +31,10 @@ from quietgrad.gradients.tuning import Tuner
 
 MOST_PENDING = 4096
 """Recorded calls that wait for their losses; older ones are given up, so that evaluating with grad on leaks nothing."""
+
+
+Pool = Callable[[BlockwiseGrads], BlockwiseGrads]
+"""From the gradients of records to those of people."""
 
 
 class Pass:
@@ -197,8 +201,13 @@ class Recorder:
 
     # ---- losses to gradients --------------------------------------------------------------------------------
 
-    def collect(self, losses: Float[Tensor, " n"] | Float[Tensor, "n views"]) -> BlockwiseGrads:
+    def collect(
+        self, losses: Float[Tensor, " n"] | Float[Tensor, "n views"], pool: Pool | None = None
+    ) -> BlockwiseGrads:
         """Per-sample gradients of the losses with respect to all of `parameters`, by one backward.
+
+        Args:
+            pool: makes the gradients of people of those of records, which were told apart before.
 
         Formal guarantee: a record's views enter one row, ḡ_i = (1/K)·Σ_j g_ij, so the clip bounds the record and not
         each view.
@@ -223,7 +232,9 @@ class Recorder:
         assert {name for _, name in used} <= set(blocks), "a parameter that is used has no gradient"
         self._forget(calls)
         rows = {name: blocks.get(name) or ZeroGrad(len(losses), p) for name, p in self.parameters.items()}
-        return BlockwiseGrads(self._settled(rows), len(losses))
+        grads = BlockwiseGrads(rows, len(losses))
+        grads = grads if pool is None else pool(grads)
+        return BlockwiseGrads(self._settled(grads.blocks), grads.samples, first_inputs=grads.first_inputs)
 
     def _check_dependence(self, losses: Tensor, graph: Graph) -> None:
         """Refuse losses that depend on other records. Gradients that belong to several samples each are theirs in

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Float64, Shaped
 from torch import Tensor
 
 from quietgrad.gradients.blocks import Positions, as_rows
+from quietgrad.gradients.pooling import Pooling
 
 if TYPE_CHECKING:
     from quietgrad.gradients.dense import DenseGrad
@@ -49,6 +50,11 @@ class BlockGrads(ABC):
     @abstractmethod
     def dtype(self) -> torch.dtype:
         """Precision of the rows, float32 at least; what is released of them has it too."""
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device:
+        """Where the gradients are."""
 
     @abstractmethod
     def squared_norms(self) -> Float64[Tensor, " n"]:
@@ -103,6 +109,10 @@ class BlockGrads(ABC):
     def restricted(self, kept: Positions) -> BlockGrads:
         """The kept coordinates alone, of shape `(kept,)`."""
         return self.formed().restricted(kept)
+
+    def pooled(self, pooling: Pooling) -> BlockGrads:
+        """The gradients of people: those of each one's records, weighted and added."""
+        return self.formed().pooled(pooling)
 
     # ---- what it costs --------------------------------------------------------------------------------------
 

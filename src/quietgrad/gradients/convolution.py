@@ -26,6 +26,7 @@ from quietgrad.gradients.kernel_gradients import (
 )
 from quietgrad.gradients.norms import row_squared_norms
 from quietgrad.gradients.patches import Window, from_rows, pixel_gram, unfold, unfold_rows
+from quietgrad.gradients.pooling import Pooling
 from quietgrad.gradients.products import outer_sums
 from quietgrad.gradients.restricted import WholeNormGrad, whole_rows
 from quietgrad.gradients.sums import added_up, runs, weighted_rows, widened
@@ -210,6 +211,11 @@ class ConvGrad(TunableGrads):
             return super().restricted(kept)
         window = self.window.with_outputs(len(channels))
         return WholeNormGrad(ConvGrad(self.inputs, self.backprops.index_select(2, channels), window), None)
+
+    def pooled(self, pooling: Pooling) -> ConvGrad:
+        """A person's records are further images of one sample."""
+        inputs, backprops = self.inputs[pooling.rows], pooling.weighted(self.backprops)
+        return ConvGrad(pooling.side_by_side(inputs), pooling.side_by_side(backprops), self.window)
 
     @property
     def layer_inputs(self) -> Tensor | None:

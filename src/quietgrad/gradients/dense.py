@@ -11,6 +11,7 @@ from torch import Tensor
 from quietgrad.gradients.base import BlockGrads
 from quietgrad.gradients.blocks import Blocks, Positions, as_rows, flatten_rows, split_blocks
 from quietgrad.gradients.norms import row_squared_norms
+from quietgrad.gradients.pooling import Pooling
 from quietgrad.gradients.products import each_off, each_times
 from quietgrad.gradients.sums import weighted_rows, widened
 
@@ -47,6 +48,10 @@ class DenseGrad(BlockGrads):
     def dtype(self) -> torch.dtype:
         return self.rows.dtype
 
+    @property
+    def device(self) -> torch.device:
+        return self.rows.device
+
     def weighted_sum(self, weights: Float[Tensor, " n"]) -> Float64[Tensor, "*shape"]:
         return weighted_rows(weights, as_rows(self.rows)).reshape(self.shape)
 
@@ -70,6 +75,9 @@ class DenseGrad(BlockGrads):
 
     def restricted(self, kept: Positions) -> DenseGrad:
         return DenseGrad(as_rows(self.rows).index_select(1, kept))
+
+    def pooled(self, pooling: Pooling) -> DenseGrad:
+        return DenseGrad(pooling.added(self.rows))
 
     @property
     def row_bytes(self) -> float:
@@ -132,6 +140,10 @@ class ZeroGrad(BlockGrads):
         return torch.zeros(self._samples, dtype=torch.float64, device=self._like.device)
 
     @property
+    def device(self) -> torch.device:
+        return self._like.device
+
+    @property
     def dtype(self) -> torch.dtype:
         return torch.promote_types(self._like.dtype, torch.float32)
 
@@ -158,6 +170,9 @@ class ZeroGrad(BlockGrads):
 
     def restricted(self, kept: Positions) -> ZeroGrad:
         return ZeroGrad(self._samples, self._like.new_zeros(len(kept)))
+
+    def pooled(self, pooling: Pooling) -> ZeroGrad:
+        return ZeroGrad(pooling.people, self._like)
 
     @property
     def projects_unformed(self) -> bool:

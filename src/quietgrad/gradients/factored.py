@@ -15,6 +15,7 @@ from quietgrad.gradients.blocks import Positions
 from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.gram import GramNorms, gram_norms
 from quietgrad.gradients.norms import row_squared_norms
+from quietgrad.gradients.pooling import Pooling
 from quietgrad.gradients.products import each_off, each_times, outer_sums
 from quietgrad.gradients.restricted import RestrictedOuterGrad, whole_rows
 from quietgrad.gradients.sums import TINY, added_up, runs, weighted_rows, widened
@@ -214,6 +215,11 @@ class FactoredGrad(TunableGrads):
         if self.is_outer:
             return RestrictedOuterGrad(self, self.a[:, 0], self.b[:, 0], kept)
         return super().restricted(kept)
+
+    def pooled(self, pooling: Pooling) -> FactoredGrad:
+        """A person's records are further positions of one sequence: Σ_j Σ_t b_jt a_jtᵀ."""
+        a, b = self.a[pooling.rows], pooling.weighted(self.b)
+        return FactoredGrad(pooling.side_by_side(a), pooling.side_by_side(b), self._shape)
 
     # ---- what it costs --------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from quietgrad.gradients.base import BlockGrads, zero_rows
 from quietgrad.gradients.blocks import Positions
 from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.norms import row_squared_norms
+from quietgrad.gradients.pooling import Pooling
 from quietgrad.gradients.restricted import WholeNormGrad
 from quietgrad.gradients.sums import widened
 
@@ -49,6 +50,10 @@ class IndexedGrad(BlockGrads):
     def squared_norms(self) -> Float64[Tensor, " n"]:
         norms = torch.zeros(self._samples, dtype=torch.float64, device=self.values.device)
         return norms.index_add_(0, self.owner, row_squared_norms(self.values))
+
+    @property
+    def device(self) -> torch.device:
+        return self.values.device
 
     @property
     def dtype(self) -> torch.dtype:
@@ -91,6 +96,14 @@ class IndexedGrad(BlockGrads):
         mask[kept] = True
         masked = self.values.masked_fill(~mask.view(self.shape)[self.ids], 0.0)
         return WholeNormGrad(self._with(masked), kept)
+
+    def pooled(self, pooling: Pooling) -> IndexedGrad:
+        """A person's entries of equal id add up."""
+        mine = (self.owner >= pooling.rows.start) & (self.owner < pooling.rows.stop)
+        rows = self.owner[mine] - pooling.first
+        people = pooling.owners.to(rows.device)[rows]
+        values = self.values[mine] * pooling.row_weights.to(self.values)[rows, None]
+        return IndexedGrad(self.ids[mine], people, values, samples=pooling.people, table=self._table)
 
     @property
     def projects_unformed(self) -> bool:

@@ -40,6 +40,10 @@ class WholeNormGrad(BlockGrads):
     def dtype(self) -> torch.dtype:
         return self.block.dtype
 
+    @property
+    def device(self) -> torch.device:
+        return self.block.device
+
     def squared_norms(self) -> Float64[Tensor, " n"]:
         return self.block.squared_norms()
 
@@ -82,6 +86,10 @@ class RestrictedOuterGrad(BlockGrads):
     @property
     def dtype(self) -> torch.dtype:
         return self._block.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self._block.device
 
     def squared_norms(self) -> Float64[Tensor, " n"]:
         # float64: the square of a small factor underflows in float32 and may meet a large one in the other factor.

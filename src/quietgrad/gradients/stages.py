@@ -23,6 +23,7 @@ from quietgrad.gradients.base import BlockGrads
 from quietgrad.gradients.blocks import Blocks, Space
 from quietgrad.gradients.dense import DenseGrad, SmallBlocks
 from quietgrad.gradients.grid import Grid
+from quietgrad.gradients.pooling import Pooling
 
 
 class PerSampleGrads(ABC):
@@ -74,14 +75,19 @@ class PerSampleGrads(ABC):
 class BlockwiseGrads(PerSampleGrads):
     """Per-sample gradients whose blocks are independent of each other: what capture gives.
 
+    Args:
+        first_inputs: what the first layer was given, where the blocks hold it in another form.
+
     Example:
         grads = qg.gradients.BlockwiseGrads({"w": block}, samples=8)
         total = grads.weighted_sum(torch.ones(8))
     """
 
-    def __init__(self, blocks: Mapping[str, BlockGrads], samples: int) -> None:
+    def __init__(
+        self, blocks: Mapping[str, BlockGrads], samples: int, *, first_inputs: Tensor | None = None
+    ) -> None:
         self._blocks = dict(blocks)
-        self._samples = samples
+        self._samples, self._first_inputs = samples, first_inputs
         for name, block in self._blocks.items():
             assert block.samples == samples, f"{name} holds {block.samples} rows, expected {samples}"
 
@@ -100,7 +106,19 @@ class BlockwiseGrads(PerSampleGrads):
     @property
     def first_inputs(self) -> Tensor | None:
         first = next(iter(self.blocks.values()), None)
-        return None if first is None else first.layer_inputs
+        return self._first_inputs if first is None or self._first_inputs is not None else first.layer_inputs
+
+    @property
+    def device(self) -> torch.device:
+        """Where the gradients are."""
+        return next(iter(self.blocks.values())).device
+
+    def pooled(self, pooling: Pooling) -> BlockwiseGrads:
+        """The gradients of people: those of each one's records, weighted and added."""
+        if pooling.keeps(self.samples):
+            return self
+        blocks = {name: block.pooled(pooling) for name, block in self.blocks.items()}
+        return BlockwiseGrads(blocks, pooling.people, first_inputs=self.first_inputs)
 
     def squared_norms(self) -> Float64[Tensor, " n"]:
         norms = [block.squared_norms() for block in self._single.values()]

@@ -10,6 +10,7 @@ from quietgrad.gradients.base import BlockGrads
 from quietgrad.gradients.factored import FactoredGrad
 from quietgrad.gradients.gram import OVERCLIP, unit
 from quietgrad.gradients.indexed import IndexedGrad
+from quietgrad.gradients.pooling import Pooling
 
 
 class TiedGrad(BlockGrads):
@@ -37,6 +38,10 @@ class TiedGrad(BlockGrads):
         return self.table.shape
 
     @property
+    def device(self) -> torch.device:
+        return self.matrix.device
+
+    @property
     def dtype(self) -> torch.dtype:
         return self.matrix.dtype
 
@@ -62,6 +67,9 @@ class TiedGrad(BlockGrads):
 
     def weighted_sums(self, weights: Float[Tensor, "k n"]) -> Float[Tensor, "k *shape"]:
         return self.table.weighted_sums(weights) + self.matrix.weighted_sums(weights)
+
+    def pooled(self, pooling: Pooling) -> TiedGrad:
+        return TiedGrad(self.table.pooled(pooling), self.matrix.pooled(pooling))
 
     def _norms(self) -> tuple[Float64[Tensor, " n"], Bool[Tensor, " n"]]:
         """Norms with their rounding bound, and the rows whose parts cancel: those are formed instead."""

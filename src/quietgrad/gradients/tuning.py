@@ -38,11 +38,6 @@ class TunableGrads(BlockGrads):
     def row_bytes(self) -> float:
         return self.held().get(self.way, 0) / max(1, self.samples)
 
-    @property
-    @abstractmethod
-    def device(self) -> torch.device:
-        """Where the gradients are."""
-
     @abstractmethod
     def held(self) -> dict[str, int]:
         """Each valid way → bytes that it keeps between norm and sum, beyond the factors."""

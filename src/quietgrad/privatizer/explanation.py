@@ -14,6 +14,7 @@ from quietgrad.capture.report import LayerReport
 from quietgrad.gradients.blocks import coordinates
 from quietgrad.kernels.library import described
 from quietgrad.privatizer.step import Step
+from quietgrad.sampling.poisson import PoissonSampler
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +23,7 @@ class ReleaseReport:
 
     Args:
         dimension: coordinates that receive noise.
-        sensitivity: how far one sample can move the sum.
+        sensitivity: how far one record, or person, can move the sum.
         std: of the noise on each coordinate of the sum.
         noise_norm: √dimension · std, the noise's expected length, to hold against the sensitivity.
     """
@@ -45,6 +46,7 @@ class Explanation:
     """
 
     mechanism: str
+    unit: str
     layers: tuple[LayerReport, ...]
     releases: tuple[ReleaseReport, ...]
     independence: str
@@ -56,7 +58,7 @@ class Explanation:
 
     def __str__(self) -> str:
         parts = [
-            f"{self.mechanism}, per step",
+            f"{self.mechanism}, per step; protected: {self.unit}",
             _table([dataclasses.asdict(release) for release in self.releases]),
             "layers",
             _table([dataclasses.asdict(layer) for layer in self.layers]),
@@ -66,10 +68,12 @@ class Explanation:
         return "\n".join(parts)
 
 
-def explain(step: Step, recorder: Recorder, rows: float, inputs: Sequence[Any]) -> Explanation:
-    """Collect the reports of a step, for a batch of `rows`."""
+def explain(step: Step, recorder: Recorder, sampler: PoissonSampler, inputs: Sequence[Any]) -> Explanation:
+    """Collect the reports of a step, for a batch of the expected size."""
+    rows = sampler.expected_batch
     return Explanation(
         mechanism=step.mechanism.name,
+        unit=_unit(sampler),
         layers=recorder.explain(rows),
         releases=release_reports(step),
         independence=_independence(recorder, inputs),
@@ -94,6 +98,14 @@ def release_reports(step: Step) -> tuple[ReleaseReport, ...]:
             )
         )
     return tuple(reports)
+
+
+def _unit(sampler: PoissonSampler) -> str:
+    people = sampler.people
+    if people is None:
+        return "each record"
+    how = "averaged" if people.pooled == "mean" else "added"
+    return f"each person with all records, of which a step uses {people.most_records} at most, {how} before the clip"
 
 
 def _independence(recorder: Recorder, inputs: Sequence[Any]) -> str:

@@ -41,7 +41,7 @@ def run_facts(
         equal={
             "versions": _versions(),
             "mechanism": mechanism.describe(),
-            "data": {"records": sampler.records, "rate": sampler.rate, "steps": sampler.steps},
+            "data": {**sampler.describe(), "rate": sampler.rate, "steps": sampler.steps},
             "parameters": {name: f"{str(p.dtype)[6:]}{list(p.shape)}" for name, p in parameters.items()},
             "weights": _hash(model),
             "noise": {"source": type(source).__name__, "private": source.private},
@@ -57,7 +57,7 @@ def open_ledger(
     """The ledger that is given, or one in that file (in memory without), for this plan, mechanism and data."""
     if isinstance(ledger, Ledger):
         return ledger
-    description = {"mechanism": mechanism.describe(), "records": sampler.records}
+    description = {"mechanism": mechanism.describe(), **sampler.describe()}
     return Ledger(ledger, plan=plan, description=description)
 
 

@@ -21,8 +21,10 @@ from quietgrad.accounting.ledger import Ledger
 from quietgrad.capture.losses import check_losses
 from quietgrad.capture.recorder import Recorder
 from quietgrad.collective import Reducer, default_reducer
+from quietgrad.gradients.stages import BlockwiseGrads
 from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.noise.sources import NoiseSource, as_source
+from quietgrad.privatizer.contributions import Contributions
 from quietgrad.privatizer.explanation import Explanation, explain
 from quietgrad.privatizer.facts import open_ledger, run_facts, step_facts
 from quietgrad.privatizer.grads import drop_grads, write_grads
@@ -106,6 +108,7 @@ class Privatizer:
         seed = reducer.broadcast(lambda: secrets.randbits(48) if public_seed is None else public_seed)
         self._state = RunState(self._recorder, mechanism.post, sampler, seed=seed)
         self._rows = RowCount(sampler, batches if isinstance(batches, PoissonBatches) else None)
+        self._contributions = Contributions("mean" if sampler.people is None else sampler.people.pooled)
         self._current: Step | None = None
         self._guards = Guards(self._recorder, batches)
         self._guards.attach()
@@ -128,12 +131,27 @@ class Privatizer:
         self._guards.before_backward(losses)
         if self._rows.begun_again():
             self._current = None
-        self._rows.consume(self.step, len(losses))
+        first = self._rows.consume(self.step, len(losses))
         step = self.current
         drop_grads(self.parameters)
-        grads = self._recorder.collect(losses)
+        self._add(step, self._recorder.collect(losses, lambda records: self.pool(records, first)))
+        for person in self._contributions.finished():
+            self._add(step, person)
+
+    def _add(self, step: Step, grads: BlockwiseGrads) -> None:
         self._watch.micro_batch(grads, step.public, self.mechanism)
         step.add(grads)
+
+    def pool(self, grads: BlockwiseGrads, first: int = 0, counts: list[int] | None = None) -> BlockwiseGrads:
+        """The gradients of what is protected: each record's own, or those of people.
+
+        Args:
+            grads: of records.
+            first: the place of the first of them in the draw.
+            counts: how many records each person has; those of the draw if left out.
+        """
+        counts = self.sampler.counts(self.step) if counts is None else counts
+        return grads if counts is None else self._contributions.pool(grads, counts, first)
 
     def release(self) -> None:
         """Add noise, once per batch (empty ones too), and overwrite `p.grad` with the public gradient.
@@ -158,6 +176,7 @@ class Privatizer:
     def current(self) -> Step:
         """The step in progress. Begun if it is not yet: its codecs are then those of the weights as they are now."""
         if self._current is None:
+            self._contributions.begin()
             self._current = self._begin_step(self._state.public())
         return self._current
 
@@ -181,7 +200,7 @@ class Privatizer:
 
         Report the plan whenever anything (early stopping, choosing a checkpoint) depended on the releases.
         """
-        warn_delta(delta, self.sampler.records)
+        warn_delta(delta, self.sampler.units)
         return epsilon(self.ledger.phases if spent else self.plan, delta)
 
     @property
@@ -204,7 +223,7 @@ class Privatizer:
             ValueError: on those inputs a sample's output depends on another sample.
         """
         step = self._current or self._begin_step(self._state.preview())
-        return explain(step, self._recorder, self.sampler.expected_batch, inputs)
+        return explain(step, self._recorder, self.sampler, inputs)
 
     def watch(self, observer: Observer) -> None:
         """Let an observer read private gradients; a ValueError outside research mode."""
@@ -219,14 +238,20 @@ class Privatizer:
             "ledger_head": self.ledger.head,
             "ledger_count": self.ledger.count,
             "mechanism": self.mechanism.describe(),
+            "protected": self.sampler.describe(),
         }
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Go on from a checkpoint.
 
         Raises:
-            ValueError: it was made with another mechanism, or the ledger holds less than it saw.
+            ValueError: it was made with another mechanism or unit, or the ledger holds less than it saw.
         """
+        if saved.get("protected", self.sampler.describe()) != self.sampler.describe():
+            raise ValueError(
+                f"The checkpoint protects {saved['protected']}, these batches {self.sampler.describe()}. Go on with "
+                "the same unit, most_records and data, or start a new run."
+            )
         if saved["mechanism"] != self.mechanism.describe():
             raise ValueError(
                 "The checkpoint was made with another mechanism. Build the same one, or start a new run."

@@ -26,8 +26,8 @@ class RowCount:
             self._seen = 0
         return again
 
-    def consume(self, step: int, rows: int) -> None:
-        """Account for one micro-batch, before anything is computed from it."""
+    def consume(self, step: int, rows: int) -> int:
+        """Account for one micro-batch, before anything is computed from it; the place of its first row in the draw."""
         drawn = self._drawn(step)
         self._consume_micro_batch(rows)
         if self._seen + rows > drawn:
@@ -36,6 +36,7 @@ class RowCount:
                 "backward once, one loss per row, and call release() before the next batch."
             )
         self._seen += rows
+        return self._seen - rows
 
     def finish(self, step: int) -> None:
         """Before the release: all drawn rows were seen."""

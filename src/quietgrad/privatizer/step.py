@@ -56,6 +56,8 @@ class Step:
 
     def encoded_sum(self, index: int, grads: PerSampleGrads) -> ClippedSum:
         """What these samples would add to a release."""
+        if grads.samples == 0:
+            return self.zero_sum(index)
         encoded = self.codec(index).encode(grads)
         return self._on_grid(index, self.mechanism.releases[index].clip(encoded, self.public.step))
 

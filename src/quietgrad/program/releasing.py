@@ -52,6 +52,11 @@ class Statistics:
     ) -> None:
         self.program = program
         self._sampler = sampler.sampler if isinstance(sampler, PoissonBatches) else sampler
+        if self._sampler.people is not None:
+            raise ValueError(
+                "Statistics are of single records, and their noise hides one record, not a person. Leave unit= out, or "
+                "train without statistics."
+            )
         self._source, self._reducer = as_source(noise_source), default_reducer()
         description = {**program.describe(), "records": self._sampler.records}
         self.ledger = Ledger(ledger, plan=whole_plan(program, self._sampler), description=description)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
+from quietgrad.sampling.collate import keeps_order
+from quietgrad.sampling.people import Ids, Pooled
 from quietgrad.sampling.poisson import PoissonSampler, ReplayedSampler
 
 
@@ -20,8 +22,8 @@ class Batch:
         micro = [len(x) for x, y in batch.split(8)]
     """
 
-    def __init__(self, rows: int, take: Callable[[int, int], Any]) -> None:
-        self._rows, self._take = rows, take
+    def __init__(self, rows: int, take: Callable[[int, int], Any], counts: list[int] | None = None) -> None:
+        self._rows, self._take, self._counts = rows, take, counts
         self.outstanding = 0
         """Rows of the micro-batch that was handed out and has not gone through `backward` yet."""
         self.owned = False
@@ -31,16 +33,18 @@ class Batch:
         return self._rows
 
     def split(self, size: int) -> Iterator[Any]:
-        """Micro-batches of at most `size` rows, as the data set collates them; none for an empty batch."""
+        """Micro-batches of at most `size` rows, as the data set collates them; none for an empty batch.
+
+        A person's rows stay together where they fit; whether they do changes nothing in what is released.
+        """
         if size < 1:
             raise ValueError(f"Expected a micro-batch size >= 1, got {size}.")
-        for start in range(0, self._rows, size):
+        for start, stop in _parts(self._rows if self._counts is None else self._counts, size):
             if self.owned and self.outstanding:
                 raise ValueError(
                     "The last micro-batch has not gone through private.backward(losses) yet. Pass each one before "
                     "taking the next: its rows count exactly once."
                 )
-            stop = min(start + size, self._rows)
             self.outstanding = stop - start
             rows = self._take(start, stop)
             if self.handed_out is not None:
@@ -61,7 +65,10 @@ class PoissonBatches:
         seed: reproducible draws, not private; leave it out for OS entropy.
         workers: processes that load records ahead.
         collate_fn: makes a micro-batch of a list of records, as a DataLoader's does (padding, dictionaries); it is
-            never given an empty list.
+            never given an empty list. With `unit` it must keep the order of the records.
+        unit: the person of each record, where people are protected instead of records; see `PoissonSampler`.
+        most_records: with `unit`, how many records of a person a step uses at most, drawn afresh.
+        pooled: with `unit`, whether the gradients of a person's records are averaged ("mean") or added ("sum").
 
     Example:
         batches = qg.PoissonBatches(train_set, rate=0.25, steps=10)
@@ -77,23 +84,33 @@ class PoissonBatches:
         seed: int | None = None,
         workers: int = 0,
         collate_fn: Callable[[list[Any]], Any] = default_collate,
+        unit: Ids | None = None,
+        most_records: int | None = None,
+        pooled: Pooled = "mean",
     ) -> None:
         self.dataset, self.workers, self.collate_fn = dataset, workers, collate_fn
-        self.sampler = PoissonSampler(len(dataset), rate=rate, steps=steps, seed=seed)  # type: ignore[arg-type]
+        records = len(dataset)  # type: ignore[arg-type]
+        self.sampler = PoissonSampler(
+            records, rate=rate, steps=steps, seed=seed, unit=unit, most_records=most_records, pooled=pooled
+        )
         self.current: Batch | None = None
         self._handed_out: Callable[[Any, int], None] | None = None
+        self._in_order = False
 
     @classmethod
-    def replay(cls, dataset: Dataset[Any], draws: Sequence[Sequence[int]], *, rate: float) -> PoissonBatches:
-        """Batches with explicit draws, for audits; marked not private."""
-        batches = cls(dataset, rate=rate, steps=len(draws))
-        batches.sampler = ReplayedSampler(batches.sampler.records, draws, rate=rate)
+    def replay(
+        cls, dataset: Dataset[Any], draws: Sequence[Sequence[int]], *, rate: float, **unit: Any
+    ) -> PoissonBatches:
+        """Batches with explicit draws (of people, given `unit`), for audits; marked not private."""
+        batches = cls(dataset, rate=rate, steps=len(draws), **unit)
+        sampler = batches.sampler
+        batches.sampler = ReplayedSampler(sampler.records, draws, rate=rate, people=sampler.people)
         return batches
 
     @property
-    def records(self) -> int:
-        """N."""
-        return self.sampler.records
+    def units(self) -> int:
+        """N: how many records, or people, may be drawn."""
+        return self.sampler.units
 
     @property
     def waiting(self) -> bool:
@@ -145,17 +162,57 @@ class PoissonBatches:
 
     def _tensor_batches(self) -> Iterator[Batch]:
         tensors: tuple[Tensor, ...] = self.dataset.tensors  # type: ignore[attr-defined]
-        for indices in self.sampler:
+        for step, indices in self._numbered(self.sampler):
             rows = torch.tensor(indices, dtype=torch.long)
-            yield Batch(len(indices), lambda a, b, rows=rows: [t[rows[a:b].to(t.device)] for t in tensors])  # type: ignore[misc]
+            yield Batch(
+                len(indices),
+                lambda a, b, rows=rows: [t[rows[a:b].to(t.device)] for t in tensors],  # type: ignore[misc]
+                self.sampler.counts(step),
+            )
 
     def _collated_batches(self) -> Iterator[Batch]:
         loader = DataLoader(
             self.dataset, batch_sampler=self.sampler, collate_fn=_as_list, num_workers=self.workers
         )
-        for records in loader:
-            yield Batch(len(records), lambda a, b, records=records: self.collate_fn(records[a:b]))  # type: ignore[misc]
+        for step, records in self._numbered(loader):
+            yield Batch(
+                len(records),
+                lambda a, b, records=records: self._collate(records[a:b]),  # type: ignore[misc]
+                self.sampler.counts(step),
+            )
+
+    def _collate(self, records: list[Any]) -> Any:
+        batch = self.collate_fn(records)
+        if self.sampler.people is not None and self.collate_fn is not default_collate and not self._in_order:
+            self._in_order = keeps_order(self.collate_fn, records, batch)
+        return batch
+
+    def _numbered(self, draws: Iterable[list[Any]]) -> Iterator[tuple[int, list[Any]]]:
+        """With the step that each draw belongs to: a loader's workers may have drawn further ahead."""
+        return enumerate(draws, start=self.sampler.upcoming)
 
 
 def _as_list(records: list[Any]) -> list[Any]:
     return records
+
+
+def _parts(counts: int | list[int], size: int) -> Iterator[tuple[int, int]]:
+    """Micro-batches as (first row, row after the last): cut between people, through one only who has too many rows.
+
+    Args:
+        counts: the number of rows, or of each person's rows.
+    """
+    if isinstance(counts, int):
+        yield from ((start, min(start + size, counts)) for start in range(0, counts, size))
+        return
+    start = stop = 0
+    for count in counts:
+        if stop > start and stop + count - start > size:
+            yield start, stop
+            start = stop
+        stop += count
+        while stop - start > size:
+            yield start, start + size
+            start += size
+    if stop > start:
+        yield start, stop

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 from torch.utils.data import Dataset, default_collate
 
 Collate = Callable[[list[Any]], Any]
@@ -48,3 +50,28 @@ def without_rows(batch: Any) -> Any:
 def _is_column(parts: list[Any] | tuple[Any, ...]) -> bool:
     """One text or number per record, where default_collate found nothing to stack."""
     return not any(isinstance(part, Tensor | np.ndarray | Mapping | list | tuple) for part in parts)
+
+
+def keeps_order(collate_fn: Collate, records: list[Any], batch: Any) -> bool:
+    """Whether collating the records backwards gives the rows backwards; False where they do not tell.
+
+    Rows of people who are not where they were drawn would be pooled, and clipped, with those of others.
+
+    Args:
+        batch: what `collate_fn` made of the records.
+
+    Raises:
+        ValueError: it sorts or shuffles them.
+    """
+    backwards = collate_fn(records[::-1])
+    pairs = [
+        (rows, other.flip(0))
+        for rows, other in zip(pytree.tree_leaves(batch), pytree.tree_leaves(backwards), strict=True)
+        if isinstance(rows, Tensor) and rows.dim() and len(rows) == len(records)
+    ]
+    if any(rows.shape != other.shape or not torch.equal(rows, other) for rows, other in pairs):
+        raise ValueError(
+            "The collate_fn changes the order of the records, so that rows would be taken for those of other people. "
+            "Keep the order (no sorting by length), or pass batches that are sorted before they are drawn."
+        )
+    return any(not torch.equal(rows, rows.flip(0)) for rows, _ in pairs)

@@ -11,12 +11,14 @@ class Draw:
     """One step's draw. Private.
 
     Args:
-        rows: the record numbers of this rank, ascending.
-        hash: stands for the records of all ranks.
+        rows: the record numbers of this rank; ascending, or one person's after the other's.
+        hash: stands for the records, or people, of all ranks.
+        counts: how many rows each person has here; None where records are drawn.
     """
 
     rows: list[int]
     hash: int
+    counts: list[int] | None = None
 
 
 class Draws:

@@ -1,6 +1,6 @@
-"""Poisson batches: each step draws each record independently with probability q.
+"""Poisson batches: each step draws each record, or each person, independently with probability q.
 
-Formal guarantee: the draw of a step is independent of the data and of all other draws: a coin for each record, from
+Formal guarantee: the draw of a step is independent of the data and of all other draws: a coin for each of them, from
 AES-256 under OS entropy that is fresh for every draw, or for every run of several ranks, which share its draws.
 """
 
@@ -20,6 +20,7 @@ from quietgrad.noise.aes import Words
 from quietgrad.sampling.coins import heads
 from quietgrad.sampling.draws import Draw, Draws
 from quietgrad.sampling.owner import Owner
+from quietgrad.sampling.people import Ids, People, Pooled
 
 
 class PoissonSampler(Sampler[list[int]]):
@@ -34,13 +35,27 @@ class PoissonSampler(Sampler[list[int]]):
         rate: q in (0, 1].
         steps: how many draws the plan has.
         seed: makes the draws reproducible and the run not private; leave it out for OS entropy.
+        unit: the person of each record, where people are protected instead of records: people are drawn, and N is
+            their number. The rows of a draw are those of one person after the other, and must stay in that order.
+        most_records: with `unit`, how many records of a person a step uses at most.
+        pooled: with `unit`, whether the gradients of a person's records are averaged ("mean") or added ("sum").
 
     Example:
         sampler = qg.PoissonSampler(len(train_set), rate=0.25, steps=10)
         loader = DataLoader(train_set, batch_sampler=sampler, collate_fn=qg.collate_possibly_empty(train_set))
     """
 
-    def __init__(self, records: int, *, rate: float, steps: int, seed: int | None = None) -> None:
+    def __init__(
+        self,
+        records: int,
+        *,
+        rate: float,
+        steps: int,
+        seed: int | None = None,
+        unit: Ids | None = None,
+        most_records: int | None = None,
+        pooled: Pooled = "mean",
+    ) -> None:
         if records < 1:
             raise ValueError(f"Expected records >= 1, got {records}. Is the training set empty?")
         if not 0 < rate <= 1:
@@ -50,6 +65,7 @@ class PoissonSampler(Sampler[list[int]]):
         if steps < 1:
             raise ValueError(f"Expected steps >= 1, got {steps}.")
         self.records, self.rate, self.steps = records, float(rate), int(steps)
+        self.people = _people(unit, records, most_records, pooled)
         self.private = seed is None
         self._key = None if seed is None else hashlib.sha256(f"quietgrad draws {seed}".encode()).digest()
         self._process, self._draws_made = os.getpid(), 0
@@ -62,12 +78,26 @@ class PoissonSampler(Sampler[list[int]]):
     @property
     def expected_batch(self) -> float:
         """qN, the constant every release is divided by."""
-        return self.rate * self.records
+        return self.rate * self.units
+
+    @property
+    def units(self) -> int:
+        """N: how many records, or people, are protected and may be drawn. Public."""
+        return self.records if self.people is None else self.people.count
+
+    def describe(self) -> dict[str, Any]:
+        """What is protected, as a ledger keeps it."""
+        return {"records": self.records} if self.people is None else self.people.describe()
 
     def rows(self, step: int) -> int | None:
         """How many rows this rank drew for a step; None if it was not drawn yet. Private."""
         draw = self._made.of(step)
         return None if draw is None else len(draw.rows)
+
+    def counts(self, step: int) -> list[int] | None:
+        """How many rows each person contributes to a step, in order; None where records are drawn. Private."""
+        draw = self._made.of(step)
+        return None if draw is None else draw.counts
 
     def draw_hash(self, step: int) -> int | None:
         """Stands for the whole draw of a step, on whichever rank; None if it was not drawn yet. Private."""
@@ -78,6 +108,11 @@ class PoissonSampler(Sampler[list[int]]):
     def waiting(self) -> bool:
         """Whether a draw was made that is not released yet."""
         return self._made.next > self._made.first
+
+    @property
+    def upcoming(self) -> int:
+        """The step that a loop would begin with."""
+        return self._made.first if self.owned else self._made.next
 
     def released(self, step: int) -> None:
         """The draws up to this step are used up: no loop hands them out again."""
@@ -128,9 +163,9 @@ class PoissonSampler(Sampler[list[int]]):
         self.loops += 1
 
     def draw(self) -> list[int]:
-        """The record numbers of one step, ascending."""
+        """The numbers of the records, or people, of one step, ascending."""
         words, self._draws_made = self._words(), self._draws_made + 1
-        indices: list[int] = heads(self.records, self.rate, words).tolist()
+        indices: list[int] = heads(self.units, self.rate, words).tolist()
         return indices
 
     def _words(self) -> Words:
@@ -140,7 +175,7 @@ class PoissonSampler(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         self.loops += 1
-        loop, step = self.loops, self._made.first if self.owned else self._made.next
+        loop, step = self.loops, self.upcoming
         if step >= self.steps:
             raise ValueError(
                 f"All {self.steps} planned steps were drawn, and ε covers the plan only. "
@@ -159,8 +194,13 @@ class PoissonSampler(Sampler[list[int]]):
 
     def _drawn(self) -> Draw:
         whole = self.draw()
-        part = whole[self._rank :: self._world]
-        return Draw(part, zlib.crc32(np.asarray(whole, dtype=np.int64).tobytes()))
+        part, mark = whole[self._rank :: self._world], zlib.crc32(np.asarray(whole, dtype=np.int64).tobytes())
+        if self.people is None:
+            return Draw(part, mark)
+        # Which records stand for a person needs no entropy of its own: none of it is what ε rests on.
+        seed = self._made.next if not self.private else int.from_bytes(os.urandom(8), "big")
+        chosen = self.people.contributions(part, seed)
+        return Draw([row for rows in chosen for row in rows], mark, [len(rows) for rows in chosen])
 
     def __len__(self) -> int:
         """What the plan holds; `private.steps_left` says what is left of it."""
@@ -175,9 +215,23 @@ class PoissonSampler(Sampler[list[int]]):
 class ReplayedSampler(PoissonSampler):
     """Explicit draws, for audits that compare neighbouring runs; never private."""
 
-    def __init__(self, records: int, draws: Sequence[Sequence[int]], *, rate: float) -> None:
+    def __init__(
+        self, records: int, draws: Sequence[Sequence[int]], *, rate: float, people: People | None = None
+    ) -> None:
         super().__init__(records, rate=rate, steps=len(draws), seed=0)
+        self.people = people
         self._draws = [list(draw) for draw in draws]
 
     def draw(self) -> list[int]:
         return self._draws[self._made.next]
+
+
+def _people(unit: Ids | None, records: int, most_records: int | None, pooled: Pooled) -> People | None:
+    if unit is not None:
+        return People.of(unit, records=records, most_records=most_records, pooled=pooled)
+    if most_records is not None or pooled != "mean":
+        raise ValueError(
+            "most_records and pooled bound what a person contributes, but unit is missing. Pass unit=, the person of "
+            "each record, or leave them out to protect single records."
+        )
+    return None
