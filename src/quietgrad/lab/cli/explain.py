@@ -64,7 +64,8 @@ def show(explained: Explained, console: Console) -> None:
     """Two tables and what their columns mean."""
     console.print(
         f"{explained.model}: {explained.parameters:,} parameters; ε = {explained.epsilon:g} at "
-        f"δ = {explained.delta:g}, {explained.steps} steps of {explained.batch:g} records on average. "
+        f"δ = {explained.delta:g}, {explained.steps} steps of {explained.batch:g} {explained.units} on average. "
+        f"Protected: each {explained.unit}. "
         f"Independence of samples: {explained.independence}.",
         highlight=False,
     )

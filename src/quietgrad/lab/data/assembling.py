@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from numpy import ndarray
 from torch.utils.data import TensorDataset
@@ -28,6 +29,7 @@ class Choice:
         test: number of test examples; None takes the source's own test part, else a fifth of the records.
         seed: of the draws.
         public_labels: whether the public part carries its labels.
+        unit: the column that says whose a record is; None protects single records.
     """
 
     private: int | None = None
@@ -35,6 +37,7 @@ class Choice:
     test: int | None = None
     seed: int = 0
     public_labels: bool = False
+    unit: str | None = None
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ def assemble(
         record: what is already known for the report.
         stand_in: another data set that gives the public examples.
     """
+    _check_unit(source, stand_in, choice)
     pool = Pool(source.train)
     test = _test_part(source, pool, choice)
     public = _public_part(source, stand_in, pool, choice)
@@ -65,8 +69,10 @@ def assemble(
         )
     refuse_overlap(public.inputs, private.inputs, "private")
     refuse_overlap(public.inputs, test.inputs, "test")
+    people = None if choice.unit is None else private.columns[choice.unit]
     details = {
-        "private": len(private),
+        # Where people are protected, how many records they have is not told: their number is.
+        **({"private": len(private)} if people is None else {"people": len(np.unique(people))}),
         "public": len(public.inputs),
         "test": len(test),
         "public_origin": public.origin,
@@ -76,7 +82,25 @@ def assemble(
         "normalisation": source.scaling(),
         "notes": source.notes,
     }
-    return _parts(source, private, public, test, choice.public_labels, {**record, **details})
+    parts = _parts(source, private, public, test, choice.public_labels, {**record, **details})
+    return replace(parts, people=people)
+
+
+def _check_unit(source: Source, stand_in: Source | None, choice: Choice) -> None:
+    if choice.unit is None:
+        return
+    if choice.unit not in source.train.columns:
+        known = ", ".join(source.train.columns) or "none"
+        raise DataError(
+            f"unit = {choice.unit!r}, but the data set has no such column (it has: {known}). Store the person of each "
+            "record as an array of that name in a .npz file."
+        )
+    drawn = source.test is None or (stand_in is None and source.public_inputs is None and choice.public)
+    if drawn:
+        raise DataError(
+            "unit needs test (and public) examples that come with the data: drawn from the records they would be of "
+            "the same people. Store test_x and test_y (and public_x) of other people."
+        )
 
 
 def _subset(examples: Examples, size: int | None, part: str, seed: int) -> Examples:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from jaxtyping import Int64, Shaped
@@ -19,17 +20,20 @@ class Examples:
     Args:
         inputs: one row an example.
         labels: classes counted from 0.
+        columns: what else is known of each example, by name, such as whose it is.
     """
 
     inputs: Shaped[ndarray, "n ..."]
     labels: Int64[ndarray, "n"]
+    columns: Mapping[str, ndarray] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def take(self, rows: Int64[ndarray, "m"]) -> Examples:
         """The examples with these row numbers."""
-        return Examples(self.inputs[rows], self.labels[rows])
+        columns = {name: column[rows] for name, column in self.columns.items()}
+        return Examples(self.inputs[rows], self.labels[rows], columns)
 
 
 def checked(inputs: ndarray, labels: ndarray, num_classes: int, source: object) -> Examples:

@@ -33,6 +33,7 @@ def load(
     label: str = "label",
     words: Words | None = None,
     as_stored: bool = False,
+    unit: str | None = None,
 ) -> Parts:
     """A data set as disjoint private, public and test parts.
 
@@ -49,12 +50,15 @@ def load(
         label: the column of labels there.
         words: the tokenizer of texts, hashed words if left out.
         as_stored: images in [0, 1] without further scaling.
+        unit: the column that says whose each private record is, to protect people; None for single records.
     """
     texts = Texts(words, text, label)
-    source, folder = _open(name, data_dir, texts)
+    source, folder = _open(name, data_dir, texts, unit)
     if as_stored and source.normalisation is not None:
         source = replace(source, normalisation=stored(len(source.normalisation.mean)))
-    choice = Choice(private=private, public=public, test=test, seed=seed, public_labels=public_labels)
+    choice = Choice(
+        private=private, public=public, test=test, seed=seed, public_labels=public_labels, unit=unit
+    )
     record: dict[str, object] = {"data": name, "folder": folder}
     if public_from is None:
         return assemble(source, choice, record)
@@ -74,7 +78,9 @@ class Texts(NamedTuple):
     label: str
 
 
-def _open(name: str, data_dir: str | Path | None, texts: Texts) -> tuple[Source, str]:
+def _open(
+    name: str, data_dir: str | Path | None, texts: Texts, unit: str | None = None
+) -> tuple[Source, str]:
     """The data set and where it was found."""
     if name == EMBEDDED:
         return embedded_source(), "inside the package"
@@ -87,7 +93,7 @@ def _open(name: str, data_dir: str | Path | None, texts: Texts) -> tuple[Source,
     path = _own_path(name, data_dir)
     if path.is_file() and is_text_table(path):
         return read_text_table(path, texts.words, text=texts.text, label=texts.label), str(path)
-    return (read_image_folder(path) if path.is_dir() else read_npz(path)), str(path)
+    return (read_image_folder(path) if path.is_dir() else read_npz(path, unit)), str(path)
 
 
 def _own_path(name: str, data_dir: str | Path | None) -> Path:

@@ -1,10 +1,11 @@
-"""A user's own arrays: x, y and, if there are, public_x, public_y, test_x, test_y in one .npz file."""
+"""A user's own arrays: x, y and, if there are, public_x, public_y, test_x, test_y in one .npz file, and whose x is."""
 
 from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +18,13 @@ from quietgrad.lab.data.source import Source, image_normalisation
 NAMES = ("x", "y", "public_x", "public_y", "test_x", "test_y")
 
 
-def read_npz(path: Path) -> Source:
-    """The arrays as a source; the number of classes is one more than the largest label."""
-    arrays = _arrays(path)
+def read_npz(path: Path, unit: str | None = None) -> Source:
+    """The arrays as a source; the number of classes is one more than the largest label.
+
+    Args:
+        unit: the name of one more array, the person of each row of x.
+    """
+    arrays = _arrays(path, NAMES if unit is None else (*NAMES, unit))
     inputs = {
         name: _inputs(arrays[name], path, name) for name in ("x", "public_x", "test_x") if name in arrays
     }
@@ -38,7 +43,7 @@ def read_npz(path: Path) -> Source:
         if f"{prefix}x" in arrays and f"{prefix}y" in arrays
     }
     return Source(
-        train=labelled[""],
+        train=replace(labelled[""], columns=_columns(arrays, unit, path)),
         test=labelled.get("test_"),
         num_classes=num_classes,
         normalisation=image_normalisation(inputs["x"]),
@@ -48,7 +53,17 @@ def read_npz(path: Path) -> Source:
     )
 
 
-def _arrays(path: Path) -> Mapping[str, ndarray]:
+def _columns(arrays: Mapping[str, ndarray], unit: str | None, path: Path) -> dict[str, ndarray]:
+    if unit is None or unit not in arrays:
+        return {}
+    if arrays[unit].shape != arrays["y"].shape:
+        raise DataError(
+            f"{path}: {unit} has shape {arrays[unit].shape}, y {arrays['y'].shape}. Name the person of each row."
+        )
+    return {unit: arrays[unit]}
+
+
+def _arrays(path: Path, names: Sequence[str]) -> Mapping[str, ndarray]:
     try:
         with np.load(path, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
@@ -66,9 +81,11 @@ def _arrays(path: Path) -> Mapping[str, ndarray]:
         raise DataError(
             f"{path} is not a readable .npz of plain arrays ({error}). Write it with numpy.savez."
         ) from error
-    unknown = [name for name in arrays if name not in NAMES]
+    unknown = [name for name in arrays if name not in names]
     if unknown:
-        raise DataError(f"{path} has the unknown array {unknown[0]!r}. Known: {', '.join(NAMES)}.")
+        raise DataError(
+            f"{path} has the unknown array {unknown[0]!r}. Known: {', '.join(names)}, and what data.unit names."
+        )
     for name in ("x", "y"):
         if name not in arrays:
             raise DataError(f"{path} has no array {name!r}. Store inputs as x and labels as y.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from numpy import ndarray
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
@@ -20,6 +21,7 @@ class Parts:
         num_classes: labels are 0 ... num_classes - 1.
         input_shape: shape of one input, (channels, height, width), (features,) or (tokens,).
         record: where the examples came from and how they were split, for the report.
+        people: whose each private record is, if the task protects people.
     """
 
     private: TensorDataset
@@ -28,6 +30,7 @@ class Parts:
     num_classes: int
     input_shape: tuple[int, ...]
     record: Mapping[str, object]
+    people: ndarray | None = None
 
     @property
     def public_inputs(self) -> Tensor:

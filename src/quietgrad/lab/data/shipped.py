@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib.resources import files
 
 import numpy as np
+from jaxtyping import Int64
+from numpy import ndarray
 
 from quietgrad.lab.data.assembling import Choice, assemble
 from quietgrad.lab.data.examples import Examples
@@ -21,7 +23,9 @@ def embedded_source() -> Source:
     ):
         arrays = {name: stored[name] for name in stored.files}
     return Source(
-        train=Examples(arrays["private_x"], arrays["private_y"].astype(np.int64)),
+        train=Examples(
+            arrays["private_x"], arrays["private_y"].astype(np.int64), {"person": made_up_people()}
+        ),
         test=Examples(arrays["test_x"], arrays["test_y"].astype(np.int64)),
         public_inputs=arrays["public_x"],
         public_labels=arrays["public_y"].astype(np.int64),
@@ -29,6 +33,13 @@ def embedded_source() -> Source:
         normalisation=MNIST_CONSTANTS,
         notes="class-balanced subset of Fashion-MNIST (Zalando SE, MIT licence)",
     )
+
+
+def made_up_people(records: int = 12_000, most: int = 50) -> Int64[ndarray, " n"]:
+    """Whose each image is: people of 1 to 50 images, as many of each size, made up to try out user-level privacy."""
+    rng = np.random.default_rng(21)
+    sizes = rng.integers(1, most + 1, records)
+    return rng.permutation(np.repeat(np.arange(records), sizes)[:records])
 
 
 def embedded() -> Parts:

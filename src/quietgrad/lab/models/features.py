@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
@@ -27,11 +29,11 @@ def precompute(parts: Parts, extractor: nn.Module) -> Parts:
         TensorDataset(_features(extractor, data.tensors[0]), *data.tensors[1:])
         for data in (parts.private, parts.public, parts.test)
     )
-    return Parts(
+    return dataclasses.replace(
+        parts,
         private=private,
         public=public,
         test=test,
-        num_classes=parts.num_classes,
         input_shape=tuple(private.tensors[0].shape[1:]),
         record={**parts.record, "features": type(extractor).__name__},
     )

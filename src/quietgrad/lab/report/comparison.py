@@ -46,15 +46,13 @@ def _head(folder: Path, made: Comparison, shown: RecordedRun) -> str:
         (row for row in made.rows if not plots.is_baseline(row)), key=lambda row: (row.accuracy, -row.target)
     )
     budgets = ", ".join(f"{value:g}" for value in made.epsilons)
-    config = shown.config
-    lead = (
-        f"{config.model.name} on {config.data.name}, {shown.records:,} private records, folder {folder.name}"
-    )
+    config, many = shown.config, "people" if shown.people else "records"
+    lead = f"{config.model.name} on {config.data.name}, {shown.units:,} private {many}, folder {folder.name}"
     return f'<h1>Methods at equal ε</h1><p class="lead">{text(lead)}</p>' + cards(
         {
             "ε of each run": (budgets, f"at δ = {made.delta:g}"),
             "best method": (best.method, f"{100 * best.accuracy:.1f}% at ε = {best.target:g}"),
-            "steps": (f"{shown.planned:,}", f"{shown.rate * shown.records:.0f} records each on average"),
+            "steps": (f"{shown.planned:,}", f"{shown.rate * shown.units:.0f} of them each on average"),
             "ε of all runs together": (
                 epsilon_text(made.total_epsilon),
                 f"of the private ones {epsilon_text(made.private_total_epsilon)}",

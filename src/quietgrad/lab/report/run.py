@@ -78,7 +78,7 @@ def _head(run: RecordedRun) -> str:
         + cards(
             {
                 "ε": (epsilon_text(run.epsilon), f"at δ = {config.privacy.delta:g}, whole plan"),
-                "private records": (f"{run.records:,}", f"{run.planned:,} steps"),
+                "people" if run.people else "private records": (f"{run.units:,}", f"{run.planned:,} steps"),
                 "noise multiplier σ": (_multiplier(run), "noise std / sensitivity, per step"),
                 "accuracy": accuracy,
             }

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -56,7 +57,8 @@ class AuditedRun:
     def facts(self) -> dict[str, Any]:
         """What every attack on the mechanism has to know."""
         return {
-            "records": len(self.setup.parts.private),
+            "records": self.setup.batches.units,
+            "most_records": self.setup.config.data.most_records,
             "rate": self.setup.batches.rate,
             "steps": self.setup.batches.steps,
             "delta": self.setup.config.privacy.delta,
@@ -154,15 +156,21 @@ def _neighbours(run: AuditedRun) -> NeighbourReport:
         lambda model, x, y: losses_of(model, x, y, config),
         rate=run.setup.batches.rate,
         deterministic=True,
+        unit=run.setup.parts.people,
+        most_records=config.data.most_records,
+        pooled=config.data.pooled,
     )
 
 
 def _membership(run: AuditedRun, confidence: float) -> MembershipReport:
-    """Losses of training records against those of test records."""
+    """Losses of training records, one of each person where people are protected, against those of test records."""
     model, parts = run.setup.model, run.setup.parts
     model.eval()
     x, y = parts.private.tensors
-    chosen = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))[: len(parts.test)]
+    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
+    if parts.people is not None:
+        order = order[np.sort(np.unique(parts.people[order.numpy()], return_index=True)[1])]
+    chosen = order[: len(parts.test)]
     return threshold_attack(
         -losses(model, x[chosen], y[chosen]),
         -losses(model, *parts.test.tensors),

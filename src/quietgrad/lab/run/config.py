@@ -62,6 +62,21 @@ class DataConfig(Section):
     text: str = Field("text", description="The column of texts in a CSV, TSV or JSONL file.")
     label: str = Field("label", description="The column of labels.")
     tokens: int = Field(64, ge=2, description="Of a text, where a model's own tokenizer cuts it.")
+    unit: str | None = Field(
+        None,
+        description="The column that says whose a record is: people are then drawn, clipped and protected, and "
+        "`training.batch` counts people.",
+    )
+    most_records: int | None = Field(None, ge=1, description="Of each person, that a step uses at most.")
+    pooled: Literal["mean", "sum"] = Field(
+        "mean", description="Whether the gradients of a person's records are averaged or added."
+    )
+
+    @model_validator(mode="after")
+    def _people_are_bounded(self) -> DataConfig:
+        if (self.unit is None) != (self.most_records is None):
+            raise ValueError("give unit and most_records together (10 is a good start), or neither")
+        return self
 
 
 class ModelConfig(OpenSection):

@@ -77,6 +77,11 @@ class Explained:
     layers: tuple[dict[str, Any], ...]
     methods: tuple[MethodReport, ...]
     independence: str
+    unit: str
+
+    @property
+    def units(self) -> str:
+        return "people" if self.unit == "person" else "records"
 
     def as_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -102,6 +107,7 @@ def explain_config(config: Config, *, data_dir: Path | None = None) -> Explained
         layers=layers,
         methods=tuple(method_report(method, config.privacy, setup) for method in methods),
         independence=independence,
+        unit="record" if config.data.unit is None else "person",
     )
 
 

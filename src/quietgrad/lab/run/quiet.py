@@ -129,6 +129,10 @@ def make_encoder(name: str, shape: tuple[int, ...]) -> nn.Module:
 
 def checked_options(config: Config) -> QuietOptions:
     """The method's options; settings that it would not heed are refused."""
+    if config.data.unit is not None:
+        raise LabError(
+            "quiet releases statistics of single records. Leave out data.unit, or take another method."
+        )
     options = parse_section(QuietOptions, config.method.options, "method")
     if config.privacy.epsilon is None:
         raise LabError("quiet plans its steps and features from ε. Give privacy.epsilon.")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
@@ -81,7 +82,7 @@ def set_up(config: Config, *, data_dir: Path | None = None, parts: Parts | None 
     if parts is None:
         parts = load_task(config, data_dir=data_dir)
     model = build(config.model.name, parts.input_shape, parts.num_classes, **config.model.options)
-    batches = make_batches(parts, config.training)
+    batches = make_batches(parts, config)
     if config.training.warm_start == "public":
         train_on_public(model, parts)
     optimizer = make_optimizer(model, config.training)
@@ -96,15 +97,20 @@ def set_up(config: Config, *, data_dir: Path | None = None, parts: Parts | None 
     )
 
 
-def make_batches(parts: Parts, training: TrainingConfig) -> qg.PoissonBatches:
-    """Poisson draws with `batch` records on average, `epochs` passes in expectation."""
-    records = len(parts.private)
-    if training.batch > records:
+def make_batches(parts: Parts, config: Config) -> qg.PoissonBatches:
+    """Poisson draws with `batch` records (or people) on average, `epochs` passes in expectation."""
+    training, data = config.training, config.data
+    units = len(parts.private) if parts.people is None else len(np.unique(parts.people))
+    if training.batch > units:
+        kind = "records" if parts.people is None else "people"
         raise LabError(
-            f"training.batch = {training.batch:g} exceeds the {records} private records. Lower it to {records} or less."
+            f"training.batch = {training.batch:g} exceeds the {units} private {kind}. Lower it to {units} or less."
         )
-    rate = training.batch / records
-    return qg.PoissonBatches(parts.private, rate=rate, steps=steps_of(training.epochs, rate))
+    rate = training.batch / units
+    people: dict[str, Any] = {}
+    if parts.people is not None:
+        people = {"unit": parts.people, "most_records": data.most_records, "pooled": data.pooled}
+    return qg.PoissonBatches(parts.private, rate=rate, steps=steps_of(training.epochs, rate), **people)
 
 
 def make_optimizer(model: nn.Module, training: TrainingConfig) -> torch.optim.Optimizer:

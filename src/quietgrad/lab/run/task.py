@@ -90,4 +90,4 @@ class _Colours(nn.Module):
 
 
 def _wanted(data: DataConfig) -> dict[str, Any]:
-    return data.model_dump(exclude={"features", "tokens"})
+    return data.model_dump(exclude={"features", "tokens", "most_records", "pooled"})

@@ -47,6 +47,7 @@ class Outcome:
     """What a run achieved and what it cost.
 
     Args:
+        records: N; people, where they are protected.
         epsilon: of the whole plan, which is what a released model costs.
         covered: whether ε describes the run (no research mode, no fixed noise or draws).
         releases: dimension, sensitivity and noise of each release of a step.
@@ -122,7 +123,7 @@ class Run:
             seconds=self.seconds,
             memory_mb=peak_megabytes(),
             steps=private.step,
-            records=len(self.setup.parts.private),
+            records=self.setup.batches.units,
             batch=config.training.batch,
             parameters=sum(p.numel() for p in self.setup.model.parameters() if p.requires_grad),
             covered=private.covered,

@@ -50,8 +50,19 @@ class RecordedRun:
         return self.ledger.plan[0].rate if self.ledger.plan else 0.0
 
     @property
-    def records(self) -> int:
-        return int(self.ledger.description["records"])
+    def units(self) -> int:
+        """N: records, or people where they are protected."""
+        return int(self.ledger.description["people" if self.people else "records"])
+
+    @property
+    def people(self) -> bool:
+        """Whether people are protected, with all their records."""
+        return "people" in self.ledger.description
+
+    @property
+    def most_records(self) -> int:
+        """Of a person, in one step."""
+        return int(self.ledger.description.get("most_records", 1))
 
     @property
     def mechanism(self) -> dict[str, Any]:

@@ -28,16 +28,16 @@ def statement_of(run: RecordedRun) -> Statement:
     statement = {
         "schema": SCHEMA,
         "claim": _claim(run),
-        "unit": "one record, which is one row of the private data set: its inputs and its label",
+        "unit": words.unit(run),
         "neighbours": {
             "relation": "zero-out",
-            "records": run.records,
+            "people" if run.people else "records": run.units,
             "said": words.setting(run)["neighbours"],
         },
         "sampling": {
             "kind": "poisson",
             "rate": run.rate,
-            "expected_batch": run.rate * run.records,
+            "expected_batch": run.rate * run.units,
             "steps": run.planned,
         },
         "mechanism": {

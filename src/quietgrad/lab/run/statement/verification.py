@@ -119,7 +119,7 @@ def _against_config(run: RecordedRun) -> Iterator[str]:
 
 def _planned_otherwise(run: RecordedRun) -> Iterator[str]:
     training = run.config.training
-    rate = training.batch / run.records
+    rate = training.batch / run.units
     if run.mechanism["name"] != run.config.method.name:
         yield f"the config's method is {run.config.method.name}, the ledger's {run.mechanism['name']}"
     if not _close(rate, run.rate):

@@ -25,13 +25,32 @@ TUNING = {
 """What ε says about how the settings were found."""
 
 
+def unit(run: RecordedRun) -> str:
+    """What is protected as one thing."""
+    if run.people:
+        return f"one person with all records, as the column {run.config.data.unit!r} of the private data names people"
+    return "one record, which is one row of the private data set: its inputs and its label"
+
+
+def _who(run: RecordedRun) -> str:
+    if run.people:
+        return (
+            f"Each of the {run.units:,} people in the private data with all their records: whether they were used at "
+            f"all, how many they are, and what they say. A step uses {run.most_records} of a person's records at most. "
+            f"Who is one person is what the column {run.config.data.unit!r} says."
+        )
+    return (
+        f"Each of the {run.units:,} private records (its inputs and its label): whether it was used at all, and what "
+        "it says. One record is one row of the data set; who has several rows is protected less, ε grows with their "
+        "number."
+    )
+
+
 def protected(run: RecordedRun) -> list[str]:
     """What is protected, and from whom."""
     labels = "with" if run.split.get("public_labels") else "without"
     return [
-        f"Each of the {run.records:,} private records (its inputs and its label): whether it was used at all, and what "
-        "it says. One record is one row of the data set; who has several rows is protected less, ε grows with their "
-        "number.",
+        _who(run),
         "Against anybody who sees everything that left the training: the final model, every checkpoint, every update "
         "of every step, and who may know all the other records.",
         f"Not protected: the {run.split.get('public', 0):,} public examples ({labels} labels) and the "
@@ -44,14 +63,15 @@ def meaning(run: RecordedRun) -> list[str]:
     delta = run.config.privacy.delta
     if math.isinf(run.epsilon):
         return ["ε is infinite: this run added no noise. It protects nobody and is here for comparison only."]
+    one = _one(run)
     factor = math.exp(min(run.epsilon, 700))
     guess = 50 * (1 + run.advantage)
     return [
         f"(ε, δ) = ({epsilon_text(run.epsilon)}, {delta:g}). Take any conclusion that somebody could draw from the "
         "released model. "
-        f"Its probability changes by a factor of at most e^ε = {factor:.3g} when any one record is left out, except "
+        f"Its probability changes by a factor of at most e^ε = {factor:.3g} when any one {one} is left out, except "
         f"with probability δ = {delta:g}.",
-        f"Seen from an attacker who tosses a fair coin about a record's presence and then guesses: right in at most "
+        f"Seen from an attacker who tosses a fair coin about a {one}'s presence and then guesses: right in at most "
         f"{guess:.1f}% of the cases, whatever the attack (50% is blind guessing).",
     ]
 
@@ -63,15 +83,22 @@ def setting(run: RecordedRun) -> dict[str, str]:
         for phase in (run.ledger.plan or ())[:4]
     )
     more = len(run.ledger.plan or ()) - 4
+    one, many = _one(run), "people" if run.people else "records"
+    whole = " with all records" if run.people else ""
     return {
-        "neighbours": f"one record replaced by nothing (zero-out); the number of records N = {run.records:,} is public",
-        "sampling": f"Poisson: each step draws each record on its own with probability {run.rate:.5g}, "
-        f"{run.rate * run.records:.4g} records on average; drawn with operating-system entropy",
+        "neighbours": f"one {one}{whole} replaced by nothing (zero-out); the number of {many} N = {run.units:,} is "
+        "public",
+        "sampling": f"Poisson: each step draws each {one} on its own with probability {run.rate:.5g}, "
+        f"{run.rate * run.units:.4g} {many} on average; drawn with operating-system entropy",
         "accountant": "the smaller of two upper bounds: privacy loss distributions (numerical composition, rounded "
         "towards more loss) and Rényi differential privacy",
         "plan": phases + (f"; and {more} more phases" if more > 0 else ""),
-        "δ": f"{run.config.privacy.delta:g}, against 1/N = {1 / run.records:.2g}",
+        "δ": f"{run.config.privacy.delta:g}, against 1/N = {1 / run.units:.2g}",
     }
+
+
+def _one(run: RecordedRun) -> str:
+    return "person" if run.people else "record"
 
 
 def _event(event: Event) -> str:
