@@ -40,7 +40,7 @@ EPSILON, DELTA = 2.0, 1e-5
 RECORDS_OF_A_STEP = 1_000
 """What a step works on, on average, whichever the unit: the methods are compared at equal work."""
 STEPS = 120
-METHODS = {
+METHODS: dict[str, tuple[dict[str, Any], tuple[float, ...]]] = {
     "dp_sgd": ({"clip": 1.0}, (1.0, 2.0, 4.0)),
     "random_freeze": ({"freeze": 0.7, "clip": 1.0}, (2.0, 4.0, 8.0)),
     "gep": (
@@ -176,7 +176,7 @@ def accuracies(seeds: int) -> str:
     parts = load_task(parse_config({"data": {"features": "scatter", "unit": "person", "most_records": 1}}))
     assert parts.people is not None
     people = len(np.unique(parts.people))
-    rows = []
+    rows: list[tuple[str, Parts, int | None, float, int, dict[str, float]]] = []
     for most in (1, 5, 10, 50):
         each = np.minimum(np.unique(parts.people, return_counts=True)[1], most).mean()
         batch = min(people, RECORDS_OF_A_STEP / each)

@@ -25,6 +25,7 @@ ORDER = (
     "program",
     "distributed",
     "audit",
+    "federated",
     "features",
     "quiet",
     PACKAGE,  # the public names
@@ -46,7 +47,17 @@ LAB_ORDER = (
     "report",
     "cli",
 )
-OUTSIDE_THE_CORE = {"distributed", "audit", "features", "quiet", "sklearn", "integrations", "__main__", "lab"}
+OUTSIDE_THE_CORE = {
+    "distributed",
+    "audit",
+    "federated",
+    "features",
+    "quiet",
+    "sklearn",
+    "integrations",
+    "__main__",
+    "lab",
+}
 """The core imports none of these, whatever their place in the order; only the public names may."""
 
 CORE_DEPENDENCIES = {"torch", "numpy", "scipy", "dp_accounting", "jaxtyping", "cryptography"}

@@ -26,7 +26,7 @@ def config(folder: Path, *changes: str, **arrays: Any) -> Config:
     """The tiny task with thirty patients."""
     labels = np.arange(90) % 3
     clouds = np.random.default_rng(5).normal(size=(90, 8)) + 2.5 * np.eye(3, 8)[labels]
-    own = {"patient": PATIENTS, "test_x": clouds.astype(np.float32), "test_y": labels}
+    own: dict[str, Any] = {"patient": PATIENTS, "test_x": clouds.astype(np.float32), "test_y": labels}
     kept = {name: array for name, array in (own | arrays).items() if array is not None}
     file = write_config(folder, data=write_data(folder, **kept))
     people = ["data.unit=patient", "data.most_records=3", "training.batch=10", "training.micro_batch=16"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -45,7 +46,13 @@ class Step:
 
     def add(self, grads: PerSampleGrads) -> None:
         """Encode, clip and sum a micro-batch for every release."""
-        sums = [self.encoded_sum(index, grads) for index in range(len(self.mechanism.releases))]
+        self._add([self.encoded_sum(index, grads) for index in range(len(self.mechanism.releases))])
+
+    def add_encoded(self, encoded: Sequence[PerSampleGrads]) -> None:
+        """Clip and sum rows that were encoded elsewhere, those of each release."""
+        self._add([self._clipped(index, rows) for index, rows in enumerate(encoded)])
+
+    def _add(self, sums: list[ClippedSum]) -> None:
         # The first micro-batch needs no zeros to be added to: a pass over all parameters less.
         self._sums = [a + b for a, b in zip(self._sums, sums, strict=True)] if self._sums else sums
 
@@ -58,7 +65,9 @@ class Step:
         """What these samples would add to a release."""
         if grads.samples == 0:
             return self.zero_sum(index)
-        encoded = self.codec(index).encode(grads)
+        return self._clipped(index, self.codec(index).encode(grads))
+
+    def _clipped(self, index: int, encoded: PerSampleGrads) -> ClippedSum:
         return self._on_grid(index, self.mechanism.releases[index].clip(encoded, self.public.step))
 
     def zero_sum(self, index: int) -> ClippedSum:

@@ -1,0 +1,7 @@
+"""Federated training: clients send encoded updates, the server clips, sums and noises them like gradients."""
+
+from quietgrad.federated.client import encode_update, train_locally
+from quietgrad.federated.rounds import Task
+from quietgrad.federated.server import FederatedServer
+
+__all__ = ["FederatedServer", "Task", "encode_update", "train_locally"]

@@ -1,0 +1,107 @@
+"""The client's side of a round: train on one's own records, and encode how far the weights moved."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from quietgrad.capture.recorder import Recorder
+from quietgrad.federated.rounds import Task, Update
+from quietgrad.gradients.blocks import Blocks, at_least_single
+from quietgrad.gradients.dense import DenseGrad
+from quietgrad.gradients.stages import BlockwiseGrads
+from quietgrad.mechanism.mechanism import Mechanism
+from quietgrad.privatizer.run_state import RunState
+from quietgrad.sampling.poisson import PoissonSampler
+
+Losses = Callable[[nn.Module, Tensor, Tensor], Tensor]
+
+
+def train_locally(
+    model: nn.Module,
+    data: TensorDataset,
+    losses: Losses,
+    *,
+    epochs: int = 1,
+    batch: int = 32,
+    lr: float = 0.1,
+) -> None:
+    """Plain SGD on one client's records, in place: nothing of it leaves the client but the encoded update.
+
+    Raises:
+        ValueError: there are no records.
+    """
+    if len(data) == 0:
+        raise ValueError("This client has no records to train on. Leave it out of the federation.")
+    optimizer = torch.optim.SGD((p for p in model.parameters() if p.requires_grad), lr=lr)
+    for _ in range(epochs):
+        for x, y in DataLoader(data, batch_size=batch, shuffle=True):
+            optimizer.zero_grad()
+            losses(model, x, y).mean().backward()
+            optimizer.step()
+    optimizer.zero_grad()
+
+
+def encode_update(
+    model: nn.Module, mechanism: Mechanism, task: Task, train: Callable[[nn.Module], None]
+) -> Update:
+    """Load the task's weights, train, and encode start − end for each release of the mechanism.
+
+    The codecs are made as the server makes them, of the task's public knowledge, before any training: what a client
+    sends is as large as the encoded space and not as the model.
+
+    Args:
+        model: of the server's architecture; it ends with the locally trained weights.
+        train: trains the model in place on this client's records.
+
+    Raises:
+        ValueError: the task is for another model.
+    """
+    start = load_weights(model, task.weights)
+    recorder = Recorder(model)
+    sampler = PoissonSampler(1, rate=task.rate, steps=task.rounds)
+    state = RunState(recorder, (), sampler, seed=task.seed)
+    saved = {"step": task.round, "public_seed": task.seed, "representations": task.state, "post": []}
+    state.load_state_dict(saved)
+    with attached(recorder):
+        public = state.public()
+        codecs = [public.codec(release.representation) for release in mechanism.releases]
+    train(model)
+    moved = {
+        name: DenseGrad((start[name] - at_least_single(p.detach()))[None])
+        for name, p in recorder.parameters.items()
+    }
+    grads = BlockwiseGrads(moved, 1)
+    return [{name: rows[0] for name, rows in codec.encode(grads).dense().items()} for codec in codecs]
+
+
+@contextlib.contextmanager
+def attached(recorder: Recorder) -> Iterator[None]:
+    """The engine's hooks, for gradients of public losses only."""
+    recorder.attach()
+    try:
+        yield
+    finally:
+        recorder.detach()
+
+
+def load_weights(model: nn.Module, weights: Blocks) -> Blocks:
+    """Put the weights into the model; they are also what the update starts from.
+
+    Raises:
+        ValueError: the model has other parameters.
+    """
+    own = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if {n: p.shape for n, p in own.items()} != {n: w.shape for n, w in weights.items()}:
+        raise ValueError(
+            "The server trains another model: names or shapes of parameters differ. Build the same model on both "
+            "sides."
+        )
+    with torch.no_grad():
+        for name, parameter in own.items():
+            parameter.copy_(weights[name])
+    return {name: at_least_single(weight).clone() for name, weight in weights.items()}

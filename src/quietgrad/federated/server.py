@@ -1,0 +1,212 @@
+"""The server's side: draw clients, take what they send, and release one noisy sum a round.
+
+Formal guarantee: neighbours are zero-out of one *client* with all that it ever sends. Each round draws each client with
+probability q; what a drawn client sends is clipped here, whatever it is, so the sum moves by at most the sensitivity.
+A client that drops out, or whose message is refused, adds nothing. The ledger counts the round before anything of it
+is visible, with or without anybody's update.
+"""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from quietgrad.accounting.calibrate import plan
+from quietgrad.accounting.evaluate import epsilon
+from quietgrad.accounting.ledger import Ledger
+from quietgrad.capture.recorder import Recorder
+from quietgrad.collective import default_reducer
+from quietgrad.federated.client import attached, load_weights
+from quietgrad.federated.rounds import Task, Update
+from quietgrad.gradients.dense import DenseGrad
+from quietgrad.gradients.stages import BlockwiseGrads
+from quietgrad.mechanism.mechanism import Mechanism
+from quietgrad.noise.sources import NoiseSource, as_source
+from quietgrad.privatizer.grads import write_grads
+from quietgrad.privatizer.run_state import RunState
+from quietgrad.privatizer.step import Step
+from quietgrad.sampling.poisson import PoissonSampler
+
+
+class FederatedServer:
+    """Central differential privacy for federated training: the server is trusted, clients and the outside are not.
+
+        for _ in range(rounds):
+            clients = server.draw()
+            for client in clients:
+                server.receive(client, update)
+            server.release()
+
+    Args:
+        model: the global model, moved by `release`.
+        mechanism: calibrated to the same rate and number of rounds; its clip bounds a client's encoded update.
+        clients: N, how many clients there are. Public.
+        rate: q, the probability of each client in each round.
+        rounds: how many are planned.
+        lr: by which a released update is multiplied; 1 is federated averaging.
+        ledger: a file to keep the ledger in, or in memory.
+        noise_source: "default" or "hardened", or a NoiseSource.
+        public_seed: of masks and random bases; drawn if left out.
+
+    Attributes:
+        refused: what was refused in the round in progress, and why. Private.
+
+    Raises:
+        ValueError: the mechanism has no noise yet, or the ledger is of another run.
+
+    Example:
+        server = qg.federated.FederatedServer(model, mechanism, clients=100, rate=0.1, rounds=5)
+        clients = server.draw()
+        server.release()
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        mechanism: Mechanism,
+        *,
+        clients: int,
+        rate: float,
+        rounds: int,
+        lr: float = 1.0,
+        ledger: Path | str | None = None,
+        noise_source: str | NoiseSource = "default",
+        public_seed: int | None = None,
+    ) -> None:
+        self.model, self.mechanism, self.lr = model, mechanism, lr
+        self.sampler: Final = PoissonSampler(clients, rate=rate, steps=rounds)
+        self.plan: Final = plan(mechanism, rate, rounds)
+        description = {"mechanism": mechanism.describe(), "clients": clients, "server_lr": lr}
+        self.ledger: Final = Ledger(ledger, plan=self.plan, description=description)
+        self._source = as_source(noise_source)
+        self._recorder = Recorder(model)
+        seed = secrets.randbits(48) if public_seed is None else public_seed
+        self._state = RunState(self._recorder, mechanism.post, self.sampler, seed=seed)
+        self._step: Step | None = None
+        self._sent: dict[str, Any] = {}
+        self._waiting: set[int] = set()
+        self.refused: list[str] = []
+
+    @property
+    def round(self) -> int:
+        """How many rounds are over."""
+        return self._state.step
+
+    def draw(self) -> list[int]:
+        """Begin a round: the numbers of its clients, perhaps none. Private.
+
+        Raises:
+            ValueError: the last round was not released, or the plan is used up.
+        """
+        if self._step is not None:
+            raise ValueError(
+                "The last round was not released. Call release() before drawing the next clients."
+            )
+        if self.ledger.count >= self.sampler.steps:
+            raise ValueError(f"All {self.sampler.steps} planned rounds are over, and ε covers the plan only.")
+        self._sent = self._state.state_dict()["representations"]
+        with attached(self._recorder):
+            self._step = Step(self.mechanism, self._state.public(), self._source)
+        drawn = self.sampler.draw()
+        self._waiting, self.refused = set(drawn), []
+        return drawn
+
+    def task(self) -> Task:
+        """What every client of the round in progress is told."""
+        assert self._step is not None, "draw() begins a round"
+        return Task(
+            weights={name: p.detach().clone() for name, p in self._recorder.parameters.items()},
+            state=self._sent,
+            round=self.round,
+            rounds=self.sampler.steps,
+            rate=self.sampler.rate,
+            seed=self._state.seed,
+        )
+
+    def receive(self, client: int, update: Update) -> bool:
+        """Clip one client's update and add it; False if it is refused: another shape, or not asked for.
+
+        Never raises for what a client sends: the round goes on, and the ledger is the same.
+        """
+        assert self._step is not None, "draw() begins a round"
+        problem = self._problem(client, update)
+        if problem:
+            self.refused.append(f"client {client}: {problem}")
+            return False
+        self._waiting.discard(client)
+        rows = [
+            BlockwiseGrads({name: DenseGrad(block.detach()[None]) for name, block in blocks.items()}, 1)
+            for blocks in update
+        ]
+        self._step.add_encoded(rows)
+        return True
+
+    def release(self) -> None:
+        """End the round: write it down, add noise, decode, and move the model; empty rounds too."""
+        step = self._step
+        assert step is not None, "draw() begins a round"
+        self.ledger.record(self.mechanism.event(self.round), self.sampler.rate, step=self.round)
+        released = step.release(reducer=default_reducer(), divisor=self.sampler.expected_batch)
+        with attached(self._recorder):
+            update = self._state.post_process(step.decode(released), step.public)
+        parameters = self._recorder.parameters
+        write_grads(parameters, update)
+        with torch.no_grad():
+            for parameter in parameters.values():
+                assert parameter.grad is not None
+                parameter.sub_(self.lr * parameter.grad)
+                parameter.grad = None
+        self._step, self._waiting = None, set()
+        self._state.step += 1
+
+    def epsilon(self, delta: float, *, spent: bool = False) -> float:
+        """ε of one client over the whole plan at this δ; `spent=True` for what the ledger holds so far."""
+        return epsilon(self.ledger.phases if spent else self.plan, delta)
+
+    def state_dict(self) -> dict[str, Any]:
+        """For a checkpoint: weights, representations, and where the ledger was."""
+        return {
+            **self._state.state_dict(),
+            "weights": {name: p.detach().clone() for name, p in self._recorder.parameters.items()},
+            "ledger_head": self.ledger.head,
+            "ledger_count": self.ledger.count,
+            "mechanism": self.mechanism.describe(),
+        }
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        """Go on from a checkpoint.
+
+        Raises:
+            ValueError: it was made with another mechanism or model, or the ledger holds less than it saw.
+        """
+        if saved["mechanism"] != self.mechanism.describe():
+            raise ValueError(
+                "The checkpoint was made with another mechanism. Build the same one, or start a new run."
+            )
+        self.ledger.verify_against(saved["ledger_head"], saved["ledger_count"])
+        load_weights(self.model, saved["weights"])
+        self._state.load_state_dict(saved)
+
+    def close(self) -> None:
+        """Close the ledger's file."""
+        self.ledger.close()
+
+    def _problem(self, client: int, update: Update) -> str:
+        assert self._step is not None
+        if client not in self._waiting:
+            return "not drawn in this round, or sent before"
+        if not isinstance(update, list) or len(update) != len(self.mechanism.releases):
+            return f"{len(self.mechanism.releases)} releases expected"
+        for index, blocks in enumerate(update):
+            space = self._step.codec(index).space
+            if not isinstance(blocks, dict) or not all(isinstance(b, Tensor) for b in blocks.values()):
+                return "no tensors"
+            if {name: block.shape for name, block in blocks.items()} != dict(space):
+                return "another shape than the round's encoded space: another model or method"
+            if not all(block.is_floating_point() for block in blocks.values()):
+                return "no floating-point numbers"
+        return ""
