@@ -195,8 +195,8 @@ def accuracies(seeds: int) -> str:
             name = f"records, at most {most} of a person ({how}), σ = {sigma:.1f}"
             rows.append((name, bounded, None, RECORDS_OF_A_STEP, records, {"noise_multiplier": sigma}))
     lines = ["| unit | " + " | ".join(METHODS) + " |", "|---|" + "---|" * len(METHODS)]
-    for name, task, most, batch, units, privacy in rows:
-        cells = [best_rate(method, task, most, batch, units, privacy, seeds) for method in METHODS]
+    for name, task, used, batch, units, privacy in rows:
+        cells = [best_rate(method, task, used, batch, units, privacy, seeds) for method in METHODS]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
         print(lines[-1], flush=True)
     return "\n".join(lines)

@@ -195,7 +195,7 @@ class FederatedServer:
         """Close the ledger's file."""
         self.ledger.close()
 
-    def _problem(self, client: int, update: Update) -> str:
+    def _problem(self, client: int, update: Any) -> str:
         assert self._step is not None
         if client not in self._waiting:
             return "not drawn in this round, or sent before"
