@@ -22,7 +22,7 @@ def trainer(folder: Path, model: nn.Module | None = None, **options: Any) -> Any
     settings = {"privacy": PRIVACY, "train_dataset": Records(40), "data_collator": pad}
     own = {
         key: options.pop(key)
-        for key in [*settings, "eval_dataset", "compute_metrics", "optimizers"]
+        for key in [*settings, "eval_dataset", "compute_metrics", "compute_loss_func"]
         if key in options
     }
     kind = options.pop("kind", PrivateTrainer)
@@ -83,6 +83,31 @@ def test_the_heads_people_have_train(tmp_path: Path, which: str) -> None:
         "multi_label": lambda: (bert(), _Relabelled([1.0, 0.0, 1.0])),
     }[which]()
     assert trainer(tmp_path, model, train_dataset=data, max_steps=2).train().global_step == 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"bf16": True},
+        {"gradient_checkpointing": True},
+        {"label_smoothing_factor": 0.1, "max_grad_norm": 0.5, "weight_decay": 0.01},
+        {"optim": "adafactor", "warmup_steps": 1},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_what_else_a_trainer_offers_goes_on_working(tmp_path: Path, options: dict[str, Any]) -> None:
+    run = trainer(tmp_path, max_steps=2, **options)
+    assert run.train().global_step == run.private.ledger.count == 2
+    assert all(p.isfinite().all() for p in run.model.parameters())
+
+
+def test_a_loss_of_ones_own_is_used_for_training_and_evaluation(tmp_path: Path) -> None:
+    def own(outputs: Any, labels: torch.Tensor, **_: Any) -> torch.Tensor:
+        return nn.functional.cross_entropy(outputs.logits, labels, reduction="none")
+
+    run = trainer(tmp_path, max_steps=2, compute_loss_func=own, eval_dataset=Records(6, seed=1))
+    assert run.train().global_step == 2
+    assert math.isfinite(run.evaluate()["eval_loss"])
 
 
 class _Relabelled(Records):
