@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
+import jaxtyping
 import pytest
 import torch
 
+from tests.annotations import WANTED, executed
+
+if WANTED:
+    jaxtyping.install_import_hook("quietgrad", "tests.annotations.checked")
 torch.set_num_threads(1)
 os.environ["QUIETGRAD_CACHE"] = "off"  # what one test has measured is none of the next one's
 
@@ -14,3 +20,11 @@ os.environ["QUIETGRAD_CACHE"] = "off"  # what one test has measured is none of t
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _annotations(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Executed if this run wants it, except where wrong types are passed on purpose."""
+    on_purpose = request.node.get_closest_marker("wrong_types") is not None
+    with executed(on=WANTED and not on_purpose):
+        yield

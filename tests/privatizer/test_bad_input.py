@@ -31,6 +31,7 @@ def test_a_parameter_that_no_adapter_reaches_is_named() -> None:
         assert private.ledger.count == 0
 
 
+@pytest.mark.wrong_types
 def test_a_reduced_loss_is_refused() -> None:
     with privatizer(DP, [[0, 1]]) as (private, batches, model):
         x, y = next(next(iter(batches)).split(2))

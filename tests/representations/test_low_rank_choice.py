@@ -60,6 +60,7 @@ def test_a_rank_below_one_is_refused(rank: int) -> None:
         LowRank(rank=rank)
 
 
+@pytest.mark.wrong_types
 def test_an_unknown_release_is_refused() -> None:
     with pytest.raises(ValueError, match="orthogonal, paper, left, got 'both'"):
         LowRank(rank=1, release="both")  # type: ignore[arg-type]

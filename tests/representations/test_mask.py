@@ -142,6 +142,7 @@ def test_freeze_rates_outside_their_range_are_refused(freeze: float | Schedule) 
         RandomMask(freeze)
 
 
+@pytest.mark.wrong_types
 def test_an_unknown_period_is_refused() -> None:
     with pytest.raises(ValueError, match="redraw"):
         RandomMask(0.5, redraw="batch")  # type: ignore[arg-type]

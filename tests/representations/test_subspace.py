@@ -221,6 +221,7 @@ def test_a_public_loss_that_fed_the_private_batch_to_the_model_is_refused() -> N
     assert view(private.clone()).codec(subspace).encode(factored(private)).samples == 8
 
 
+@pytest.mark.wrong_types
 @pytest.mark.parametrize(
     ("options", "message"),
     [

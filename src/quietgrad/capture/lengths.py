@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import threading
 from collections.abc import Callable, Sized
+from typing import no_type_check
 
 from quietgrad.capture.count import Count
 
@@ -19,6 +20,7 @@ Counter = Callable[[object], Count | None]
 _plain = builtins.len
 _watching: list[tuple[int, Counter]] = []
 _lock = threading.Lock()
+_asked = threading.local()
 
 
 def watch(counter: Counter) -> None:
@@ -36,8 +38,15 @@ def forget(counter: Counter) -> None:
             builtins.len = _plain
 
 
+@no_type_check  # what checks annotations takes lengths itself
 def _counting(obj: Sized, /) -> int:
     length = _plain(obj)
+    if getattr(_asked, "now", False):  # a length that a counter takes is none of the model's
+        return length
     mine = threading.get_ident()
-    counts = (counter(obj) for thread, counter in tuple(_watching) if thread == mine)
+    _asked.now = True
+    try:
+        counts = [counter(obj) for thread, counter in tuple(_watching) if thread == mine]
+    finally:
+        _asked.now = False
     return next((count for count in counts if count is not None), length)
