@@ -128,7 +128,7 @@ def _line(row: Row) -> str:
 def _said(verdict: Verdict) -> str:
     if verdict.verdict == "wrong":
         return f"wrong by {verdict.error:.1g}"
-    reason = " ".join(verdict.reason.split())[:110].replace("|", "/").replace("<", "").replace(">", "")
+    reason = " ".join(verdict.reason.split())[:70].replace("|", "/").replace("<", "").replace(">", "")
     return f"{verdict.verdict}: {reason}" if reason else verdict.verdict
 
 

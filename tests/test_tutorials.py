@@ -34,6 +34,7 @@ def test_a_tutorial_runs(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_there_are_tutorials() -> None:
     assert {file.stem for file in NOTEBOOKS} >= {
         "auditing_a_model",
+        "fine_tuning",
         "how_much_epsilon",
         "private_training",
         "which_method",
