@@ -45,6 +45,7 @@ LAB_ORDER = (
     "compare",
     "diagnostics",
     "report",
+    "papers",
     "cli",
 )
 OUTSIDE_THE_CORE = {

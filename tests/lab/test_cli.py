@@ -64,6 +64,7 @@ OPTIONS = {
         "--json",
         "--debug",
     ],
+    "papers": ["name", "entry", "--scale", "--out", "--data-dir", "--json", "--debug"],
 }
 """The frozen command line. Adding an option is a minor release, changing or removing one a major release."""
 

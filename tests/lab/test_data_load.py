@@ -183,7 +183,18 @@ def test_folders_are_searched_in_order(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_the_listing_says_what_is_found_and_how_to_get_the_rest(tmp_path: Path) -> None:
     listing = {entry.name: entry for entry in find_datasets(tmp_path)}
-    assert list(listing) == ["embedded", "mnist", "fashion-mnist", "cifar10", "svhn", "svhn-extended", "sst2"]
+    assert list(listing) == [
+        "embedded",
+        "mnist",
+        "fashion-mnist",
+        "cifar10",
+        "svhn",
+        "svhn-extended",
+        "sst2",
+        "mnli",
+        "qqp",
+        "qnli",
+    ]
     assert listing["embedded"].folder == "inside the package"
     assert listing["cifar10"].folder is None
     assert all(entry.how_to_get for entry in listing.values())

@@ -8,3 +8,11 @@ import math
 def epsilon_text(epsilon: float) -> str:
     """ε rounded up, so that no text claims less than was spent."""
     return "∞" if math.isinf(epsilon) else f"{math.ceil(epsilon * 1000 - 1e-6) / 1000:.4g}"
+
+
+def duration_text(seconds: float) -> str:
+    """Seconds, minutes, hours or days, two figures."""
+    for size, name in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.2g} {name}"
+    return f"{max(1, round(seconds))} seconds"

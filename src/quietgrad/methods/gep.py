@@ -26,12 +26,13 @@ from quietgrad.representations.public import PublicLosses
 from quietgrad.representations.subspace.joint import JointSubspace
 from quietgrad.representations.subspace.partition import ParameterGroups
 from quietgrad.representations.subspace.residual import Residual
+from quietgrad.representations.subspace.subspace import Rule as Basis
 from quietgrad.representations.subspace.subspace import Subspace
 from quietgrad.schedules import Schedule
 
 
 def gep(
-    public_losses: PublicLosses,
+    public_losses: PublicLosses | None = None,
     *,
     rank: int,
     clip: float | Schedule = 1.0,
@@ -42,6 +43,7 @@ def gep(
     groups: ParameterGroups = 1,
     refresh_every: int = 1,
     power_iterations: int = 1,
+    basis: Basis = "power",
 ) -> Mechanism:
     """Release a low-dimensional embedding and, separately, the small residual that it misses.
 
@@ -56,6 +58,8 @@ def gep(
         groups: parameter groups with a basis each: a number of equal parts, "modules", or your own.
         refresh_every: steps between two bases.
         power_iterations: t.
+        basis: "power" iteration on public gradients, their "eigenvectors", or "random" directions, which need no
+            public data and miss most of the gradient (the paper's figure 7).
     """
     subspace = Subspace(
         public_losses=public_losses,
@@ -63,6 +67,7 @@ def gep(
         groups=groups,
         refresh_every=refresh_every,
         power_iterations=power_iterations,
+        rule=basis,
     )
     share = _embedding_share(split, rank, parameters, clip, residual_clip)
     if joint:
@@ -76,18 +81,19 @@ def gep(
 
 
 def biased_gep(
-    public_losses: PublicLosses,
+    public_losses: PublicLosses | None = None,
     *,
     rank: int,
     clip: float | Schedule = 1.0,
     groups: ParameterGroups = 1,
     refresh_every: int = 1,
     power_iterations: int = 1,
+    basis: Basis = "power",
 ) -> Mechanism:
     """GEP without the residual: less noise, and a systematic error that no budget removes.
 
     Args:
-        public_losses, rank, clip, groups, refresh_every, power_iterations: as in `gep`.
+        public_losses, rank, clip, groups, refresh_every, power_iterations, basis: as in `gep`.
     """
     subspace = Subspace(
         public_losses=public_losses,
@@ -95,6 +101,7 @@ def biased_gep(
         groups=groups,
         refresh_every=refresh_every,
         power_iterations=power_iterations,
+        rule=basis,
     )
     return Mechanism(name="biased_gep", releases=(Release(representation=subspace, clip=FlatClip(clip)),))
 

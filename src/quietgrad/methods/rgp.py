@@ -21,12 +21,13 @@ from quietgrad.mechanism.clipping import Clip, FlatClip, PerGroupClip
 from quietgrad.mechanism.mechanism import Mechanism, Release
 from quietgrad.representations.low_rank.carriers import CarrierRule, HistoricalUpdate, RandomCarriers
 from quietgrad.representations.low_rank.low_rank import CarriedParts, LowRank
+from quietgrad.representations.low_rank.matrices import Ranks
 from quietgrad.schedules import Schedule
 
 
 def rgp(
     *,
-    rank: int,
+    rank: Ranks,
     clip: float | Schedule | Clip = 1.0,
     release: CarriedParts = "orthogonal",
     warmup_steps: int = 0,
@@ -36,7 +37,8 @@ def rgp(
     """Noise on thin gradient carriers found in the historical update.
 
     Args:
-        rank: r; the paper tries 1, 2, 4, 8, 16. Capped by each matrix's shape.
+        rank: r; the paper tries 1, 2, 4, 8, 16. Capped by each matrix's shape. Or a rank for each name,
+            {"stage1.*": 4, "stage2.*": 8}.
         clip: C of the joint clip, or an `AutomaticClip`.
         release: "orthogonal" parts A and D; "paper" for ∂L and ∂R, which the clip bounds more tightly at the same
             noise; "left" for A alone.
@@ -51,7 +53,7 @@ def rgp(
 
 def rgp_random(
     *,
-    rank: int,
+    rank: Ranks,
     clip: float | Schedule | Clip = 1.0,
     release: CarriedParts = "orthogonal",
     matrices: Sequence[str] | None = None,
@@ -62,7 +64,7 @@ def rgp_random(
 
 def _mechanism(
     name: str,
-    rank: int,
+    rank: Ranks,
     clip: float | Schedule | Clip,
     release: CarriedParts,
     carriers: CarrierRule,

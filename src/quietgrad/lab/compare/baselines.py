@@ -12,6 +12,7 @@ from quietgrad.lab.data import Parts
 from quietgrad.lab.data.errors import NoPublicLabelsError
 from quietgrad.lab.models import build
 from quietgrad.lab.run.config import Config, parse_config
+from quietgrad.lab.run.presets import recipe
 from quietgrad.lab.run.task import load_task
 from quietgrad.lab.run.train import accuracy
 from quietgrad.lab.run.warm_start import train_on_public
@@ -24,7 +25,7 @@ def non_private(base: Config) -> Config:
         | {
             "method": {"name": "dp_sgd", "clip": 1e9},
             "privacy": {"noise_multiplier": 0.0, "delta": base.privacy.delta},
-            "training": base.training.model_dump() | {"optimizer": "sgd", "lr": 0.05, "momentum": 0.9},
+            "training": recipe(base.training, {"lr": 0.05, "momentum": 0.9}),
         }
     )
 

@@ -17,10 +17,11 @@ from quietgrad.lab.models.text import token_count
 class EncoderClassifier(nn.Module):
     """A sequence classifier of `transformers` with token numbers in and logits out."""
 
-    def __init__(self, encoder: nn.Module, num_classes: int) -> None:
+    def __init__(self, encoder: nn.Module, num_classes: int, separator: int | None = None) -> None:
         super().__init__()
         self.encoder = encoder
         self.num_classes = num_classes
+        self.separator = separator
 
     def forward(self, ids: Int64[Tensor, "n t"]) -> Float[Tensor, "n o"]:
         """Logits; padding is masked."""
@@ -29,8 +30,18 @@ class EncoderClassifier(nn.Module):
         # Positions that all samples share would cost a backward for each sample; these have a row per sample.
         places = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
         mask = (ids != PADDING).long()
-        logits: Tensor = self.encoder(input_ids=ids, attention_mask=mask, position_ids=places).logits
+        types = torch.zeros_like(ids) if self.separator is None else token_types(ids, self.separator)
+        logits: Tensor = self.encoder(
+            input_ids=ids, attention_mask=mask, position_ids=places, token_type_ids=types
+        ).logits
         return logits
+
+
+def token_types(ids: Int64[Tensor, "n t"], separator: int) -> Int64[Tensor, "n t"]:
+    """1 from behind the first `[SEP]` up to the second, its own included; 0 elsewhere."""
+    ends = (ids == separator).long()
+    behind = ends.cumsum(1) - ends >= 1
+    return (behind & (ids != PADDING)).long()
 
 
 def bert(
@@ -41,6 +52,7 @@ def bert(
     depth: int = 2,
     heads: int = 2,
     pretrained: str | None = None,
+    separator: int | None = None,
 ) -> nn.Module:
     """BERT with a classification head; the default is BERT-tiny, BERT-base is width=768, depth=12, heads=12.
 
@@ -52,11 +64,12 @@ def bert(
         depth: number of layers.
         heads: attention heads; must divide the width.
         pretrained: folder written by a BERT's `save_pretrained`; its sizes count, and the data must use its tokenizer.
+        separator: the number of `[SEP]` (102 in BERT's vocabulary), for tasks with two texts.
     """
     transformers = _transformers()
     tokens = token_count(input_shape, "bert")
     if pretrained is not None:
-        return EncoderClassifier(_load(transformers, pretrained, num_classes), num_classes)
+        return EncoderClassifier(_load(transformers, pretrained, num_classes), num_classes, separator)
     if width % heads:
         raise ValueError(f"heads={heads} does not divide width={width}. Choose a divisor.")
     config = transformers.BertConfig(
@@ -71,7 +84,7 @@ def bert(
         num_labels=num_classes,
         pad_token_id=PADDING,
     )
-    return EncoderClassifier(transformers.BertForSequenceClassification(config), num_classes)
+    return EncoderClassifier(transformers.BertForSequenceClassification(config), num_classes, separator)
 
 
 def _transformers() -> Any:

@@ -18,6 +18,8 @@ else:
     import tomli as tomllib
 
 VERSION = 1
+EITHER = {"privacy.epsilon": "noise_multiplier", "privacy.noise_multiplier": "epsilon"}
+"""Setting one takes the other's place."""
 
 
 class Section(BaseModel):
@@ -62,6 +64,10 @@ class DataConfig(Section):
     text: str = Field("text", description="The column of texts in a CSV, TSV or JSONL file.")
     label: str = Field("label", description="The column of labels.")
     tokens: int = Field(64, ge=2, description="Of a text, where a model's own tokenizer cuts it.")
+    tokenizer: str | None = Field(
+        None,
+        description="A public WordPiece vocabulary for texts (vocab.txt, tokenizer.json); else words are hashed.",
+    )
     unit: str | None = Field(
         None,
         description="The column that says whose a record is: people are then drawn, clipped and protected, and "
@@ -83,6 +89,10 @@ class ModelConfig(OpenSection):
     """The model; further keys are options of what `name` names."""
 
     name: str = Field("tanh_cnn", description="A model of `quietgrad.lab.models`.")
+    frozen: tuple[str, ...] = Field(
+        (),
+        description='Parameters that stay as they are, `*` matching anything; "!head.*" freezes all others.',
+    )
 
 
 class PrivacyConfig(Section):
@@ -105,6 +115,10 @@ class MethodConfig(OpenSection):
     """The method; further keys are arguments of what `name` names."""
 
     name: str = Field("dp_sgd", description='A method of `quietgrad.methods`, or "quiet".')
+    within: dict[str, Any] | None = Field(
+        None,
+        description='A mask around the method: {freeze = 0.4}, with `mask` "random" or "ranked", `redraw`.',
+    )
 
 
 class TrainingConfig(Section):
@@ -114,15 +128,21 @@ class TrainingConfig(Section):
     batch: float = Field(
         250, gt=0, description="Expected records of a step; the rate is batch / private records."
     )
-    optimizer: Literal["sgd", "adam"] = Field(
+    optimizer: Literal["sgd", "adam", "adamw"] = Field(
         "sgd", description="What updates the weights by released gradients."
     )
     lr: float = Field(1.0, gt=0, description="Learning rate.")
     momentum: float = Field(0.0, ge=0, lt=1, description="Of SGD.")
     weight_decay: float = Field(0.0, ge=0, description="Pulls weights to zero; costs no privacy.")
-    schedule: Literal["constant", "linear", "cosine", "halfway"] = Field(
+    schedule: Literal["constant", "linear", "cosine", "halfway", "drops"] = Field(
         "constant", description="How the learning rate falls; `halfway`: a tenth from the middle on."
     )
+    drops: tuple[float, ...] = Field(
+        (0.3, 0.6, 0.8),
+        description='Parts of training after which schedule = "drops" lowers the learning rate.',
+    )
+    drop_factor: float = Field(0.2, gt=0, le=1, description="What a drop multiplies the learning rate by.")
+    warmup: float = Field(0.0, ge=0, lt=1, description="Part of training over which the learning rate rises.")
     micro_batch: int = Field(512, ge=1, description="Records computed at a time; less needs less memory.")
     seed: int = Field(0, description="Of the first weights; never of noise or draws.")
     checkpoint_every: int = Field(100, ge=1, description="Steps between two checkpoints.")
@@ -195,7 +215,8 @@ def load_config(path: Path, changes: list[str] | None = None) -> Config:
 
     Args:
         path: a file, or a bare name that `quietgrad configs` lists.
-        changes: `section.key=value`, as of `--set`; values are TOML, bare words are strings.
+        changes: `section.key=value`, as of `--set`; values are TOML, bare words are strings, nothing takes the key out.
+            Another `method.name` takes the old method's options with it.
     """
     try:
         raw = tomllib.loads(_text(path))
@@ -203,7 +224,8 @@ def load_config(path: Path, changes: list[str] | None = None) -> Config:
         raise LabError(f"{path} is a folder. Give a TOML file, such as its config.toml.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise LabError(f"{path} is not valid TOML: {error}.") from None
-    for change in changes or []:
+    # A new method first: it takes the old one's options with it, not those that are set beside it.
+    for change in sorted(changes or [], key=lambda change: not change.strip().startswith("method.name")):
         _apply(raw, change)
     return parse_config(raw)
 
@@ -249,7 +271,15 @@ def _apply(raw: dict[str, Any], change: str) -> None:
         parsed = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         parsed = value.strip()
-    raw.setdefault(section, {})[name] = parsed
+    values = raw.setdefault(section, {})
+    if key.strip() == "method.name" and values.get("name") != parsed:
+        values.clear()
+    if key.strip() in EITHER:
+        values.pop(EITHER[key.strip()], None)
+    if parsed == "":
+        values.pop(name, None)
+        return
+    values[name] = parsed
 
 
 def _sentence(problem: Any, model: type[BaseModel] | None = None, within: str = "") -> str:

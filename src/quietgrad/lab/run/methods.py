@@ -14,6 +14,9 @@ from quietgrad.lab.data import Parts
 from quietgrad.lab.errors import LabError, nearest
 from quietgrad.lab.run.config import MethodConfig, PrivacyConfig
 from quietgrad.mechanism.mechanism import Mechanism
+from quietgrad.representations.base import Representation
+from quietgrad.representations.masks.mask import RandomMask
+from quietgrad.representations.masks.ranked_mask import RankedMask
 from quietgrad.representations.public import PublicLosses
 from quietgrad.representations.public_losses import labelled_losses, random_label_losses
 
@@ -45,7 +48,7 @@ def uncalibrated(
     wanted = inspect.signature(make).parameters
     _check_options(method, set(wanted) - PROVIDED)
     provided: dict[str, Any] = {}
-    if "public_losses" in wanted:
+    if "public_losses" in wanted and method.options.get("basis") != "random":
         provided["public_losses"] = public_losses(method.name, parts)
     if "batches" in wanted:
         provided |= {"model": model, "batches": batches}
@@ -58,7 +61,20 @@ def uncalibrated(
         raise LabError(f"method {method.name}: {error}.") from None
     except ValueError as error:
         raise LabError(f"method {method.name}: {error}") from None
-    return built
+    return built if method.within is None else built @ _mask(method.within)
+
+
+def _mask(options: Mapping[str, Any]) -> Representation:
+    """{mask = "random", freeze = 0.4, redraw = "epoch"}."""
+    rest = {name: _option(value) for name, value in options.items() if name != "mask"}
+    kind = {"random": RandomMask, "ranked": RankedMask}.get(str(options.get("mask", "random")))
+    if kind is None:
+        raise LabError(f"method.within: expected mask = 'random' or 'ranked', got {options['mask']!r}.")
+    try:
+        made: Representation = kind(**rest)
+    except (TypeError, ValueError) as error:
+        raise LabError(f"method.within: {error}") from None
+    return made
 
 
 def public_losses(name: str, parts: Parts) -> PublicLosses:

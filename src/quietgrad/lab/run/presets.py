@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
 from quietgrad.lab.errors import LabError, nearest
-from quietgrad.lab.run.config import Config, MethodConfig, parse_config
+from quietgrad.lab.run.config import Config, MethodConfig, TrainingConfig, parse_config
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -18,6 +19,8 @@ else:
     import tomli as tomllib
 
 
+RECIPE = ("optimizer", "lr", "momentum", "weight_decay", "schedule", "drops", "drop_factor", "warmup")
+"""The keys of a training section that belong to the method."""
 QUIET = "quiet"
 """The recipe beside the methods: it makes features, model and settings of its own."""
 
@@ -58,8 +61,14 @@ def with_method(base: Config, name: str, epsilon: float | None = None) -> Config
             f"Unknown method {name!r}{nearest(name, all_of_them)}. Known: {', '.join(all_of_them)}."
         )
     method = MethodConfig(name=name, **known[name]["method"])
-    training = base.training.model_dump() | known[name]["training"] | _at_budget(known[name], epsilon)
-    return parse_config(base.plain() | {"method": method.model_dump(), "training": training})
+    training = recipe(base.training, known[name]["training"] | _at_budget(known[name], epsilon))
+    return parse_config(base.plain() | {"method": method.model_dump(exclude_none=True), "training": training})
+
+
+def recipe(training: TrainingConfig, own: Mapping[str, Any]) -> dict[str, Any]:
+    """The plan of `training` (epochs, batch, seed) with a recipe of its own: a learning rate means something only with
+    its optimizer, its momentum and its schedule, so they change together."""
+    return training.model_dump(exclude=set(RECIPE)) | dict(own)
 
 
 def _warm(config: Config) -> Config:

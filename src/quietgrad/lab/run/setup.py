@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +84,7 @@ def set_up(config: Config, *, data_dir: Path | None = None, parts: Parts | None 
     if parts is None:
         parts = load_task(config, data_dir=data_dir)
     model = build(config.model.name, parts.input_shape, parts.num_classes, **config.model.options)
+    freeze_layers(model, config.model.frozen)
     batches = make_batches(parts, config)
     if config.training.warm_start == "public":
         train_on_public(model, parts)
@@ -114,8 +117,9 @@ def make_batches(parts: Parts, config: Config) -> qg.PoissonBatches:
 
 
 def make_optimizer(model: nn.Module, training: TrainingConfig) -> torch.optim.Optimizer:
-    if training.optimizer == "adam":
-        return torch.optim.Adam(model.parameters(), lr=training.lr, weight_decay=training.weight_decay)
+    if training.optimizer != "sgd":
+        kind = torch.optim.Adam if training.optimizer == "adam" else torch.optim.AdamW
+        return kind(model.parameters(), lr=training.lr, weight_decay=training.weight_decay)
     return torch.optim.SGD(
         model.parameters(), lr=training.lr, momentum=training.momentum, weight_decay=training.weight_decay
     )
@@ -128,5 +132,22 @@ def make_scheduler(optimizer: torch.optim.Optimizer, training: TrainingConfig, s
         "linear": lambda step: max(1 - step / steps, 0.02),
         "cosine": lambda step: max(0.5 + 0.5 * math.cos(math.pi * step / steps), 0.02),
         "halfway": lambda step: 1.0 if step < steps / 2 else 0.1,
+        "drops": lambda step: training.drop_factor ** sum(step >= part * steps for part in training.drops),
     }
-    return LambdaLR(optimizer, factors[training.schedule])
+    factor, warm = factors[training.schedule], training.warmup * steps
+    return LambdaLR(optimizer, lambda step: factor(step) * (min(1.0, (step + 1) / warm) if warm else 1.0))
+
+
+def freeze_layers(model: nn.Module, patterns: Sequence[str]) -> None:
+    """Parameters that match are not trained; a pattern "!head.*" freezes all others."""
+    names = [name for name, _ in model.named_parameters()]
+    frozen: set[str] = set()
+    for pattern in patterns:
+        matching = {name for name in names if fnmatchcase(name, pattern.removeprefix("!"))}
+        if not matching:
+            raise LabError(
+                f"model.frozen: {pattern!r} names no parameter. There are: {', '.join(names[:6])}, …"
+            )
+        frozen |= set(names) - matching if pattern.startswith("!") else matching
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name not in frozen)

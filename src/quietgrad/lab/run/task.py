@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from quietgrad.integrations.pretrained import IMAGES, TEXT, image_encoder
 from quietgrad.integrations.text_folder import FolderTokens, TextEncoder
 from quietgrad.lab.data import Parts, load
+from quietgrad.lab.data.text_table import Words
+from quietgrad.lab.data.word_pieces import WordPieces
 from quietgrad.lab.errors import LabError, nearest
 from quietgrad.lab.models import ScatterNet, precompute
 from quietgrad.lab.models.hf_folder import PREFIX
@@ -28,11 +30,15 @@ def load_task(config: Config, *, data_dir: Path | None = None) -> Parts:
         raise LabError("Views are made of images, not of features. Leave out [augment] or data.features.")
     if is_pretrained(config.data.features):
         return _pretrained(config.data, data_dir)
-    words = (
-        FolderTokens(config.model.name, config.data.tokens) if config.model.name.startswith(PREFIX) else None
-    )
-    parts = load(data_dir=data_dir, words=words, **_wanted(config.data))
+    parts = load(data_dir=data_dir, words=_words(config), **_wanted(config.data))
     return parts if config.data.features == NONE else scattered(parts)
+
+
+def _words(config: Config) -> Words | None:
+    """The model's own tokenizer, or the vocabulary that the config names."""
+    if config.model.name.startswith(PREFIX):
+        return FolderTokens(config.model.name, config.data.tokens)
+    return None if config.data.tokenizer is None else WordPieces(config.data.tokenizer, config.data.tokens)
 
 
 def scattered(parts: Parts) -> Parts:
@@ -90,4 +96,4 @@ class _Colours(nn.Module):
 
 
 def _wanted(data: DataConfig) -> dict[str, Any]:
-    return data.model_dump(exclude={"features", "tokens", "most_records", "pooled"})
+    return data.model_dump(exclude={"features", "tokens", "tokenizer", "most_records", "pooled"})

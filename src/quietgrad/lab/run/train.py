@@ -22,6 +22,7 @@ from torch.utils.data import TensorDataset
 import quietgrad as qg
 from quietgrad.accounting.ledger import Ledger
 from quietgrad.collective import Reducer
+from quietgrad.lab.data import Parts
 from quietgrad.lab.files import to_json
 from quietgrad.lab.run.augment import make_views
 from quietgrad.lab.run.config import Config, load_config
@@ -174,8 +175,13 @@ def train(
     data_dir: Path | None = None,
     reporter: Reporter | None = None,
     reducer: Reducer | None = None,
+    parts: Parts | None = None,
 ) -> Outcome:
-    """Train by the config and keep everything in `out`; an interrupt leaves a checkpoint and a true ledger."""
+    """Train by the config and keep everything in `out`; an interrupt leaves a checkpoint and a true ledger.
+
+    Args:
+        parts: the config's task, read before; several runs of one task share its features.
+    """
     began = time.perf_counter()
     first = reducer is None or reducer.rank == 0
     folder, reporter = RunFolder(out), reporter or Silent()
@@ -183,7 +189,7 @@ def train(
     if config.method.name == QUIET:
         setup, mechanism, ledger = _quiet(config, folder, resume=resume, data_dir=data_dir)
     else:
-        setup = set_up(config, data_dir=data_dir)
+        setup = set_up(config, data_dir=data_dir, parts=parts)
         mechanism = build_mechanism(config.method, config.privacy, setup.parts, setup.model, setup.batches)
         ledger = folder.ledger
         if resume:

@@ -14,7 +14,7 @@ from quietgrad.gradients.blocks import Blocks, Space
 from quietgrad.gradients.stages import BlockwiseGrads, PerSampleGrads, Released
 from quietgrad.representations.base import Codec, Representation, State
 from quietgrad.representations.low_rank.carriers import CarrierRule, Carriers, HistoricalUpdate
-from quietgrad.representations.low_rank.matrices import as_matrix, check_rank, choose_matrices
+from quietgrad.representations.low_rank.matrices import Ranks, as_matrix, check_rank, choose_matrices
 from quietgrad.representations.public import Public
 
 CarriedParts = Literal["orthogonal", "paper", "left"]
@@ -36,7 +36,7 @@ class LowRank(Representation):
     the paper's pair counts LᵀGRᵀ twice; so a clip takes less from them. D's noise is projected again by the decoder.
 
     Args:
-        rank: r, capped by each matrix's shape.
+        rank: r, capped by each matrix's shape; or a rank for each name, `*` matching anything.
         carriers: how L and R come from what is public.
         release: which parts, see above.
         matrices: names of the parameters with carriers, `*` matching anything; left out, every matrix that gets at
@@ -47,7 +47,7 @@ class LowRank(Representation):
         mechanism = qg.methods.dp_sgd(clip=1.0) @ low_rank  # what qg.methods.rgp(rank=4) does
     """
 
-    rank: int
+    rank: Ranks
     carriers: CarrierRule = field(default_factory=HistoricalUpdate)
     release: CarriedParts = "orthogonal"
     matrices: tuple[str, ...] | None = None

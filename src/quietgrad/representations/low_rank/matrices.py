@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from typing import TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -20,23 +21,30 @@ def as_matrix(weight: Float[Tensor, "o *inputs"]) -> Float[Tensor, "o i"]:
     return weight.flatten(1)
 
 
-def check_rank(rank: int) -> None:
-    if rank < 1:
-        raise ValueError(f"Expected rank >= 1, got {rank}. The papers use 1 to 16.")
+Ranks: TypeAlias = int | Mapping[str, int]
+"""One rank for all, or names of matrices (`*` matching anything) with a rank each; the first match counts."""
+
+
+def check_rank(rank: Ranks) -> None:
+    for value in [rank] if isinstance(rank, int) else list(rank.values()) or [0]:
+        if value < 1:
+            raise ValueError(f"Expected rank >= 1, got {value}. The papers use 1 to 16.")
 
 
 def choose_matrices(
-    parameters: Mapping[str, Tensor], rank: int, patterns: Sequence[str] | None
+    parameters: Mapping[str, Tensor], rank: Ranks, patterns: Sequence[str] | None
 ) -> dict[str, int]:
     """Names of the chosen matrices with the rank each can have, min(rank, o, i).
 
     Args:
         parameters: the trainable parameters.
-        rank: r, asked for every matrix.
+        rank: r, asked for every matrix; or a rank for each pattern, which then says which matrices are chosen.
         patterns: names of matrices, `*` matching anything; left out, every matrix that gets at least twice smaller
             except the last one, which is taken to be the classifier.
     """
     matrices = {name: matrix_shape(p.shape) for name, p in parameters.items() if p.dim() >= 2}
+    if not isinstance(rank, int):
+        return _each_its_rank(matrices, rank, patterns)
     if patterns is None:
         chosen = [name for name in list(matrices)[:-1] if _shrinks(matrices[name], rank)]
     else:
@@ -53,6 +61,18 @@ def choose_matrices(
             f"Expected rank <= {largest}, the largest rank that a chosen matrix can have, got {rank}."
         )
     return {name: min(rank, *matrices[name]) for name in chosen}
+
+
+def _each_its_rank(
+    matrices: Mapping[str, tuple[int, int]], ranks: Mapping[str, int], patterns: Sequence[str] | None
+) -> dict[str, int]:
+    if patterns is not None:
+        raise ValueError("A rank for each pattern names the matrices already. Leave out matrices=.")
+    found: dict[str, int] = {}
+    for pattern, rank in ranks.items():
+        for name in _matching(pattern, matrices):
+            found.setdefault(name, min(rank, *matrices[name]))
+    return {name: found[name] for name in matrices if name in found}
 
 
 def _shrinks(shape: tuple[int, int], rank: int) -> bool:

@@ -1,0 +1,95 @@
+"""What the five papers claim, one TOML file a paper, and what was found here."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal
+
+from quietgrad.lab.errors import LabError, nearest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+Verdict = Literal["confirmed", "weaker", "refuted", "not checkable here", "not run"]
+Kind = Literal["algorithm", "table", "figure", "theorem", "lemma", "proposition", "corollary", "remark"]
+NAMES = ("gep", "rgp", "pdp_sgd", "random_freeze", "gip")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One algorithm, table, figure or statement of a paper.
+
+    Args:
+        id: how the command line calls it, "table1".
+        kind: what it is.
+        title: in a few words.
+        theirs: what the paper says, with its figures.
+        ours: what was found here; of an entry with committed results, the words beside them.
+        verdict: of what is checked by a test or by reading; a committed result has its own.
+        why: the reason for the verdict; for what was not run, the cost and the command.
+        check: the test or command that checks it.
+    """
+
+    id: str
+    kind: Kind
+    title: str
+    theirs: str
+    ours: str
+    verdict: Verdict
+    why: str
+    check: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paper:
+    """A paper and all its entries, in its own order.
+
+    Args:
+        summary: what holds and what does not, in a few sentences.
+    """
+
+    id: str
+    title: str
+    authors: str
+    year: int
+    summary: str
+    entries: tuple[Entry, ...]
+
+    def entry(self, name: str) -> Entry:
+        """By its id, or an error that lists what there is."""
+        found = {entry.id: entry for entry in self.entries}
+        if name not in found:
+            raise LabError(f"{self.id} has no {name!r}{nearest(name, found)}. It has: {', '.join(found)}.")
+        return found[name]
+
+
+@cache
+def papers() -> Mapping[str, Paper]:
+    """All five, by id."""
+    return {name: _paper(name) for name in NAMES}
+
+
+def paper(name: str) -> Paper:
+    """By its id, or an error that lists what there is."""
+    if name not in NAMES:
+        raise LabError(f"Unknown paper {name!r}{nearest(name, NAMES)}. Known: {', '.join(NAMES)}.")
+    return papers()[name]
+
+
+def _paper(name: str) -> Paper:
+    text = (files("quietgrad.lab.papers") / "entries" / f"{name}.toml").read_text(encoding="utf-8")
+    raw: dict[str, Any] = tomllib.loads(text)
+    entries = tuple(
+        Entry(**{key: _one_line(value) for key, value in row.items()}) for row in raw.pop("entry")
+    )
+    return Paper(id=name, entries=entries, **{key: _one_line(value) for key, value in raw.items()})
+
+
+def _one_line(value: Any) -> Any:
+    return " ".join(value.split()) if isinstance(value, str) else value

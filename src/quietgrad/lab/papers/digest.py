@@ -1,0 +1,95 @@
+"""docs/papers.md: what holds, what does not, and why, made of the catalogue and the committed results."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from quietgrad.lab.papers.claims import Entry, Paper, papers
+from quietgrad.lab.papers.committed import Result, committed, verdict_of
+
+MARKS = {"confirmed": "✓", "weaker": "≈", "refuted": "✗", "not checkable here": "–", "not run": "…"}
+Results = Mapping[tuple[str, str], Result]
+
+
+def page() -> str:
+    """The whole page."""
+    results = committed()
+    parts = [_head(results), *(_paper(one, results) for one in papers().values())]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _head(results: Results) -> str:
+    counts = [f"| {one.id} | {_counts(one, results)} |" for one in papers().values()]
+    return f"""# The papers, entry by entry
+
+Every algorithm, table, figure and statement of the five papers: what it claims, what was found here, and how to
+find it again. `quietgrad papers` lists this page, `quietgrad papers gep table1 --scale quick|reduced|full` runs an
+entry (with an estimate of the time first; stopped runs go on where they were). Made by `python -m scripts.papers_page`.
+
+✓ confirmed · ≈ weaker than claimed · ✗ refuted at the scale tried · – not checkable here · … not run, with its cost.
+A verdict is about the scale that stands beside it: "reduced" is real data on a smaller network or in fewer steps,
+"quick" a few minutes on the embedded images. Spreads of one seed are the sampling error of the test set alone.
+
+| paper | {" | ".join(MARKS.values())} |
+|---|{"---|" * len(MARKS)}
+""" + "\n".join(counts) + "\n"  # fmt: skip
+
+
+def _counts(one: Paper, results: Results) -> str:
+    found = Counter(verdict_of(entry, results.get((one.id, entry.id)))[0] for entry in one.entries)
+    return " | ".join(str(found.get(verdict, 0)) for verdict in MARKS)  # type: ignore[call-overload]
+
+
+def _paper(one: Paper, results: Results) -> str:
+    lines = [
+        f"## {one.title}",
+        "",
+        f"{one.authors}, {one.year}. `quietgrad papers {one.id}`",
+        "",
+        one.summary,
+        "",
+        "| | entry | theirs | ours | why |",
+        "|---|---|---|---|---|",
+    ]
+    lines += [_line(entry, results.get((one.id, entry.id))) for entry in one.entries]
+    measured = [results[key] for entry in one.entries if (key := (one.id, entry.id)) in results]
+    lines += ["", *(_picture(result) for result in measured if result.finding.pictures)]
+    if measured:
+        lines += ["", f"### Measured: {one.id}", "", *(_table(result, one) for result in measured)]
+    return "\n".join(lines) + "\n"
+
+
+def _line(entry: Entry, result: Result | None) -> str:
+    verdict, why = verdict_of(entry, result)
+    command = entry.check if result is None else result.command
+    cells = [
+        MARKS[verdict],
+        f"**{entry.id}** {entry.title}",
+        entry.theirs,
+        entry.ours,
+        f"{why}. `{command}`",
+    ]
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _picture(result: Result) -> str:
+    return f"![{result.paper} {result.entry}](papers/{result.name}.png)"
+
+
+def _table(result: Result, one: Paper) -> str:
+    finding = result.finding
+    took = "" if result.seconds is None else f", {result.seconds:.0f} s"
+    lines = [
+        f"**{one.entry(result.entry).title}** ({result.entry}, {result.scale}{took}): {finding.settings}. "
+        f"`{result.command}`",
+        *([result.remark] if result.remark else []),
+        "",
+        f"| {finding.unit} | theirs | ours | |",
+        "|---|---|---|---|",
+    ]
+    for row in finding.rows:
+        theirs = "" if row.theirs is None else f"{row.theirs:g}"
+        spread = "" if row.spread is None else f" ± {row.spread:.2g}"
+        lines.append(f"| {row.label} | {theirs} | {row.ours:g}{spread} | {row.note} |")
+    return "\n".join([*lines, ""])

@@ -1,0 +1,239 @@
+"""Tables of accuracies: configs of the package with changes, tuned alike, over seeds; every run can be resumed."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.utils.data import TensorDataset
+
+from quietgrad.lab.data import Parts
+from quietgrad.lab.files import read_json
+from quietgrad.lab.models import build
+from quietgrad.lab.papers.experiment import Experiment, Place
+from quietgrad.lab.papers.finding import SCALES, Curve, Finding, Order, Picture, Row, Scale, judged_by_order
+from quietgrad.lab.run.config import Config, DataConfig, ModelConfig, load_config
+from quietgrad.lab.run.folder import RunFolder
+from quietgrad.lab.run.task import load_task
+from quietgrad.lab.run.train import accuracy, train
+from quietgrad.schedules import steps_of
+
+OVERHEAD = {"gep": 2.5, "biased_gep": 2.2, "pdp_sgd": 2.0, "gip": 1.6, "top_groups": 1.5}
+"""A step of the method over a plain one, where it is far from DP-SGD's 1.2 (docs/results/subspace.md)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One row of a table.
+
+    Args:
+        label: what the paper calls it.
+        config: a config of the package.
+        changes: `section.key=value`, after those of the scale.
+        theirs: the paper's accuracy in percent.
+    """
+
+    label: str
+    config: str
+    changes: tuple[str, ...] = ()
+    theirs: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A scale.
+
+    Args:
+        changes: what is changed in every cell.
+        factors: of the learning rate, tried on seed 0.
+        said: the settings in words.
+        cells: in the place of the experiment's own.
+    """
+
+    changes: tuple[str, ...] = ()
+    seeds: int = 1
+    factors: tuple[float, ...] = (1.0,)
+    said: str = ""
+    cells: tuple[Cell, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trainings(Experiment):
+    """Accuracies of several cells, and the orders that the paper claims among them.
+
+    Args:
+        curves: draw test accuracy over epochs, as the paper's figure does.
+        x: draw the accuracy against this number of each cell instead, label → (curve, number).
+    """
+
+    cells: tuple[Cell, ...]
+    plans: Mapping[Scale, Plan]
+    claims: tuple[Order, ...]
+    curves: bool = False
+    x: Mapping[str, tuple[str, float]] = dataclasses.field(default_factory=dict)
+    x_label: str = ""
+
+    @property
+    def scales(self) -> tuple[Scale, ...]:
+        return tuple(scale for scale in SCALES if scale in self.plans)
+
+    def configs(self, scale: Scale) -> dict[str, Config]:
+        """label → what is run, at seed 0 and the config's own learning rate."""
+        self.check(scale)
+        shared = list(self.plans[scale].changes)
+        cells = self.cells_at(scale)
+        return {cell.label: load_config(Path(cell.config), [*shared, *cell.changes]) for cell in cells}
+
+    def cells_at(self, scale: Scale) -> tuple[Cell, ...]:
+        return self.plans[scale].cells or self.cells
+
+    def seconds(self, scale: Scale, place: Place) -> float:
+        plan = self.plans[scale] if scale in self.plans else Plan()
+        runs = plan.seeds + (len(plan.factors) if len(plan.factors) > 1 else 0)
+        return runs * sum(_one_run(config, place.data_dir) for config in self.configs(scale).values())
+
+    def run(self, scale: Scale, place: Place) -> Finding:
+        plan = self.plans[scale]
+        rows, curves = [], []
+        for cell, config in zip(self.cells_at(scale), self.configs(scale).values(), strict=True):
+            place.tell(f"{cell.label}: {config.method.name} on {config.data.name}")
+            lr = _tuned(config, plan.factors, cell.label, place)
+            results = [_trained(_with(config, lr, seed), cell.label, place) for seed in range(plan.seeds)]
+            rows.append(_row(cell, results, lr))
+            curves.append(_curve(cell.label, results[0]))
+        verdict, why = judged_by_order(rows, self.claims)
+        return Finding(
+            rows=tuple(rows),
+            verdict=verdict,
+            why=why,
+            settings=plan.said,
+            pictures=self._pictures(rows, curves),
+        )
+
+    def _pictures(self, rows: Sequence[Row], curves: Sequence[Curve]) -> tuple[Picture, ...]:
+        if self.x:
+            lines: dict[str, list[tuple[float, float]]] = {}
+            for row in rows:
+                if row.label in self.x:
+                    name, number = self.x[row.label]
+                    lines.setdefault(name, []).append((number, row.ours))
+            drawn = tuple(
+                Curve(
+                    label=name, x=tuple(a for a, _ in sorted(points)), y=tuple(b for _, b in sorted(points))
+                )
+                for name, points in lines.items()
+            )
+            return (Picture(title="", x=self.x_label, y="test accuracy, %", curves=drawn),)
+        if self.curves:
+            return (Picture(title="", x="step", y="test accuracy, %", curves=tuple(curves)),)
+        return ()
+
+
+def _with(config: Config, lr: float, seed: int) -> Config:
+    training = config.training.model_copy(update={"lr": lr, "seed": seed})
+    return config.model_copy(update={"training": training})
+
+
+def _tuned(config: Config, factors: Sequence[float], label: str, place: Place) -> float:
+    """The learning rate with the best training accuracy on seed 0; not part of ε, as all tuning here."""
+    rates = [float(f"{config.training.lr * factor:.4g}") for factor in factors]
+    if len(rates) == 1:
+        return rates[0]
+    tried = {lr: _trained(_with(config, lr, 0), label, place)["train"] for lr in rates}
+    return max(tried, key=lambda lr: tried[lr])
+
+
+def _trained(config: Config, label: str, place: Place) -> dict[str, Any]:
+    """One run, resumed or read back if it is there already."""
+    name = f"{label}-lr{config.training.lr:g}-seed{config.training.seed}".replace(" ", "_").replace("/", "_")
+    folder = RunFolder(place.out / name)
+    parts = _parts(config.data, place.data_dir)
+    if not (folder.exists and folder.finished):
+        train(config, folder.path, resume=folder.exists, data_dir=place.data_dir, parts=parts)
+    else:
+        folder.resume(config)
+    result: dict[str, Any] = read_json(folder.path / "results.json")
+    result["train"] = _training_accuracy(config, folder, parts)
+    result["tests"] = len(parts.test)
+    place.tell(f"  lr {config.training.lr:g}, seed {config.training.seed}: {100 * result['accuracy']:.1f}%")
+    return result
+
+
+@cache
+def _parts(data: DataConfig, data_dir: Path | None) -> Parts:
+    """One reading of the data (and its features) for all cells that share them."""
+    return load_task(Config(data=data), data_dir=data_dir)
+
+
+def _training_accuracy(config: Config, folder: RunFolder, parts: Parts, most: int = 5_000) -> float:
+    model = build(config.model.name, parts.input_shape, parts.num_classes, **config.model.options)
+    weights = folder.load("model.pt")
+    assert weights is not None
+    model.load_state_dict(weights)
+    return accuracy(model, TensorDataset(*(tensor[:most] for tensor in parts.private.tensors)))
+
+
+def _row(cell: Cell, results: Sequence[Mapping[str, Any]], lr: float) -> Row:
+    tests = [100 * result["accuracy"] for result in results]
+    mean = statistics.mean(tests)
+    sampling = math.sqrt(mean * (100 - mean) / results[0]["tests"])
+    spread = max(statistics.stdev(tests), sampling) if len(tests) > 1 else sampling
+    epsilon = float(results[0]["epsilon"])
+    return Row(
+        label=cell.label,
+        theirs=cell.theirs,
+        ours=round(mean, 2),
+        spread=round(spread, 2),
+        note=f"ε = {epsilon:.3g}, lr {lr:g}, {len(tests)} seed{'s' if len(tests) > 1 else ''}",
+    )
+
+
+def _curve(label: str, result: Mapping[str, Any]) -> Curve:
+    points = result["curve"]
+    return Curve(
+        label=label,
+        x=tuple(float(point["step"]) for point in points),
+        y=tuple(100 * float(point["accuracy"]) for point in points),
+    )
+
+
+def _one_run(config: Config, data_dir: Path | None) -> float:
+    """Steps × samples × a plain pass over one sample, measured here, × the method's overhead."""
+    parts = _parts(config.data.model_copy(update={"features": "none"}), data_dir)
+    shape = parts.input_shape
+    if config.data.features == "scatter":
+        shape = (81 * shape[0], shape[1] // 4, shape[2] // 4)
+    if config.method.name == "quiet":
+        return 60.0
+    steps = steps_of(config.training.epochs, config.training.batch / len(parts.private))
+    work = config.training.batch * config.augment.views + _public_work(config, parts)
+    training = steps * work * OVERHEAD.get(config.method.name, 1.2)
+    testing = 20 * len(parts.test) / 3
+    return (training + testing) * _per_sample(config.model.model_dump_json(), shape, parts.num_classes)
+
+
+def _public_work(config: Config, parts: Parts) -> float:
+    return len(parts.public) / int(config.method.options.get("refresh_every", 1))
+
+
+@cache
+def _per_sample(model: str, shape: tuple[int, ...], classes: int, rows: int = 32) -> float:
+    """Seconds of a forward and backward pass, per sample."""
+    options = ModelConfig.model_validate_json(model)
+    network = build(options.name, shape, classes, **options.options)
+    inputs = torch.randint(100, (rows, *shape)) if len(shape) == 1 else torch.randn(rows, *shape)
+    best = math.inf
+    for _ in range(2):
+        started = time.perf_counter()
+        F.cross_entropy(network(inputs), torch.zeros(rows, dtype=torch.long)).backward()
+        best = min(best, time.perf_counter() - started)
+    return best / rows

@@ -1,0 +1,152 @@
+"""The catalogue is whole, its commands exist, and the page that is made of it is current."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from quietgrad.lab.cli.app import app
+from quietgrad.lab.errors import LabError
+from quietgrad.lab.papers.claims import papers
+from quietgrad.lab.papers.committed import command_of, committed, write_result
+from quietgrad.lab.papers.digest import page
+from quietgrad.lab.papers.finding import Order, Row, finding_from, judged_by_order
+from quietgrad.lab.papers.registry import EXPERIMENTS, experiment_of
+from quietgrad.lab.papers.trainings import Trainings
+
+ROOT = Path(__file__).parents[2]
+run = CliRunner().invoke
+ENTRIES = [(one.id, entry) for one in papers().values() for entry in one.entries]
+TRAININGS = [
+    pytest.param(experiment, scale, id=f"{name}-{entry}-{scale}")
+    for name, experiments in EXPERIMENTS.items()
+    for entry, experiment in experiments.items()
+    if isinstance(experiment, Trainings)
+    for scale in experiment.scales
+]
+
+
+def test_every_algorithm_table_figure_and_statement_of_the_five_papers_is_there() -> None:
+    listed = json.loads(run(app, ["papers", "--json"]).stdout)
+    assert len(listed) == len(ENTRIES) >= 60
+    counted = {name: {"table": 0, "figure": 0} for name in papers()}
+    for row in listed:
+        if row["kind"] in ("table", "figure"):
+            counted[row["paper"]][row["kind"]] += 1
+        assert all(row[key] for key in ("status", "command", "theirs", "ours", "verdict", "why")), row[
+            "entry"
+        ]
+    assert counted == {
+        "gep": {"table": 6, "figure": 7},
+        "rgp": {"table": 5, "figure": 4},
+        "pdp_sgd": {"table": 4, "figure": 13},
+        "random_freeze": {"table": 9, "figure": 7},
+        "gip": {"table": 6, "figure": 5},
+    }
+
+
+@pytest.mark.parametrize("check", sorted({entry.check for _, entry in ENTRIES}))
+def test_what_checks_an_entry_exists(check: str) -> None:
+    if check.startswith(("tests/", "docs/")):
+        assert (ROOT / check).exists()
+    elif check.startswith("quietgrad papers"):
+        _, _, paper, item, _, scale = check.split()
+        experiment = experiment_of(paper, item)
+        assert experiment is not None
+        assert scale in experiment.scales
+
+
+def test_every_experiment_belongs_to_an_entry() -> None:
+    known = {(name, entry.id) for name, entry in ENTRIES}
+    assert {(name, item) for name, found in EXPERIMENTS.items() for item in found} <= known
+
+
+@pytest.mark.parametrize(("experiment", "scale"), TRAININGS)
+def test_the_configs_of_an_experiment_parse_and_its_claims_name_its_cells(
+    experiment: Trainings, scale: str
+) -> None:
+    configs = experiment.configs(scale)  # type: ignore[arg-type]
+    assert all(claim.above in configs and claim.below in configs for claim in experiment.claims)
+    budgets = {(c.privacy.epsilon, c.privacy.noise_multiplier) for n, c in configs.items() if "N.P." not in n}
+    plans = {(c.data.private, c.training.epochs, c.training.batch) for c in configs.values()}
+    if not experiment.x and "ε" not in "".join(configs) and "σ" not in "".join(configs):
+        assert len(budgets) == 1, "rows are compared at one budget"
+    assert len(plans) <= 2
+
+
+def test_the_page_is_made_of_the_catalogue_and_the_committed_results() -> None:
+    assert (ROOT / "docs" / "papers.md").read_text(encoding="utf-8") == page()
+    for result in committed().values():
+        if result.finding.pictures:
+            assert (ROOT / "docs" / "papers" / f"{result.name}.png").exists()
+
+
+def test_a_committed_result_names_an_experiment_and_survives_being_written(tmp_path: Path) -> None:
+    for result in committed().values():
+        assert result.command == command_of(result.paper, result.entry, result.scale)
+        experiment = experiment_of(result.paper, result.entry)
+        assert experiment is not None
+        assert result.scale in experiment.scales
+        written = json.loads(write_result(result, tmp_path).read_text())
+        assert finding_from(written["finding"]) == result.finding
+
+
+def test_an_unknown_paper_or_entry_lists_what_exists() -> None:
+    for arguments, shown in (
+        (["gepp"], "gep, rgp"),
+        (["gep", "table9"], "table1, table2"),
+        (["gip", "table1"], ""),
+    ):
+        found = run(app, ["papers", *arguments])
+        assert shown in found.output
+    assert run(app, ["papers", "gepp"]).exit_code == 2
+    refused = run(app, ["papers", "gip", "table1", "--scale", "quick"])
+    assert refused.exit_code == 2
+    assert "checked by" in refused.output
+
+
+def test_missing_data_is_named_with_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("quietgrad.lab.data.catalogue.DEBIAN", tmp_path)
+    monkeypatch.delenv("QUIETGRAD_DATA", raising=False)
+    found = run(app, ["papers", "gep", "table1", "--scale", "full", "--out", str(tmp_path / "out")])
+    assert found.exit_code == 2
+    assert "mnist was not found" in found.output
+
+
+def test_an_experiment_writes_theirs_beside_ours_and_is_not_run_twice(tmp_path: Path) -> None:
+    arguments = ["papers", "pdp_sgd", "figure4", "--scale", "quick", "--json", "--out", str(tmp_path)]
+    first = run(app, arguments)
+    assert first.exit_code == 0, first.output
+    assert "on this machine" in first.stderr
+    written = json.loads((tmp_path / "pdp_sgd.figure4.quick.json").read_text())
+    assert {row["label"] for row in written["finding"]["rows"]} == {"DP-SGD", "PDP-SGD"}
+    assert (tmp_path / "pdp_sgd.figure4.quick.png").exists()
+    ledgers = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("ledger.jsonl")}
+    again = run(app, arguments)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("ledger.jsonl")} == ledgers
+    assert json.loads(again.stdout)["finding"]["rows"] == written["finding"]["rows"]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "verdict"),
+    [((80.0, 75.0), (80.0, 75.0), "confirmed"), ((76.0, 75.0), (80.0, 75.0), "weaker"),
+     ((75.2, 75.0), (None, None), "weaker"), ((70.0, 75.0), (80.0, 75.0), "refuted")],
+)  # fmt: skip
+def test_a_verdict_follows_from_leads_and_spreads(
+    ours: tuple[float, float], theirs: tuple[float | None, float | None], verdict: str
+) -> None:
+    rows = [
+        Row(label=name, ours=o, theirs=t, spread=0.5) for name, o, t in zip("ab", ours, theirs, strict=True)
+    ]
+    assert judged_by_order(rows, [Order("a", "b")])[0] == verdict
+
+
+def test_a_scale_that_has_no_plan_is_refused() -> None:
+    experiment = experiment_of("gep", "figure1")
+    assert experiment is not None
+    with pytest.raises(LabError, match="runs at quick"):
+        experiment.check("full")
