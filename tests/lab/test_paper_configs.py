@@ -165,10 +165,10 @@ def test_sigma_takes_the_place_of_epsilon_and_the_other_way_round() -> None:
 def test_frozen_layers_are_not_trained() -> None:
     config, parts = tiny("end_to_end_adjusted_cifar10_eps3")
     head = load_config(
-        Path("end_to_end_adjusted_cifar10_eps3"), ['model.frozen=["!17.*"]', "training.batch=4"]
+        Path("end_to_end_adjusted_cifar10_eps3"), ['model.frozen=["!18.*"]', "training.batch=4"]
     )
     names = [n for n, p in set_up(head, parts=parts).model.named_parameters() if p.requires_grad]
-    assert names == ["17.weight", "17.bias"]
+    assert names == ["18.weight", "18.bias"]
     wrong = load_config(
         Path("end_to_end_adjusted_cifar10_eps3"), ['model.frozen=["nothing"]', "training.batch=4"]
     )
