@@ -126,4 +126,5 @@ def _fitted(model: nn.Module, inputs: Tensor, labels: Tensor, plan: Pate, batch:
 
 @torch.no_grad()
 def _predicted(model: nn.Module, inputs: Tensor) -> Int64[Tensor, " q"]:
-    return model(inputs).argmax(1)
+    found: Tensor = model(inputs).argmax(1)
+    return found
