@@ -10,7 +10,9 @@ from scripts.site import ROOT, notebook_page, public_names, turned, undocumented
 
 from tests.pages import snippets
 
-PAGES = sorted((ROOT / "docs" / "api").glob("*.md"))
+INTEGRATIONS = ROOT / "docs" / "api" / "integrations.md"
+"""Its names need packages of their own; they are used in docs/fine_tuning.md and docs/own_loop.md."""
+PAGES = sorted(page for page in (ROOT / "docs" / "api").glob("*.md") if page != INTEGRATIONS)
 ENTRIES = {
     name: page for page in PAGES for name in re.findall(r"^::: (\S+)$", page.read_text(), flags=re.MULTILINE)
 }
@@ -25,6 +27,18 @@ def test_every_public_name_has_an_entry_and_every_entry_is_public() -> None:
 def test_the_page_of_a_name_has_an_example_of_it(name: str) -> None:
     code = "\n".join(snippets(ENTRIES[name]))
     assert re.search(rf"\b{name.rpartition('.')[2]}\b", code), f"{ENTRIES[name].name} shows no use of {name}"
+
+
+def test_every_integration_on_the_page_is_there() -> None:
+    names = re.findall(r"^::: quietgrad\.(\S+)$", INTEGRATIONS.read_text(), flags=re.MULTILINE)
+    assert len(names) > 8
+    for name in names:
+        room, _, last = name.rpartition(".")
+        file = ROOT / "src" / "quietgrad" / Path(*room.split("."))
+        text = "".join(
+            part.read_text() for part in [file.with_suffix(".py"), *file.glob("*.py")] if part.exists()
+        )
+        assert re.search(rf"^(class|def) {last}\b", text, flags=re.MULTILINE), name
 
 
 def test_every_public_name_has_a_docstring() -> None:
