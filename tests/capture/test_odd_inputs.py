@@ -135,3 +135,38 @@ def test_two_losses_of_a_micro_batch_are_told_to_be_added() -> None:
         private.backward(model(x).sum(1))
         with pytest.raises(ValueError, match="add them row by row"):
             private.backward(model(x).square().sum(1))
+
+
+class Temperature(nn.Module):
+    """One number, without dimensions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(0.7))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale.exp() * x
+
+
+class Pooled(nn.Module):
+    """Learned queries that every sample attends with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queries = nn.Parameter(torch.randn(1, 2, 4))
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.attention(self.queries.expand(len(x), -1, -1), x, x)[0]
+        return out
+
+
+@pytest.mark.parametrize("n", [1, N])
+def test_a_parameter_without_dimensions_equals_the_loop(n: int) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), Temperature(), nn.Linear(4, 2)).double()
+    check(model, (images(3)[:n],), n=n)
+
+
+@pytest.mark.parametrize("n", [1, N])
+def test_learned_queries_equal_the_loop(n: int) -> None:
+    check(nn.Sequential(nn.Linear(4, 4), Pooled()).double(), (images(3, 4)[:n],), n=n)
