@@ -38,7 +38,7 @@ EPSILONS = (0.5, 1.0, 2.0)
 DELTA = 1e-5
 RATE, STEPS = 0.04, 500
 """DP-SGD's part of the records in a step: 20 passes."""
-RATES = {"linear": (1.0, 4.0, 16.0), "hidden": (0.5, 2.0, 8.0), "cnn": (0.25, 0.5, 1.0, 2.0)}
+RATES = {"linear": (0.25, 1.0, 4.0), "hidden": (0.125, 0.5, 2.0), "cnn": (0.25, 0.5, 1.0, 2.0)}
 
 Cell = tuple[str, str, float]  # contender, its setting, ε
 Split = tuple[ndarray, ndarray, ndarray, ndarray]
