@@ -108,7 +108,7 @@ def released_moments(rows: Tensor) -> tuple[Tensor, qg.Statistics]:
 def test_neighbours_have_the_same_ledger() -> None:
     """Law 3 of the joint plan: a record changes neither how often is released, nor what it is said to cost."""
     rows, labels = mixture()
-    heads = []
+    ledgers = []
     for records in (rows, torch.cat([-rows[:1], rows[1:]]), torch.cat([0 * rows[:1], rows[1:]])):
         found = rule(1.0)
         batches = all_at_once(TensorDataset(records, labels), found)
@@ -117,8 +117,8 @@ def test_neighbours_have_the_same_ledger() -> None:
         rescale = rescaled_by_private(statistics, records, found)
         turned = all_at_once(TensorDataset(rescale(records), labels), found)
         train_head(zero_head(rescale.width, CLASSES), program, turned, found, statistics.ledger)
-        heads.append((statistics.ledger.head, statistics.ledger.count))
-    assert heads[0] == heads[1] == heads[2]
+        ledgers.append((statistics.ledger.phases, statistics.ledger.count))
+    assert ledgers[0] == ledgers[1] == ledgers[2]
 
 
 class Unclipped(FlatClip):
