@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch import nn
@@ -15,28 +11,31 @@ import quietgrad as qg
 from quietgrad.kernels import library
 
 
-def chosen(**environment: str) -> subprocess.CompletedProcess[str]:
-    code = "from quietgrad.kernels import library; print(library.level())"
-    return subprocess.run(
-        [sys.executable, "-c", code], env={**environ(), **environment}, capture_output=True, text=True
-    )
+def chosen(monkeypatch: pytest.MonkeyPatch, value: str | None) -> str:
+    """The level under this setting of the environment, read afresh."""
+    monkeypatch.delenv(library.VARIABLE, raising=False)
+    if value is not None:
+        monkeypatch.setenv(library.VARIABLE, value)
+    library._from_environment.cache_clear()
+    try:
+        return library.level()
+    finally:
+        monkeypatch.undo()
+        library._from_environment.cache_clear()
 
 
-def environ() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name != library.VARIABLE}
-
-
-def test_the_fastest_level_is_the_default_and_the_environment_chooses_another() -> None:
+def test_the_fastest_level_is_the_default_and_the_environment_chooses_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     best = library.levels()[-1] if library.levels() else "off"
-    assert chosen().stdout.strip() == best
+    assert chosen(monkeypatch, None) == best
     for level in ("off", *library.levels()):
-        assert chosen(QUIETGRAD_KERNELS=level).stdout.strip() == level
+        assert chosen(monkeypatch, level) == level
 
 
-def test_a_level_that_is_not_there_is_refused_by_name() -> None:
-    failed = chosen(QUIETGRAD_KERNELS="fast")
-    assert failed.returncode != 0
-    assert "Expected QUIETGRAD_KERNELS to be one of off" in failed.stderr
+def test_a_level_that_is_not_there_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="Expected QUIETGRAD_KERNELS to be one of off"):
+        chosen(monkeypatch, "fast")
 
 
 def test_levels_can_be_changed_for_a_while() -> None:
