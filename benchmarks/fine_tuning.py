@@ -90,19 +90,22 @@ def _encoder_and_parts(task: str) -> tuple[nn.Module, dict[str, tuple[Tensor, Te
     return encoder, {"test": data.test.tensors, "train": private}  # type: ignore[dict-item]
 
 
-def cached(task: str, part: str, cache: Path) -> tuple[Float[Tensor, "n d"], Int64[Tensor, " n"]]:
+def cached(
+    task: str, part: str, cache: Path, most: int | None = None
+) -> tuple[Float[Tensor, "n d"], Int64[Tensor, " n"]]:
     """What is in the cache, in the order of the chunks."""
     files = sorted(cache.glob(f"{task}_{part}_*.npz"), key=lambda file: int(file.stem.rsplit("_", 1)[1]))
     chunks = [np.load(file) for file in files]
     if not chunks:
         raise SystemExit(f"No features of {task} in {cache}. Run `features {task}` first.")
     rows = np.concatenate([chunk["x"] for chunk in chunks]).astype(np.float32)
-    return torch.from_numpy(rows), torch.from_numpy(np.concatenate([chunk["y"] for chunk in chunks]))
+    labels = np.concatenate([chunk["y"] for chunk in chunks])
+    return torch.from_numpy(rows[:most]), torch.from_numpy(labels[:most])
 
 
-def head(task: str, cache: Path, epsilon: float) -> dict[str, Any]:
+def head(task: str, cache: Path, epsilon: float, most: int) -> dict[str, Any]:
     """The quiet recipe without rescaling: released mean, unit length, linear head on full batches."""
-    (rows, labels), (test, truth) = cached(task, "train", cache), cached(task, "test", cache)
+    (rows, labels), (test, truth) = cached(task, "train", cache, most), cached(task, "test", cache)
     rows, classes = unit(rows), int(truth.max()) + 1
     rule = settings(records=len(rows), classes=classes, epsilon=epsilon, delta=DELTA)
     program = quiet_program("mean", rows.shape[1:], rule)
@@ -120,9 +123,9 @@ def head(task: str, cache: Path, epsilon: float) -> dict[str, Any]:
     }
 
 
-def head_without_noise(task: str, cache: Path) -> dict[str, Any]:
+def head_without_noise(task: str, cache: Path, most: int) -> dict[str, Any]:
     """The same head on the same features by L-BFGS, a little weight decay, no privacy."""
-    (rows, labels), (test, truth) = cached(task, "train", cache), cached(task, "test", cache)
+    (rows, labels), (test, truth) = cached(task, "train", cache, most), cached(task, "test", cache)
     mean = unit(rows).mean(0)
     rows, test = unit(unit(rows) - mean), unit(unit(test) - mean)
     linear = nn.Linear(rows.shape[1], int(truth.max()) + 1)
@@ -269,6 +272,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=math.inf)
     parser.add_argument("--epsilons", default="1,3,8")
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--records", type=int, default=48_000)
     parser.add_argument("--sentences", type=int, default=4000)
     parser.add_argument("--epochs", type=float, default=3.0)
     parser.add_argument("--lr", type=float, default=1e-3)
@@ -287,8 +291,10 @@ def main() -> None:
 def _measure(given: argparse.Namespace, epsilon: float, seed: int) -> None:
     name = f"{given.what} {given.which}, epsilon {epsilon:g}, run {seed}"
     if given.what == "head":
-        once(f"head {given.which}, non-private", lambda: head_without_noise(given.which, given.cache))
-        once(name, lambda: head(given.which, given.cache, epsilon))
+        most = f", {given.records} records"
+        plain = f"head {given.which}, non-private{most}"
+        once(plain, lambda: head_without_noise(given.which, given.cache, given.records))
+        once(name + most, lambda: head(given.which, given.cache, epsilon, given.records))
     elif given.what == "tune":
         detail = f", {given.sentences} sentences, {given.epochs:g} epochs, lr {given.lr:g}"
         once(name + detail, lambda: tune(given.which, given.sentences, epsilon, given.epochs, given.lr))
