@@ -106,6 +106,7 @@ def test_what_a_checkpoint_holds_follows_from_the_plan(told: Any) -> None:
         "post",
         "ledger_head",
         "ledger_count",
+        "protected",
         "mechanism",
     }
     assert saved["step"] == saved["ledger_count"]
