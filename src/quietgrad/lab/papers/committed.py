@@ -68,12 +68,14 @@ def verdict_of(entry: Entry, result: Result | None) -> tuple[Verdict, str]:
 
 
 def status_of(entry: Entry, result: Result | None) -> str:
-    """measured (at which scale), tested, not run, not checkable here."""
+    """measured (at which scale), tested, read, not run, not checkable here."""
     if result is not None:
         return f"measured ({result.scale})"
     if entry.verdict in ("not run", "not checkable here"):
         return entry.verdict
-    return "tested" if entry.check.startswith("tests/") else "measured"
+    if entry.check.startswith("tests/"):
+        return "tested"
+    return "read" if entry.check.startswith(("docs/", "read")) else "measured"
 
 
 def _all() -> Iterable[Result]:
