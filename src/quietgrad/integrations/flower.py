@@ -1,0 +1,140 @@
+"""Flower's server and clients around a `FederatedServer` (extra `flower`, in an environment of its own).
+
+strategy = PrivateStrategy(server)
+flwr.server.start_server(server_address=…, strategy=strategy, config=ServerConfig(num_rounds=…))
+
+flwr.client.start_client(server_address=…, client=PrivateClient(model, mechanism, train))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import nn
+
+from quietgrad.federated.client import encode_update
+from quietgrad.federated.rounds import Task, pack, unpack
+from quietgrad.federated.server import FederatedServer
+from quietgrad.mechanism.mechanism import Mechanism
+
+try:
+    from flwr.client import Client
+    from flwr.common import (
+        Code,
+        EvaluateIns,
+        EvaluateRes,
+        FitIns,
+        FitRes,
+        Parameters,
+        Scalar,
+        Status,
+    )
+    from flwr.server.client_manager import ClientManager
+    from flwr.server.client_proxy import ClientProxy
+    from flwr.server.strategy import Strategy
+except ImportError as error:
+    raise ImportError("quietgrad.integrations.flower needs Flower: pip install quietgrad[flower].") from error
+
+KIND = "quietgrad"
+"""What Flower is told of our messages: bytes that it hands on."""
+
+
+class PrivateStrategy(Strategy):  # type: ignore[misc]
+    """Central differential privacy of clients in Flower's rounds.
+
+    Flower's own sampling is not used: each client that has registered is drawn with the server's rate, by its coins.
+    Whoever fails, times out or sends what cannot be used adds nothing; the round is released and counted all the same.
+
+    Args:
+        server: makes the draws and the releases.
+        evaluate: test accuracy of a model, on data that are public.
+        patience: seconds to wait for all clients before the first round.
+    """
+
+    def __init__(
+        self,
+        server: FederatedServer,
+        *,
+        evaluate: Callable[[nn.Module], float] | None = None,
+        patience: int = 60,
+    ) -> None:
+        self.server, self._evaluate, self._patience = server, evaluate, patience
+        self._numbers: dict[str, int] = {}
+        self.bytes_up, self.bytes_down = 0, 0
+
+    def initialize_parameters(self, client_manager: ClientManager) -> Parameters:
+        client_manager.wait_for(self.server.sampler.units, self._patience)
+        return self._message(b"")
+
+    def configure_fit(
+        self, server_round: int, parameters: Parameters, client_manager: ClientManager
+    ) -> list[tuple[ClientProxy, FitIns]]:
+        proxies = client_manager.all()
+        self._register(proxies)
+        drawn = set(self.server.draw())
+        task = FitIns(self._message(self.server.task().packed()), {})
+        chosen = [(proxy, task) for cid, proxy in sorted(proxies.items()) if self._numbers.get(cid) in drawn]
+        self.bytes_down += len(chosen) * len(task.parameters.tensors[0])
+        if not chosen:
+            self.server.release()  # Flower ends a round without clients here; it counts
+        return chosen
+
+    def aggregate_fit(
+        self, server_round: int, results: list[tuple[ClientProxy, FitRes]], failures: list[object]
+    ) -> tuple[Parameters, dict[str, Scalar]]:
+        for proxy, result in results:
+            sent = b"".join(result.parameters.tensors[:1])
+            self.bytes_up += len(sent)
+            try:
+                update = unpack(sent)
+            except ValueError as error:
+                self.server.refused.append(f"client {proxy.cid}: {error}")
+                continue
+            self.server.receive(self._numbers[proxy.cid], update)
+        self.server.release()
+        return self._message(b""), {}
+
+    def configure_evaluate(
+        self, server_round: int, parameters: Parameters, client_manager: ClientManager
+    ) -> list[tuple[ClientProxy, EvaluateIns]]:
+        return []  # what clients measure on their own records is private
+
+    def aggregate_evaluate(
+        self, server_round: int, results: list[tuple[ClientProxy, EvaluateRes]], failures: list[object]
+    ) -> tuple[float | None, dict[str, Scalar]]:
+        return None, {}
+
+    def evaluate(self, server_round: int, parameters: Parameters) -> tuple[float, dict[str, Scalar]] | None:
+        if self._evaluate is None:
+            return None
+        accuracy = self._evaluate(self.server.model)
+        return 1.0 - accuracy, {"accuracy": accuracy}
+
+    def _register(self, proxies: dict[str, ClientProxy]) -> None:
+        """A number for every client, for good; those beyond the planned N never take part."""
+        for cid in sorted(proxies):
+            if cid not in self._numbers and len(self._numbers) < self.server.sampler.units:
+                self._numbers[cid] = len(self._numbers)
+
+    def _message(self, content: bytes) -> Parameters:
+        return Parameters(tensors=[content], tensor_type=KIND)
+
+
+class PrivateClient(Client):  # type: ignore[misc]
+    """A client that trains on its own records and sends the encoded update, and nothing else.
+
+    Args:
+        model: of the server's architecture.
+        mechanism: the server's; only its representations are used here.
+        train: trains the model in place on this client's records.
+    """
+
+    def __init__(self, model: nn.Module, mechanism: Mechanism, train: Callable[[nn.Module], None]) -> None:
+        self._model, self._mechanism, self._train = model, mechanism, train
+
+    def fit(self, ins: FitIns) -> FitRes:
+        task = Task.unpacked(ins.parameters.tensors[0])
+        update = encode_update(self._model, self._mechanism, task, self._train)
+        message = Parameters(tensors=[pack(update)], tensor_type=KIND)
+        # Flower wants a number of examples: it is private, so every client says 1.
+        return FitRes(Status(Code.OK, ""), message, 1, {})

@@ -1,0 +1,132 @@
+"""Flower's own server and clients: in one process, and as processes on loopback of which one is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+import quietgrad as qg
+from quietgrad.accounting.ledger import Ledger
+from quietgrad.federated import FederatedServer, train_locally
+from tests.cases.world import losses_of, records, small_net
+
+flwr = pytest.importorskip("flwr", reason="Flower is not installed (extra flower)")
+
+ROUNDS, CLIENTS = 4, 3
+MECHANISM = qg.methods.random_freeze(freeze=0.5, clip=0.5, redraw="step").with_noise(2.0)
+
+
+def train(client: int) -> Any:
+    data = TensorDataset(*records()[client * 8 : client * 8 + 8])
+    return lambda model: train_locally(model, data, losses_of)
+
+
+def in_one_process(**changes: Any) -> tuple[Any, FederatedServer]:
+    """Flower's server loop over client proxies of this process; `changes[cid]` replaces a client's fit."""
+    from flwr.common import DisconnectRes
+    from flwr.server import Server, SimpleClientManager
+    from flwr.server.client_proxy import ClientProxy
+
+    from quietgrad.integrations.flower import PrivateClient, PrivateStrategy
+
+    class Here(ClientProxy):  # type: ignore[misc]
+        def __init__(self, cid: str) -> None:
+            super().__init__(cid)
+            self.fits = changes.get(cid) or PrivateClient(small_net(), MECHANISM, train(int(cid[1:]))).fit
+
+        def fit(self, ins: Any, timeout: Any, group_id: Any) -> Any:
+            return self.fits(ins)
+
+        def get_properties(self, ins: Any, timeout: Any, group_id: Any) -> Any: ...
+        def get_parameters(self, ins: Any, timeout: Any, group_id: Any) -> Any: ...
+        def evaluate(self, ins: Any, timeout: Any, group_id: Any) -> Any: ...
+        def reconnect(self, ins: Any, timeout: Any, group_id: Any) -> Any:
+            return DisconnectRes(reason="")
+
+    manager = SimpleClientManager()
+    for client in range(CLIENTS):
+        manager.register(Here(f"c{client}"))
+    server = FederatedServer(small_net(), MECHANISM, clients=CLIENTS, rate=1.0, rounds=ROUNDS)
+    strategy = PrivateStrategy(server, patience=5)
+    Server(client_manager=manager, strategy=strategy).fit(num_rounds=ROUNDS, timeout=None)
+    return strategy, server
+
+
+def test_flowers_rounds_train_and_count() -> None:
+    before = small_net().head.weight
+    strategy, server = in_one_process()
+    assert (server.round, server.ledger.count) == (ROUNDS, ROUNDS)
+    assert not torch.equal(server.model.get_parameter("head.weight"), before)
+    assert 0 < strategy.bytes_up < strategy.bytes_down
+
+
+def test_clients_that_fail_or_send_nonsense_do_not_stop_a_round() -> None:
+    from flwr.common import Code, FitRes, Parameters, Status
+
+    def fails(_: Any) -> Any:
+        raise RuntimeError("no network")
+
+    def nonsense(_: Any) -> Any:
+        return FitRes(Status(Code.OK, ""), Parameters([b"x"], ""), 1, {})
+
+    _, server = in_one_process(c0=fails, c1=nonsense)
+    assert server.ledger.count == ROUNDS
+    assert len(server.refused) == 1
+
+
+SERVER = """
+import sys
+from flwr.server import ServerConfig, start_server
+from quietgrad.federated import FederatedServer
+from quietgrad.integrations.flower import PrivateStrategy
+from tests.integrations.test_flower import CLIENTS, MECHANISM, ROUNDS, small_net
+server = FederatedServer(small_net(), MECHANISM, clients=CLIENTS, rate=1.0, rounds=ROUNDS, ledger=sys.argv[2])
+start_server(server_address=sys.argv[1], strategy=PrivateStrategy(server), config=ServerConfig(num_rounds=ROUNDS))
+print("rounds", server.round)
+"""
+CLIENT = """
+import os, sys
+from flwr.client import start_client
+from quietgrad.integrations.flower import PrivateClient
+from tests.integrations.test_flower import MECHANISM, small_net, train
+number = int(sys.argv[2])
+def fit(model):
+    if number == 2:
+        os.kill(os.getpid(), 9)  # in the middle of its first round
+    train(number)(model)
+start_client(server_address=sys.argv[1], client=PrivateClient(small_net(), MECHANISM, fit), max_retries=8)
+"""
+
+
+def test_a_server_and_three_clients_on_loopback_one_of_them_killed(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    ledger = tmp_path / "ledger.jsonl"
+    root = str(Path(__file__).parents[2])
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
+    run = {"env": env, "cwd": tmp_path, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    server = subprocess.Popen([sys.executable, "-c", SERVER, address, str(ledger)], **run)
+    time.sleep(1)
+    clients = [
+        subprocess.Popen([sys.executable, "-c", CLIENT, address, str(n)], **run) for n in range(CLIENTS)
+    ]
+    try:
+        said, errors = server.communicate(timeout=120)
+        assert f"rounds {ROUNDS}" in said, errors[-2000:]
+        assert clients[2].wait(timeout=20) == -signal.SIGKILL
+    finally:
+        for process in (server, *clients):
+            process.kill()
+            process.wait()
+    assert Ledger.read(ledger).count == ROUNDS
