@@ -16,6 +16,7 @@ from quietgrad.lab.cli.compare import compare
 from quietgrad.lab.cli.configs import configs
 from quietgrad.lab.cli.data import data
 from quietgrad.lab.cli.explain import explain
+from quietgrad.lab.cli.federated import federated
 from quietgrad.lab.cli.papers import papers
 from quietgrad.lab.cli.report import report
 from quietgrad.lab.cli.train import train
@@ -91,3 +92,4 @@ add(audit)
 add(verify)
 add(tune)
 add(papers)
+add(federated)

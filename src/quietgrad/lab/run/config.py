@@ -194,6 +194,17 @@ class TuningConfig(Section):
         return self
 
 
+class FederatedConfig(Section):
+    """Clients of `quietgrad federated`; `training.batch` is then the expected number of clients a round."""
+
+    clients: int = Field(200, ge=1, description="Among whom the private records are split.")
+    split: Literal["iid", "class"] = Field("iid", description="At random, or two classes a client.")
+    epochs: int = Field(1, ge=1, description="Of a client's own training in a round.")
+    batch: int = Field(16, ge=1, description="Of a client's own training.")
+    lr: float = Field(0.1, gt=0, description="Of a client's own training.")
+    server_lr: float = Field(1.0, gt=0, description="By which a released update is multiplied.")
+
+
 class Config(Section):
     version: int = VERSION
     data: DataConfig = DataConfig()
@@ -204,10 +215,12 @@ class Config(Section):
     augment: AugmentConfig = AugmentConfig()
     averaging: AveragingConfig = AveragingConfig()
     tuning: TuningConfig = TuningConfig()
+    federated: FederatedConfig = FederatedConfig()
 
     def plain(self) -> dict[str, Any]:
         """Resolved, as written back beside a run."""
-        return self.model_dump(exclude_none=True)
+        unused = {"federated"} if self.federated == FederatedConfig() else None
+        return self.model_dump(exclude_none=True, exclude=unused)
 
 
 def load_config(path: Path, changes: list[str] | None = None) -> Config:

@@ -1,0 +1,51 @@
+"""`quietgrad federated`: one run over many clients."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from quietgrad.lab.cli.options import Changes, ConfigFile, DataDir, Json
+from quietgrad.lab.files import to_json
+from quietgrad.lab.formatting import epsilon_text
+from quietgrad.lab.run.config import load_config
+from quietgrad.lab.run.federated import train_federated
+
+
+def federated(
+    config: ConfigFile,
+    *,
+    changes: Changes = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run; runs/federated/NAME if left out.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a stopped run.")] = False,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """The private records split over clients, who train locally and send encoded updates. ε is of a client."""
+    folder = out or Path("runs") / "federated" / config.stem
+    with Progress(console=Console(stderr=True)) as bar:
+        task = bar.add_task("rounds", total=None)
+
+        def show(done: int, planned: int, epsilon: float, accuracy: float) -> None:
+            said = f"rounds, ε {epsilon:.3f}, test accuracy {accuracy:.1%}"
+            bar.update(task, total=planned, completed=done, description=said)
+
+        outcome = train_federated(
+            load_config(config, changes), folder, resume=resume, data_dir=data_dir, progress=show
+        )
+    if as_json:
+        typer.echo(to_json({"out": str(folder), **outcome.__dict__}))
+        return
+    typer.echo(
+        f"{outcome.method}: {outcome.accuracy:.2%} of the test data right after {outcome.rounds} rounds, "
+        f"ε = {epsilon_text(outcome.epsilon)} at δ = {outcome.delta:g} for each of {outcome.clients} clients; "
+        f"{outcome.up_per_client / 1e3:.1f} kB up and {outcome.down_per_client / 1e3:.1f} kB down per client and "
+        f"round, {outcome.megabytes_up:.1f} MB up and {outcome.megabytes_down:.1f} MB down in all."
+    )
+    typer.echo(f"Everything is in {folder}")

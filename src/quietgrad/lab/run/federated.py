@@ -1,0 +1,220 @@
+"""One federated run: the private records split over clients, simulated in one process round by round."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch.nn.functional as F
+from jaxtyping import Int64
+from numpy import ndarray
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from quietgrad.federated import FederatedServer, encode_update, train_locally
+from quietgrad.federated.rounds import size_of
+from quietgrad.lab.errors import LabError
+from quietgrad.lab.run.config import Config, FederatedConfig
+from quietgrad.lab.run.folder import RunFolder
+from quietgrad.lab.run.interrupt import Stopped, StopRequest
+from quietgrad.lab.run.methods import build_mechanism
+from quietgrad.lab.run.setup import set_up
+from quietgrad.lab.run.train import accuracy, evaluation_interval
+from quietgrad.schedules import steps_of
+
+Progress = Callable[[int, int, float, float], None]
+"""(rounds done, rounds planned, ε spent, test accuracy)."""
+
+
+@dataclass
+class FederatedOutcome:
+    """What a federated run achieved, and what it sent.
+
+    Args:
+        megabytes_up, megabytes_down: of all clients in all rounds; public numbers would be their expectations, and
+            these are only for a simulation.
+        up_per_client, down_per_client: bytes that one client sends and gets in the last round.
+    """
+
+    method: str
+    epsilon: float
+    delta: float
+    clients: int
+    rounds: int
+    accuracy: float = 0.0
+    seconds: float = 0.0
+    megabytes_up: float = 0.0
+    megabytes_down: float = 0.0
+    up_per_client: int = 0
+    down_per_client: int = 0
+    curve: list[dict[str, float]] = field(default_factory=list)
+
+    @property
+    def last(self) -> tuple[float, float]:
+        """ε spent and test accuracy when it was last asked for."""
+        return (self.curve[-1]["epsilon"], self.curve[-1]["accuracy"]) if self.curve else (0.0, 0.0)
+
+    def count(self, up: int, down: int) -> None:
+        """The bytes of one client in one round."""
+        self.up_per_client, self.down_per_client = up, down
+        self.megabytes_up += up / 1e6
+        self.megabytes_down += down / 1e6
+
+    def evaluate(self, server: FederatedServer, test: TensorDataset) -> None:
+        """A point of the curve; test data are public."""
+        spent = server.epsilon(self.delta, spent=True)
+        point = {"round": server.round, "epsilon": spent, "accuracy": accuracy(server.model, test)}
+        self.curve.append(point)
+
+
+def split_records(labels: Tensor, config: FederatedConfig, seed: int) -> list[Int64[ndarray, " m"]]:
+    """The records of each client: equal parts at random, or two classes a client.
+
+    Raises:
+        LabError: there are more clients than records.
+    """
+    if config.clients > len(labels):
+        raise LabError(
+            f"federated.clients = {config.clients}, but there are {len(labels)} private records: some clients would "
+            f"have none. Take {len(labels)} or fewer."
+        )
+    rng = np.random.default_rng([seed, config.clients])
+    order = rng.permutation(len(labels))
+    if config.split == "iid":
+        return list(np.array_split(order, config.clients))
+    by_class = order[np.argsort(labels.numpy()[order], kind="stable")]
+    shards = np.array_split(by_class, min(2 * config.clients, len(labels)))
+    turn = rng.permutation(len(shards))
+    return [
+        np.concatenate([shards[i] for i in turn[client :: config.clients]])
+        for client in range(config.clients)
+    ]
+
+
+def train_federated(
+    config: Config, out: Path, *, resume: bool = False, data_dir: Path | None = None, progress: Progress
+) -> FederatedOutcome:
+    """Train by the config and keep everything in `out`; `training.batch` is the expected number of clients a round."""
+    began = time.perf_counter()
+    rate = _checked_rate(config)
+    rounds = steps_of(config.training.epochs, rate)
+    setup = set_up(config, data_dir=data_dir)
+    plan = _Plan(rate, rounds)
+    mechanism = build_mechanism(config.method, config.privacy, setup.parts, setup.model, plan)
+    clients = Clients(setup.parts.private, copy.deepcopy(setup.model), config)
+    folder = RunFolder(out)
+    if resume:
+        folder.resume(config)
+    else:
+        folder.start(config, setup.parts.record)
+    server = FederatedServer(
+        setup.model,
+        mechanism,
+        clients=config.federated.clients,
+        rate=rate,
+        rounds=rounds,
+        lr=config.federated.server_lr,
+        ledger=folder.ledger,
+    )
+    with closing(server):
+        outcome = _loop(config, server, clients, setup.parts.test, folder, resume, progress)
+        outcome.accuracy = accuracy(server.model, setup.parts.test)
+    outcome.seconds = time.perf_counter() - began
+    folder.save_weights(server.model.state_dict())
+    folder.finish(asdict(outcome))
+    return outcome
+
+
+def _checked_rate(config: Config) -> float:
+    if config.data.unit is not None:
+        raise LabError("A federated run protects clients, with all their records. Leave out data.unit.")
+    clients, batch = config.federated.clients, config.training.batch
+    if batch > clients:
+        raise LabError(f"training.batch = {batch:g} clients a round exceeds the {clients} clients. Lower it.")
+    return batch / clients
+
+
+def _loop(
+    config: Config,
+    server: FederatedServer,
+    clients: Clients,
+    test: TensorDataset,
+    folder: RunFolder,
+    resume: bool,
+    progress: Progress,
+) -> FederatedOutcome:
+    """All rounds that the ledger's plan still allows."""
+    rounds, delta = server.sampler.steps, config.privacy.delta
+    outcome = FederatedOutcome(
+        method=config.method.name,
+        epsilon=server.epsilon(delta),
+        delta=delta,
+        clients=config.federated.clients,
+        rounds=rounds,
+    )
+    saved = folder.load_checkpoint() if resume else None
+    if saved is not None:
+        server.load_state_dict(saved["server"])
+        outcome = FederatedOutcome(**saved["outcome"])
+    every = evaluation_interval(rounds)
+    with StopRequest() as stop:
+        while server.ledger.count < rounds and not stop.asked:
+            clients.take_part(server, outcome)
+            if server.round % every == 0:
+                outcome.evaluate(server, test)
+            progress(server.round, rounds, *outcome.last)
+            if server.round % config.training.checkpoint_every == 0 or stop.asked:
+                folder.save_checkpoint({"server": server.state_dict(), "outcome": asdict(outcome)})
+    if server.ledger.count < rounds:
+        raise Stopped(
+            f"Stopped after {server.round} of {rounds} rounds. Go on with --resume --out {folder.path}."
+        )
+    return outcome
+
+
+class Clients:
+    """All clients, in this process.
+
+    Args:
+        data: the private records, split among them.
+        model: what each trains in turn.
+    """
+
+    def __init__(self, data: TensorDataset, model: nn.Module, config: Config) -> None:
+        self._x, self._y = data.tensors
+        self._parts = split_records(self._y, config.federated, config.data.seed)
+        self._model, self._config = model, config.federated
+
+    def take_part(self, server: FederatedServer, outcome: FederatedOutcome) -> None:
+        """One round: draw, train every drawn client on a copy of the model, and release."""
+        drawn = server.draw()
+        if drawn:
+            task = server.task()
+            down = len(task.packed())
+            for client in drawn:
+                update = encode_update(self._model, server.mechanism, task, self._training(client))
+                server.receive(client, update)
+                outcome.count(size_of(update), down)
+        server.release()
+
+    def _training(self, client: int) -> Callable[[nn.Module], None]:
+        mine, config = self._parts[client], self._config
+        data = TensorDataset(self._x[mine], self._y[mine])
+        return lambda model: train_locally(
+            model, data, _losses, epochs=config.epochs, batch=config.batch, lr=config.lr
+        )
+
+
+@dataclass(frozen=True)
+class _Plan:
+    rate: float
+    steps: int
+
+
+def _losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(model(x), y, reduction="none")

@@ -1,0 +1,84 @@
+"""`quietgrad federated`: rounds over many clients, with resume, results and bytes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from quietgrad.accounting.ledger import Ledger
+from quietgrad.lab.cli.app import app
+from quietgrad.lab.errors import LabError
+from quietgrad.lab.run.config import FederatedConfig, load_config
+from quietgrad.lab.run.federated import split_records, train_federated
+from tests.lab.tiny import write_config
+
+SMALL = ["federated.clients=12", "training.batch=4", "training.epochs=2", "training.checkpoint_every=1"]
+
+
+def trained(folder: Path, *changes: str, **options: Any) -> Any:
+    config = load_config(write_config(folder), [*SMALL, *changes])
+    return train_federated(config, folder / "run", progress=lambda *_: None, **options)
+
+
+def test_a_run_leaves_results_weights_and_a_true_ledger(tmp_path: Path) -> None:
+    file = write_config(tmp_path)
+    options = [part for change in SMALL for part in ("--set", change)]
+    result = CliRunner().invoke(
+        app, ["federated", str(file), *options, "--out", str(tmp_path / "run"), "--json"]
+    )
+    assert result.exit_code == 0, result.output
+    found = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert (found["rounds"], found["clients"]) == (6, 12)
+    assert found["epsilon"] <= 3.0
+    assert found["up_per_client"] == 4 * (8 * 16 + 16 + 16 * 3 + 3)
+    assert Ledger.read(tmp_path / "run" / "ledger.jsonl").count == 6
+    assert (tmp_path / "run" / "model.pt").exists()
+
+
+def test_freezing_cuts_what_clients_send(tmp_path: Path) -> None:
+    frozen = trained(tmp_path, "method.name=random_freeze", "method.freeze=0.9")
+    assert frozen.up_per_client < 0.12 * 4 * (8 * 16 + 16 + 16 * 3 + 3)
+
+
+def test_a_stopped_run_goes_on(tmp_path: Path) -> None:
+    def stop(done: int, *_: Any) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    config = load_config(write_config(tmp_path), SMALL)
+    with pytest.raises(KeyboardInterrupt):
+        train_federated(config, tmp_path / "run", progress=stop)
+    spent = Ledger.read(tmp_path / "run" / "ledger.jsonl").count
+    assert spent == 2
+    train_federated(config, tmp_path / "run", resume=True, progress=lambda *_: None)
+    assert Ledger.read(tmp_path / "run" / "ledger.jsonl").count == 6
+    with pytest.raises(LabError, match="another config"):
+        trained(tmp_path, "federated.clients=13", resume=True)
+
+
+def test_clients_by_class_have_few_classes_and_all_records_are_given_out() -> None:
+    labels = torch.arange(1000) % 10
+    for split, most in (("iid", 10), ("class", 4)):
+        parts = split_records(labels, FederatedConfig(clients=50, split=split), seed=0)
+        assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(1000))
+        assert max(len(labels[part].unique()) for part in parts) <= most
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("federated.clients=500", "some clients would have none"),
+        ("training.batch=13", "exceeds the 12 clients"),
+        ("federated.split=daily", "federated.split"),
+    ],
+)
+def test_bad_federations_are_refused(change: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=said):
+        trained(tmp_path, change)
+    assert not (tmp_path / "run" / "ledger.jsonl").exists()
