@@ -22,6 +22,7 @@ import quietgrad as qg
 from tests.pages import PAGES, snippets, title
 
 PUBLIC_ROOMS = {
+    "quietgrad.federated",
     "quietgrad",
     "quietgrad.accounting",
     "quietgrad.audit",

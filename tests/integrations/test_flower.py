@@ -115,7 +115,13 @@ def test_a_server_and_three_clients_on_loopback_one_of_them_killed(tmp_path: Pat
     ledger = tmp_path / "ledger.jsonl"
     root = str(Path(__file__).parents[2])
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
-    run = {"env": env, "cwd": tmp_path, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    run: dict[str, Any] = {
+        "env": env,
+        "cwd": tmp_path,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+    }
     server = subprocess.Popen([sys.executable, "-c", SERVER, address, str(ledger)], **run)
     time.sleep(1)
     clients = [

@@ -104,8 +104,8 @@ def train_federated(
     rate = _checked_rate(config)
     rounds = steps_of(config.training.epochs, rate)
     setup = set_up(config, data_dir=data_dir)
-    plan = _Plan(rate, rounds)
-    mechanism = build_mechanism(config.method, config.privacy, setup.parts, setup.model, plan)
+    plan = _Plan(rate, rounds, config.federated.clients)
+    mechanism = build_mechanism(config.method, config.privacy, setup.parts, setup.model, plan)  # type: ignore[arg-type]
     clients = Clients(setup.parts.private, copy.deepcopy(setup.model), config)
     folder = RunFolder(out)
     if resume:
@@ -212,8 +212,11 @@ class Clients:
 
 @dataclass(frozen=True)
 class _Plan:
+    """What calibration reads of batches."""
+
     rate: float
     steps: int
+    units: int
 
 
 def _losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
