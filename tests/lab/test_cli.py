@@ -19,6 +19,7 @@ runner = CliRunner()
 
 OPTIONS = {
     "train": ["config", "--set", "--out", "--resume", "--data-dir", "--json", "--debug"],
+    "federated": ["config", "--set", "--out", "--resume", "--data-dir", "--json", "--debug"],
     "compare": [
         "config",
         "--set",
