@@ -69,6 +69,7 @@ class Ledger:
         self._runs: list[tuple[Event, float, int]] = []
         self._digests = bytearray()
         self._count = 0
+        self._run = secrets.token_hex(16)  # made here, so that copies on other ranks count the same run
         self._head = digest("", self._header, self._key)
         self._file: IO[bytes] | None = None
         self._writer = os.getpid()
@@ -150,7 +151,7 @@ class Ledger:
         entry = {"step": int(step), "event": event_to_dict(event), "rate": float(rate)}
         if self._count == 0:
             # Two runs of one plan would else have the same chain, and one's checkpoint would pass for the other's.
-            entry["run"] = secrets.token_hex(16)
+            entry["run"] = self._run
         self._append(entry, event, float(rate))
 
     def verify_against(self, head: str, count: int) -> None:
