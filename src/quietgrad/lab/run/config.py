@@ -218,9 +218,9 @@ class Config(Section):
     federated: FederatedConfig = FederatedConfig()
 
     def plain(self) -> dict[str, Any]:
-        """Resolved, as written back beside a run."""
+        """Resolved, as written back beside a run: what a file that is read again would give."""
         unused = {"federated"} if self.federated == FederatedConfig() else None
-        return self.model_dump(exclude_none=True, exclude=unused)
+        return self.model_dump(mode="json", exclude_none=True, exclude=unused)
 
 
 def load_config(path: Path, changes: list[str] | None = None) -> Config:
