@@ -16,6 +16,7 @@ from quietgrad.lab.cli.app import app
 from quietgrad.lab.errors import LabError
 from quietgrad.lab.run.config import FederatedConfig, load_config
 from quietgrad.lab.run.federated import split_records, train_federated
+from quietgrad.sampling.poisson import PoissonSampler
 from tests.lab.tiny import write_config
 
 SMALL = ["federated.clients=12", "training.batch=4", "training.epochs=2", "training.checkpoint_every=1"]
@@ -44,6 +45,18 @@ def test_a_run_leaves_results_weights_and_a_true_ledger(tmp_path: Path) -> None:
 def test_freezing_cuts_what_clients_send(tmp_path: Path) -> None:
     frozen = trained(tmp_path, "method.name=random_freeze", "method.freeze=0.9")
     assert frozen.up_per_client < 0.12 * 4 * (8 * 16 + 16 + 16 * 3 + 3)
+
+
+def test_bytes_tell_nothing_of_who_was_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = []
+    for drawn in ([], list(range(12))):
+        monkeypatch.setattr(PoissonSampler, "draw", lambda _, drawn=drawn: drawn)
+        folder = tmp_path / str(len(drawn))
+        folder.mkdir()
+        found = trained(folder)
+        sent.append((found.megabytes_up, found.megabytes_down, found.up_per_client, found.down_per_client))
+    assert sent[0] == sent[1]
+    assert sent[0][0] == pytest.approx(6 * 4 * sent[0][2] / 1e6)
 
 
 def test_a_stopped_run_goes_on(tmp_path: Path) -> None:

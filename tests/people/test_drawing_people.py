@@ -119,14 +119,11 @@ def test_a_unit_changed_on_resume_is_refused_and_nothing_is_counted(tmp_path: Pa
 
 def test_explain_speaks_of_people() -> None:
     batches = qg.PoissonBatches(records(), rate=0.5, steps=2, **PEOPLE)
-    with qg.Privatizer(small_net(), MECHANISM, batches) as private:
-        run(private, [next(iter(batches))], private_model(private))
+    model = small_net()
+    with qg.Privatizer(model, MECHANISM, batches) as private:
+        run(private, [next(iter(batches))], model)
         said = str(private.explain())
     assert "protected: each person with all records, of which a step uses 4 at most, averaged" in said
-
-
-def private_model(private: qg.Privatizer) -> torch.nn.Module:
-    return private._recorder.model
 
 
 class Texts(Dataset[Tensor]):

@@ -127,6 +127,14 @@ class FederatedServer:
             seed=self._state.seed,
         )
 
+    @property
+    def update_bytes(self) -> int:
+        """What each client of the round in progress sends: known before any of them is, whoever was drawn."""
+        assert self._step is not None, "draw() begins a round"
+        number = next(iter(self._recorder.parameters.values())).element_size()
+        spaces = [self._step.codec(index).space for index in range(len(self.mechanism.releases))]
+        return number * sum(shape.numel() for space in spaces for shape in space.values())
+
     def receive(self, client: int, update: Update) -> bool:
         """Clip one client's update and add it; False if it is refused: another shape, or not asked for.
 

@@ -46,6 +46,6 @@ def federated(
         f"{outcome.method}: {outcome.accuracy:.2%} of the test data right after {outcome.rounds} rounds, "
         f"ε = {epsilon_text(outcome.epsilon)} at δ = {outcome.delta:g} for each of {outcome.clients} clients; "
         f"{outcome.up_per_client / 1e3:.1f} kB up and {outcome.down_per_client / 1e3:.1f} kB down per client and "
-        f"round, {outcome.megabytes_up:.1f} MB up and {outcome.megabytes_down:.1f} MB down in all."
+        f"round, {outcome.megabytes_up:.1f} MB up and {outcome.megabytes_down:.1f} MB down expected in all."
     )
     typer.echo(f"Everything is in {folder}")

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from quietgrad.federated import FederatedServer, encode_update, train_locally
-from quietgrad.federated.rounds import size_of
 from quietgrad.lab.errors import LabError
 from quietgrad.lab.run.config import Config, FederatedConfig
 from quietgrad.lab.run.folder import RunFolder
@@ -36,8 +35,7 @@ class FederatedOutcome:
     """What a federated run achieved, and what it sent.
 
     Args:
-        megabytes_up, megabytes_down: of all clients in all rounds; public numbers would be their expectations, and
-            these are only for a simulation.
+        megabytes_up, megabytes_down: of the *expected* clients in all rounds. How many were drawn is private.
         up_per_client, down_per_client: bytes that one client sends and gets in the last round.
     """
 
@@ -59,11 +57,11 @@ class FederatedOutcome:
         """ε spent and test accuracy when it was last asked for."""
         return (self.curve[-1]["epsilon"], self.curve[-1]["accuracy"]) if self.curve else (0.0, 0.0)
 
-    def count(self, up: int, down: int) -> None:
-        """The bytes of one client in one round."""
+    def count(self, up: int, down: int, expected: float) -> None:
+        """A round: the bytes of one client, and how many clients are expected."""
         self.up_per_client, self.down_per_client = up, down
-        self.megabytes_up += up / 1e6
-        self.megabytes_down += down / 1e6
+        self.megabytes_up += expected * up / 1e6
+        self.megabytes_down += expected * down / 1e6
 
     def evaluate(self, server: FederatedServer, test: TensorDataset) -> None:
         """A point of the curve; test data are public."""
@@ -192,14 +190,11 @@ class Clients:
 
     def take_part(self, server: FederatedServer, outcome: FederatedOutcome) -> None:
         """One round: draw, train every drawn client on a copy of the model, and release."""
-        drawn = server.draw()
-        if drawn:
-            task = server.task()
-            down = len(task.packed())
-            for client in drawn:
-                update = encode_update(self._model, server.mechanism, task, self._training(client))
-                server.receive(client, update)
-                outcome.count(size_of(update), down)
+        drawn, task = server.draw(), server.task()
+        outcome.count(server.update_bytes, len(task.packed()), server.sampler.expected_batch)
+        for client in drawn:
+            update = encode_update(self._model, server.mechanism, task, self._training(client))
+            server.receive(client, update)
         server.release()
 
     def _training(self, client: int) -> Callable[[nn.Module], None]:
