@@ -289,6 +289,21 @@ def test_bad_records_are_told_in_one_line(tmp_path: Path) -> None:
         trainer(tmp_path / "stream", train_dataset=iter([]))
 
 
+@pytest.mark.parametrize("fault", [{"labels": 7}, {"input_ids": [1] * 17}], ids=["label", "length"])
+def test_one_bad_record_is_found_before_anything_is_drawn(tmp_path: Path, fault: dict[str, Any]) -> None:
+    """Else a run that stops tells that this record was drawn, and stops after hours."""
+
+    class OneBad(Records):
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            return super().__getitem__(index) | (fault if index == 39 else {})
+
+    run = trainer(tmp_path, train_dataset=OneBad(40))
+    with pytest.raises(ValueError, match=r"not among 0 to 2|more tokens than the 16"):
+        run.train()
+    assert run.private is None
+    assert not (tmp_path / "ledger.jsonl").exists()
+
+
 class _Unlabelled(Records):
     def __getitem__(self, index: int) -> dict[str, Any]:
         return {"input_ids": self.rows[index]}

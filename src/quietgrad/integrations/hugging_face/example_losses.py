@@ -54,7 +54,7 @@ def _classes(logits: Float[Tensor, "n o"], labels: Tensor, smoothing: float) -> 
         return F.mse_loss(logits.view(len(labels), -1), labels.view(len(labels), -1), reduction="none").mean(
             1
         )
-    _refuse_outside(labels, logits.shape[1])
+    refuse_labels(labels, logits.shape[1])
     return F.cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)
 
 
@@ -62,7 +62,7 @@ def _tokens(
     logits: Float[Tensor, "n t v"], labels: Int64[Tensor, "n t"], smoothing: float
 ) -> Float[Tensor, " n"]:
     """Σ over labelled tokens / their number; an example without any has loss 0."""
-    _refuse_outside(labels, logits.shape[2])
+    refuse_labels(labels, logits.shape[2])
     each = F.cross_entropy(
         logits.transpose(1, 2).float(),
         labels,
@@ -73,7 +73,12 @@ def _tokens(
     return each.sum(1) / labels.ne(IGNORED).sum(1).clamp_min(1)
 
 
-def _refuse_outside(labels: Tensor, classes: int) -> None:
+def refuse_labels(labels: Tensor, classes: int) -> None:
+    """Labels that are none of the classes and not −100.
+
+    Raises:
+        ValueError: there are some.
+    """
     if bool(torch.any((labels != IGNORED) & ((labels < 0) | (labels >= classes)))):
         raise ValueError(
             f"Some labels are not among 0 to {classes - 1}. Renumber them from 0, or give the model num_labels=."

@@ -24,6 +24,7 @@ from quietgrad.integrations.hugging_face.refused_arguments import (
     refuse_collator,
     refuse_records,
 )
+from quietgrad.integrations.hugging_face.unfit_records import refuse_long, refuse_unfit
 from quietgrad.integrations.hugging_face.withheld import Withheld
 from quietgrad.methods.dp_sgd import dp_sgd
 from quietgrad.privatizer.privatizer import Privatizer
@@ -109,12 +110,13 @@ class PrivateTraining(_Host):  # type: ignore[misc]
     # ---- set up, checkpoint, resume -------------------------------------------------------------------------
 
     def get_train_dataloader(self) -> Epochs:
-        """Poisson draws through the Trainer's collator."""
+        """Poisson draws through the Trainer's collator, once all records have been seen to fit the model."""
         dataset, collator = self.train_dataset, self.data_collator
         if hasattr(dataset, "column_names"):
             dataset = self._remove_unused_columns(dataset, description="training")
         else:
             collator = self._get_collator_with_removed_columns(collator, description="training")
+        refuse_unfit(dataset, collator, self._unwrapped())
         self._epochs = Epochs(
             dataset,
             batch=self._expected_batch,
@@ -240,13 +242,7 @@ class PrivateTraining(_Host):  # type: ignore[misc]
     def _refuse_inputs(self, inputs: dict[str, Any], labels: Any) -> None:
         if labels is None and self.compute_loss_func is None:
             raise ValueError(f"The batch has no labels, only {', '.join(inputs)}. Name the column 'labels'.")
-        longest = getattr(self._unwrapped().config, "max_position_embeddings", None)
-        ids = inputs.get("input_ids")
-        if ids is not None and longest is not None and ids.shape[1] > longest:
-            raise ValueError(
-                f"A record has more tokens than the {longest} that the model takes. Tokenize with truncation=True, "
-                f"max_length={longest}."
-            )
+        refuse_long(inputs, self._unwrapped())
 
     def _unwrapped(self) -> nn.Module:
         """The model of transformers, also inside one of peft."""

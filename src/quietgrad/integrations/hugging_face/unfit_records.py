@@ -1,0 +1,52 @@
+"""Records that the model cannot take, found before the first draw: a run never stops because of whom it drew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from quietgrad.integrations.hugging_face.example_losses import CAUSAL, CLASSES, TOKENS, refuse_labels
+
+CHUNK = 256
+"""Records that go through the collator at a time."""
+
+
+def refuse_unfit(dataset: Any, collator: Callable[[list[Any]], Any], model: nn.Module) -> None:
+    """All records, through the collator once, in their order.
+
+    Raises:
+        ValueError: some record is longer than the model takes, or its label is none of the classes.
+    """
+    classes = label_classes(model)
+    for start in range(0, len(dataset), CHUNK):
+        records = [dataset[index] for index in range(start, min(start + CHUNK, len(dataset)))]
+        inputs = dict(collator(records))
+        refuse_long(inputs, model)
+        labels = inputs.get("labels")
+        if labels is not None and classes is not None and not labels.is_floating_point():
+            refuse_labels(labels, classes)
+
+
+def refuse_long(inputs: dict[str, Any], model: nn.Module) -> None:
+    """More tokens than there are positions."""
+    longest = getattr(getattr(model, "config", None), "max_position_embeddings", None)
+    ids = inputs.get("input_ids")
+    if ids is not None and longest is not None and ids.shape[1] > longest:
+        raise ValueError(
+            f"A record has more tokens than the {longest} that the model takes. Tokenize with truncation=True, "
+            f"max_length={longest}."
+        )
+
+
+def label_classes(model: nn.Module) -> int | None:
+    """How many classes a label may be of; None where labels are no classes."""
+    kind, config = getattr(model, "loss_type", None), getattr(model, "config", None)
+    if config is None:
+        return None
+    if kind in CAUSAL or kind == "ForMaskedLM":
+        return int(config.get_text_config().vocab_size)
+    if kind in CLASSES | TOKENS and config.num_labels > 1:
+        return int(config.num_labels)
+    return None
