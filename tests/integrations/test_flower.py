@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import logging
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -31,11 +34,16 @@ def train(client: int) -> Any:
     return lambda model: train_locally(model, data, losses_of)
 
 
-def in_one_process(**changes: Any) -> tuple[Any, FederatedServer]:
-    """Flower's server loop over client proxies of this process; `changes[cid]` replaces a client's fit."""
+def in_one_process(draws: list[list[int]] | None = None, **changes: Any) -> tuple[Any, FederatedServer, Any]:
+    """Flower's server loop over client proxies of this process; `changes[cid]` replaces a client's fit.
+
+    Args:
+        draws: instead of the server's own; everybody in every round if left out.
+    """
     from flwr.common import DisconnectRes
-    from flwr.server import Server, SimpleClientManager
+    from flwr.server import Server, ServerConfig, SimpleClientManager
     from flwr.server.client_proxy import ClientProxy
+    from flwr.server.server import run_fl
 
     from quietgrad.integrations.flower import PrivateClient, PrivateStrategy
 
@@ -56,15 +64,17 @@ def in_one_process(**changes: Any) -> tuple[Any, FederatedServer]:
     manager = SimpleClientManager()
     for client in range(CLIENTS):
         manager.register(Here(f"c{client}"))
-    server = FederatedServer(small_net(), MECHANISM, clients=CLIENTS, rate=1.0, rounds=ROUNDS)
-    strategy = PrivateStrategy(server, patience=5)
-    Server(client_manager=manager, strategy=strategy).fit(num_rounds=ROUNDS, timeout=None)
-    return strategy, server
+    server = FederatedServer(small_net(), MECHANISM, clients=CLIENTS, rate=1.0, rounds=ROUNDS, public_seed=3)
+    if draws is not None:
+        server.sampler.draw = iter(draws).__next__  # type: ignore[method-assign]
+    strategy = PrivateStrategy(server, patience=5, evaluate=lambda _: 0.5)
+    history = run_fl(Server(client_manager=manager, strategy=strategy), ServerConfig(num_rounds=ROUNDS))
+    return strategy, server, history
 
 
 def test_flowers_rounds_train_and_count() -> None:
     before = small_net().head.weight
-    strategy, server = in_one_process()
+    strategy, server, _ = in_one_process()
     assert (server.round, server.ledger.count) == (ROUNDS, ROUNDS)
     assert not torch.equal(server.model.get_parameter("head.weight"), before)
     assert 0 < strategy.bytes_up < strategy.bytes_down
@@ -73,15 +83,47 @@ def test_flowers_rounds_train_and_count() -> None:
 def test_clients_that_fail_or_send_nonsense_do_not_stop_a_round() -> None:
     from flwr.common import Code, FitRes, Parameters, Status
 
-    def fails(_: Any) -> Any:
-        raise RuntimeError("no network")
-
     def nonsense(_: Any) -> Any:
         return FitRes(Status(Code.OK, ""), Parameters([b"x"], ""), 1, {})
 
-    _, server = in_one_process(c0=fails, c1=nonsense)
+    _, server, _ = in_one_process(c0=fails, c1=nonsense)
     assert server.ledger.count == ROUNDS
     assert len(server.refused) == 1
+
+
+def fails(_: Any) -> Any:
+    raise RuntimeError("no network")
+
+
+def test_nothing_that_flower_writes_depends_on_who_was_drawn_or_answered(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    told = []
+    plans: list[tuple[list[list[int]], dict[str, Any]]] = [
+        ([[0, 1, 2], [0], [1, 2], [0, 1]], {}),
+        ([[], [], [], []], {}),
+        ([[0, 1, 2], [0], [1, 2], [0, 1]], {"c1": fails}),
+    ]
+    for draws, changes in plans:
+        caplog.clear()
+        with caplog.at_level(logging.DEBUG, logger="flwr"):
+            logging.getLogger("flwr").propagate = True
+            strategy, server, history = in_one_process(draws, **changes)
+            withheld = list(strategy.withheld)
+        told.append(
+            {
+                "log": [record.getMessage() for record in caplog.records],
+                "screen": capfd.readouterr(),
+                "history": str(history) + str(vars(history)),
+                "bytes": (strategy.bytes_up, strategy.bytes_down),
+                "ledger": (server.ledger.count, server.ledger.phases),
+            }
+        )
+        del strategy
+        gc.collect()
+    assert told[0] == told[1] == told[2]
+    assert "[ROUND 4]" in told[0]["log"]
+    assert "aggregate_fit: received 2 results and 1 failures" in withheld
 
 
 SERVER = """
@@ -131,6 +173,7 @@ def test_a_server_and_three_clients_on_loopback_one_of_them_killed(tmp_path: Pat
         said, errors = server.communicate(timeout=120)
         assert f"rounds {ROUNDS}" in said, errors[-2000:]
         assert clients[2].wait(timeout=20) == -signal.SIGKILL
+        assert not re.search("sampled|received|failure|disconnect", said + errors)
     finally:
         for process in (server, *clients):
             process.kill()

@@ -15,6 +15,7 @@ from torch import nn
 from quietgrad.federated.client import encode_update
 from quietgrad.federated.rounds import Task, pack, unpack
 from quietgrad.federated.server import FederatedServer
+from quietgrad.integrations.flower_log import withhold
 from quietgrad.mechanism.mechanism import Mechanism
 
 try:
@@ -44,11 +45,16 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]
 
     Flower's own sampling is not used: each client that has registered is drawn with the server's rate, by its coins.
     Whoever fails, times out or sends what cannot be used adds nothing; the round is released and counted all the same.
+    From the first draw on Flower's log says only what would be the same whoever was drawn.
 
     Args:
         server: makes the draws and the releases.
         evaluate: test accuracy of a model, on data that are public.
         patience: seconds to wait for all clients before the first round.
+
+    Attributes:
+        bytes_up, bytes_down: of the *expected* clients in all rounds so far. How many were drawn is private.
+        withheld: what Flower would have logged about who was drawn, answered or failed. Private.
     """
 
     def __init__(
@@ -60,7 +66,9 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]
     ) -> None:
         self.server, self._evaluate, self._patience = server, evaluate, patience
         self._numbers: dict[str, int] = {}
-        self.bytes_up, self.bytes_down = 0, 0
+        self.bytes_up, self.bytes_down = 0.0, 0.0
+        self._log = withhold(self)
+        self.withheld = self._log.withheld
 
     def initialize_parameters(self, client_manager: ClientManager) -> Parameters:
         client_manager.wait_for(self.server.sampler.units, self._patience)
@@ -71,10 +79,13 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]
     ) -> list[tuple[ClientProxy, FitIns]]:
         proxies = client_manager.all()
         self._register(proxies)
+        self._log.closed = True
         drawn = set(self.server.draw())
         task = FitIns(self._message(self.server.task().packed()), {})
         chosen = [(proxy, task) for cid, proxy in sorted(proxies.items()) if self._numbers.get(cid) in drawn]
-        self.bytes_down += len(chosen) * len(task.parameters.tensors[0])
+        expected = self.server.sampler.expected_batch
+        self.bytes_up += expected * self.server.update_bytes
+        self.bytes_down += expected * len(task.parameters.tensors[0])
         if not chosen:
             self.server.release()  # Flower ends a round without clients here; it counts
         return chosen
@@ -83,10 +94,8 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]
         self, server_round: int, results: list[tuple[ClientProxy, FitRes]], failures: list[object]
     ) -> tuple[Parameters, dict[str, Scalar]]:
         for proxy, result in results:
-            sent = b"".join(result.parameters.tensors[:1])
-            self.bytes_up += len(sent)
             try:
-                update = unpack(sent)
+                update = unpack(b"".join(result.parameters.tensors[:1]))
             except ValueError as error:
                 self.server.refused.append(f"client {proxy.cid}: {error}")
                 continue
