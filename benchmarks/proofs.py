@@ -34,9 +34,8 @@ from benchmarks.engine import Clock, chosen_clock
 from benchmarks.models import SETTINGS, Setting
 from quietgrad.capture import backprops, recorder
 from quietgrad.capture.call import Call
-from quietgrad.capture.coverage import Graph
 from quietgrad.capture.dependence import ONE_IN, Dependence
-from quietgrad.capture.flow import Flow
+from quietgrad.capture.graph import Flow, Graph
 from quietgrad.capture.node_rules import State
 from quietgrad.privatizer.guards import guards
 from quietgrad.privatizer.guards.model_state import ModelStateGuard

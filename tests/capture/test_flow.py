@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
-from quietgrad.capture.coverage import Graph
-from quietgrad.capture.flow import Flow
+from quietgrad.capture.graph import Flow, Graph
 from quietgrad.capture.layout import Layout
 from quietgrad.capture.node_rules import Fate
 from quietgrad.capture.owners import Code, placed

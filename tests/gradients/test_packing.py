@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quietgrad.gradients.packing import packed
+from quietgrad.gradients.blocks import packed
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,8 @@ from quietgrad.gradients.grid import WORST_ROUNDING
 from quietgrad.gradients.stages import ClippedSum, Released
 from quietgrad.noise import gaussian
 from quietgrad.noise.base import NoiseDraw
-from quietgrad.noise.gaussian import Gaussian
+from quietgrad.noise.gaussian import Gaussian, Widened, widened
 from quietgrad.noise.sources import EntropySource, HardenedSource, NoiseSource, SeededSource
-from quietgrad.noise.widening import Widened, widened
 
 SOURCES = [EntropySource, HardenedSource]
 

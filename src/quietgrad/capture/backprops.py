@@ -15,13 +15,12 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from quietgrad.capture.call import Call, Output
-from quietgrad.capture.coverage import Graph
-from quietgrad.capture.flow import Flow
+from quietgrad.capture.graph import Flow, Graph
 from quietgrad.capture.layout import Layout, Placement, candidates, whole
 from quietgrad.capture.node_rules import Fate, State
 from quietgrad.capture.owners import Code, Probe, placed
 from quietgrad.capture.spread import Consumers, Ends, together
-from quietgrad.gradients.packing import packed
+from quietgrad.gradients.blocks import packed
 
 Key = tuple[int, int]
 """(serial number of the call, position of the output)."""

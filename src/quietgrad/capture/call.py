@@ -1,8 +1,9 @@
-"""What is remembered of one call of one module: its inputs and the edges where its output gradients arrive."""
+"""Calls of modules: the hooks that see them, and what is remembered of each: inputs, and where gradients arrive."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,34 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from torch.utils import _pytree as pytree
 
 from quietgrad.capture.adapters.base import Adapter
+
+
+class Hook:
+    """A hook for this model only: `copy.deepcopy(model)` and `torch.save(model)` get one that does nothing.
+
+    Args:
+        function: what to call, with whatever arguments the hook gets.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, *args: Any) -> Any:
+        return self._function(*args)
+
+    def __deepcopy__(self, _: dict[int, Any]) -> Callable[..., None]:
+        return idle
+
+    def __reduce__(self) -> tuple[Callable[[], Callable[..., None]], tuple[()]]:
+        return _idle_hook, ()
+
+
+def idle(*_: Any) -> None:
+    """The hook of a copy."""
+
+
+def _idle_hook() -> Callable[..., None]:
+    return idle
 
 
 @dataclass(frozen=True)

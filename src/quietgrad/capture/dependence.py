@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Bool, Shaped
 from torch import Tensor
 
-from quietgrad.capture.coverage import Graph
+from quietgrad.capture.graph import Graph
 from quietgrad.capture.trace import ARITHMETIC, Entry, Rerun, Trace, is_size, tensors
 
 ALWAYS = 3

@@ -13,7 +13,7 @@ from torch import nn
 
 from quietgrad.capture.adapters.fallback import FallbackAdapter
 from quietgrad.capture.call import Call, Unit
-from quietgrad.capture.coverage import Graph, Use, uncovered
+from quietgrad.capture.graph import Graph, Use, uncovered
 
 MARK = "*"
 """Behind the name of a module that is run again for what it borrows."""

@@ -14,10 +14,9 @@ from torch.utils.hooks import RemovableHandle
 
 from quietgrad.capture.adapters.attention import LinearWatch
 from quietgrad.capture.backprops import Backward, mixed
-from quietgrad.capture.call import Call, Unit, record, set_apart
-from quietgrad.capture.coverage import Graph, Use, check_coverage, uses
+from quietgrad.capture.call import Call, Hook, Unit, record, set_apart
 from quietgrad.capture.dependence import Dependence
-from quietgrad.capture.hook import Hook
+from quietgrad.capture.graph import Graph, Use, check_coverage, uses
 from quietgrad.capture.lent import MARK, accountable, accounted, borrowers, lent
 from quietgrad.capture.registry import units
 from quietgrad.capture.report import LayerReport, for_rows, report

@@ -11,8 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
-from quietgrad.capture.coverage import Graph
-from quietgrad.capture.flow import Flow
+from quietgrad.capture.graph import Flow, Graph
 from quietgrad.capture.layout import Layout
 
 DEEPEST = 6

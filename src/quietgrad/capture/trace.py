@@ -17,8 +17,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from quietgrad.capture import lengths
-from quietgrad.capture.count import Count, FloatCount
+from quietgrad.capture.count import Count, FloatCount, forget_lengths, watch_lengths
 
 ARITHMETIC = frozenset(
     f"{before}{name}{after}"
@@ -41,7 +40,7 @@ ARITHMETIC = frozenset(
 
 ALL_NUMBERS = ("numel", "nelement")
 SIZES = ("size", "__get__", *ALL_NUMBERS)
-"""`x.size()`, `x.numel()` and the property `x.shape`; `len(x)` is counted by `lengths`."""
+"""`x.size()`, `x.numel()` and the property `x.shape`; `len(x)` is counted by `watch_lengths`."""
 
 GIVING_UP = ("backward", "grad", "set_", "requires_grad_", "retain_grad", "register_hook")
 """What cannot be done twice."""
@@ -89,13 +88,13 @@ class Trace(TorchFunctionMode):
 
     def open(self) -> None:
         self._open = True
-        lengths.watch(self.length)
+        watch_lengths(self.length)
         self.__enter__()
 
     def close(self) -> None:
         """Stop noting; leave the stack of modes unless another mode lies on top, which a later `close` sees gone."""
         self._closed = True
-        lengths.forget(self.length)
+        forget_lengths(self.length)
         if self._open and torch.overrides._get_current_function_mode() is self:
             self._open = False
             self.__exit__(None, None, None)

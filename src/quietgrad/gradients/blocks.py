@@ -1,13 +1,16 @@
-"""Named blocks of numbers: their names and shapes, and all of them side by side as one vector or as rows."""
+"""Named blocks of numbers: their names and shapes; all of them as one vector or as rows, or a few at a time."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
 
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
+
+T = TypeVar("T")
 
 Blocks = dict[str, Tensor]
 """Named tensors: a parameter, a carrier, an embedding each."""
@@ -61,3 +64,17 @@ def split_blocks(flat: Shaped[Tensor, "*n p"], space: Space) -> Blocks:
     parts = flat.split([shape.numel() for shape in space.values()], dim=-1)
     shaped = zip(space.items(), parts, strict=True)
     return {name: part.reshape((*flat.shape[:-1], *shape)) for (name, shape), part in shaped}
+
+
+def packed(things: Iterable[T], size: Callable[[T], int], room: int) -> Iterator[list[T]]:
+    """Runs of things whose sizes add up to at most `room`; one that is larger is alone."""
+    run: list[T] = []
+    filled = 0
+    for thing in things:
+        if run and filled + size(thing) > room:
+            yield run
+            run, filled = [], 0
+        run.append(thing)
+        filled += size(thing)
+    if run:
+        yield run

@@ -1,7 +1,8 @@
-"""Gaussian noise, added in whole steps of a grid."""
+"""Gaussian noise, added in whole steps of a grid; what rounding to the grid costs is paid for by wider noise."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -11,16 +12,14 @@ from jaxtyping import Float64, Int32
 from torch import Tensor
 
 from quietgrad.accounting import events
-from quietgrad.gradients.blocks import Blocks
-from quietgrad.gradients.grid import Grid
-from quietgrad.gradients.packing import packed
+from quietgrad.gradients.blocks import Blocks, packed
+from quietgrad.gradients.grid import WORST_ROUNDING, Grid
 from quietgrad.gradients.stages import ClippedSum, Released
 from quietgrad.kernels.add_steps import add_steps, served
 from quietgrad.kernels.library import in_use
 from quietgrad.noise.base import Noise, NoiseDraw
-from quietgrad.noise.scratch import Scratch
+from quietgrad.noise.rounded_gaussian import Scratch
 from quietgrad.noise.sources import NoiseSource
-from quietgrad.noise.widening import Widened, widened
 from quietgrad.schedules import Schedule, value_at
 
 DRAWN = 1 << 18
@@ -31,6 +30,48 @@ SCRATCH = Scratch()
 
 
 @dataclass(frozen=True, kw_only=True)
+class Widened:
+    """A release on a grid.
+
+    Args:
+        grid: the multiples of γ that the sum is rounded to.
+        std: of its noise, s' = std·S'/S.
+        sensitivity: S' = S + γ√p, of the rounded sum.
+    """
+
+    grid: Grid
+    std: float
+    sensitivity: float
+
+    def released(self, blocks: Blocks, divisor: float) -> Released:
+        """The release, with what its noise and sensitivity really are."""
+        return Released(blocks=blocks, std=self.std / divisor, sensitivity=self.sensitivity / divisor)
+
+
+def widened(*, std: float, sensitivity: float, coordinates: int, source: NoiseSource) -> Widened:
+    """The grid of a release, of `source.std` steps to a standard deviation of its noise.
+
+        γ = s'/steps,   S' = S + γ√p,   s'/S' = std/S    ⇒    S' = S/(1 − (std/S)·√p/steps)
+
+    The ratio of noise to sensitivity, which is what the accountant is told, stays what it was.
+
+    Args:
+        std: of the noise, before rounding is paid for; > 0.
+        sensitivity: S, of the sum before it is rounded.
+        coordinates: p.
+    """
+    lost = WORST_ROUNDING * std / sensitivity * math.sqrt(coordinates) / source.std
+    if lost > 0.5:
+        raise ValueError(
+            f"Noise of {std / sensitivity:g} times the sensitivity on {coordinates} coordinates would have to be "
+            f"doubled to pay for rounding to a grid of {source.std} steps a standard deviation. Release fewer "
+            "coordinates, lower the noise multiplier, or use noise_source='default', whose grid is finest."
+        )
+    wide = 1.0 / (1.0 - lost)
+    return Widened(grid=Grid(wide * std / source.std), std=wide * std, sensitivity=wide * sensitivity)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Gaussian(Noise):
     """total + N(0, std²·I), rounded to a grid.
 
@@ -38,7 +79,7 @@ class Gaussian(Noise):
 
     Formal guarantee: with std = σ/√f·S for a release of sensitivity S and share f, all releases of a batch together
     are one Gaussian mechanism of multiplier σ, because Σ_j (S_j/s_j)² = Σ_j f_j/σ² = σ⁻². Rounding the sum first makes
-    its sensitivity S + γ√p, which S_j and s_j include (`widening`); everything after the integer sum is a function of
+    its sensitivity S + γ√p, which S_j and s_j include (`widened`); everything after the integer sum is a function of
     it. Integers add exactly: order, micro-batches and ranks do not touch what is released.
 
     Args:

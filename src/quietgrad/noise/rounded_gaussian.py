@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import functools
+import threading
 from ctypes import CDLL
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from quietgrad.kernels import trials as kernel
 from quietgrad.kernels.library import in_use
 from quietgrad.noise.aes import Words
 from quietgrad.noise.below import Span, lies_below
 from quietgrad.noise.pieces import BOXES, PER_STD, REACH, SLOTS, STRIPS, UNIT, cut
-from quietgrad.noise.scratch import Scratch
 
 LOG_STD = 26
 """The default standard deviation is 2²⁶ steps: so fine that rounding a gradient to a step costs next to nothing."""
@@ -24,6 +25,22 @@ DOUBT = 2.0**-40
 """Closer than this to the curve, float64 does not decide; its error is below 2⁻⁴⁸."""
 NEVER = 2.0**40
 """The level of a box that lies above the curve."""
+
+
+class Scratch(threading.local):
+    """Arrays that are written over and over, each thread's own: fresh pages would cost more than the draws in them."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, NDArray[Any]] = {}
+
+    def __call__(self, name: str, count: int, dtype: DTypeLike) -> NDArray[Any]:
+        """`count` numbers of the array of this name; they mean nothing yet, and hold until it is asked for again."""
+        kept = self._kept.get(name)
+        if kept is None or len(kept) < count:
+            kept = self._kept[name] = np.empty(count, dtype)
+        return kept[:count]
+
+
 SCRATCH = Scratch()
 
 

@@ -13,8 +13,8 @@ from quietgrad.gradients.blocks import Blocks
 from quietgrad.gradients.stages import ClippedSum, PerSampleGrads, Released
 from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.noise.base import NoiseDraw
+from quietgrad.noise.gaussian import widened
 from quietgrad.noise.sources import NoiseSource
-from quietgrad.noise.widening import widened
 from quietgrad.representations.base import Codec
 from quietgrad.representations.public import Public
 

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from quietgrad.capture.losses import check_losses
 from quietgrad.capture.recorder import Recorder
+from quietgrad.capture.validation import check_losses
 from quietgrad.gradients.stages import PerSampleGrads
 from quietgrad.representations.public import PublicLosses
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 import os
 import zlib
+from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,9 +20,56 @@ from torch.utils.data import Sampler
 from quietgrad.collective import Reducer
 from quietgrad.noise.aes import Words
 from quietgrad.sampling.coins import heads
-from quietgrad.sampling.draws import Draw, Draws
 from quietgrad.sampling.owner import Owner
 from quietgrad.sampling.people import Ids, People, Pooled
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One step's draw. Private.
+
+    Args:
+        rows: the record numbers of this rank; ascending, or one person's after the other's.
+        hash: stands for the records, or people, of all ranks.
+        counts: how many rows each person has here; None where records are drawn.
+    """
+
+    rows: list[int]
+    hash: int
+    counts: list[int] | None = None
+
+
+class Draws:
+    """Made once, in the order of the steps, and kept until they are released.
+
+    Args:
+        first: the step that comes first; those before it are over.
+    """
+
+    def __init__(self, first: int = 0) -> None:
+        self.first = first
+        self._kept: deque[Draw] = deque()
+
+    @property
+    def next(self) -> int:
+        """The first step that was not drawn yet."""
+        return self.first + len(self._kept)
+
+    def add(self, draw: Draw) -> None:
+        """The draw of step `next`."""
+        self._kept.append(draw)
+
+    def get(self, step: int) -> Draw:
+        return self._kept[step - self.first]
+
+    def of(self, step: int) -> Draw | None:
+        """None if it was not made yet, or is over."""
+        return self.get(step) if self.first <= step < self.next else None
+
+    def forget_through(self, step: int) -> None:
+        while self.first <= step and self._kept:
+            self._kept.popleft()
+            self.first += 1
 
 
 class PoissonSampler(Sampler[list[int]]):

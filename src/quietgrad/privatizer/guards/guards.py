@@ -8,10 +8,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from quietgrad.capture.recorder import Recorder
+from quietgrad.capture.validation import refuse_scaled
 from quietgrad.privatizer.guards.model_state import ModelStateGuard
 from quietgrad.privatizer.guards.private_inputs import PrivateInputs
 from quietgrad.privatizer.guards.raw_backward import RawBackwardGuard
-from quietgrad.privatizer.guards.scaled_losses import refuse_scaled
 from quietgrad.sampling.batches import PoissonBatches
 from quietgrad.sampling.poisson import PoissonSampler
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from quietgrad.capture.hook import Hook
+from quietgrad.capture.call import Hook
 from quietgrad.privatizer.guards.fingerprint import Kept, Mark, mark
 from quietgrad.privatizer.guards.holdings import Holdings
 

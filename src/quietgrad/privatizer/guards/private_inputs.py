@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 from torch.utils.hooks import RemovableHandle
 
-from quietgrad.capture.call import tensors_of
-from quietgrad.capture.hook import Hook
+from quietgrad.capture.call import Hook, tensors_of
 from quietgrad.privatizer.guards.overlap import Extent, extent, share_memory, tensors_in
 
 MOST_WAITING = 64
