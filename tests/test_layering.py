@@ -71,7 +71,7 @@ SAME_NAME_SAME_MEANING = {
     "train": "the run, and its command",
     "compare": "the comparison, and its command",
     "federated": "the federated run, and its command",
-    "report": "what is shown to people: of an audit, of a capture, and the command",
+    "report": "what is shown to people: of an audit, and the command",
     "top_groups": "the mask, and the method made of it",
     "low_rank": "the representation, and its figures",
     "subspace": "the representation, and its figures",

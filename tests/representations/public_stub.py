@@ -12,8 +12,7 @@ from torch import Tensor
 from quietgrad.gradients.blocks import Space
 from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.stages import BlockwiseGrads, PerSampleGrads
-from quietgrad.representations.public import Public, PublicLosses
-from quietgrad.representations.states import Codecs, States
+from quietgrad.representations.public import Codecs, Public, PublicLosses, States
 
 SPACE: Space = {"a.weight": torch.Size((5, 4)), "a.bias": torch.Size((5,)), "b.weight": torch.Size((3, 5))}
 SIZE = 40

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from quietgrad.capture.recorder import Recorder
 from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.stages import BlockwiseGrads, PerSampleGrads, Released
+from quietgrad.privatizer.run_state import PublicGradients, step_seed
 from quietgrad.representations.low_rank.low_rank import CarriedParts, LowRank, LowRankCodec
-from quietgrad.representations.public import Public
-from quietgrad.representations.public_gradients import PublicGradients, step_seed
-from quietgrad.representations.states import Codecs, States
+from quietgrad.representations.public import Codecs, Public, States
 from tests.cases.world import SmallNet, losses_of, records, small_net
 
 MATRICES = ("conv.weight", "hidden.weight")

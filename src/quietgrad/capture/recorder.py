@@ -19,14 +19,13 @@ from quietgrad.capture.dependence import Dependence
 from quietgrad.capture.graph import Graph, Use, check_coverage, uses
 from quietgrad.capture.lent import MARK, accountable, accounted, borrowers, lent
 from quietgrad.capture.registry import units
-from quietgrad.capture.report import LayerReport, for_rows, report
 from quietgrad.capture.validation import check_norm, validate
 from quietgrad.gradients.base import BlockGrads
 from quietgrad.gradients.blocks import at_least_single
 from quietgrad.gradients.combined import combine
 from quietgrad.gradients.dense import ZeroGrad
 from quietgrad.gradients.stages import BlockwiseGrads
-from quietgrad.gradients.tuning import Tuner
+from quietgrad.gradients.tuning import LayerReport, Tuner, for_rows, report
 
 MOST_PENDING = 4096
 """Recorded calls that wait for their losses; older ones are given up, so that evaluating with grad on leaks nothing."""

@@ -83,9 +83,9 @@ class FederatedServer:
         description = {"mechanism": mechanism.describe(), "clients": clients, "server_lr": lr}
         self.ledger: Final = Ledger(ledger, plan=self.plan, description=description)
         self._source = as_source(noise_source)
-        self._recorder = Recorder(model)
+        self._engine = Recorder(model)
         seed = secrets.randbits(48) if public_seed is None else public_seed
-        self._state = RunState(self._recorder, mechanism.post, self.sampler, seed=seed)
+        self._state = RunState(self._engine, mechanism.post, self.sampler, seed=seed)
         self._step: Step | None = None
         self._sent: dict[str, Any] = {}
         self._waiting: set[int] = set()
@@ -109,7 +109,7 @@ class FederatedServer:
         if self.ledger.count >= self.sampler.steps:
             raise ValueError(f"All {self.sampler.steps} planned rounds are over, and ε covers the plan only.")
         self._sent = self._state.state_dict()["representations"]
-        with attached(self._recorder):
+        with attached(self._engine):
             self._step = Step(self.mechanism, self._state.public(), self._source)
         drawn = self.sampler.draw()
         self._waiting, self.refused = set(drawn), []
@@ -119,7 +119,7 @@ class FederatedServer:
         """What every client of the round in progress is told."""
         assert self._step is not None, "draw() begins a round"
         return Task(
-            weights={name: p.detach().clone() for name, p in self._recorder.parameters.items()},
+            weights={name: p.detach().clone() for name, p in self._engine.parameters.items()},
             state=self._sent,
             round=self.round,
             rounds=self.sampler.steps,
@@ -131,7 +131,7 @@ class FederatedServer:
     def update_bytes(self) -> int:
         """What each client of the round in progress sends: known before any of them is, whoever was drawn."""
         assert self._step is not None, "draw() begins a round"
-        number = next(iter(self._recorder.parameters.values())).element_size()
+        number = next(iter(self._engine.parameters.values())).element_size()
         spaces = [self._step.codec(index).space for index in range(len(self.mechanism.releases))]
         return number * sum(shape.numel() for space in spaces for shape in space.values())
 
@@ -159,9 +159,9 @@ class FederatedServer:
         assert step is not None, "draw() begins a round"
         self.ledger.record(self.mechanism.event(self.round), self.sampler.rate, step=self.round)
         released = step.release(reducer=default_reducer(), divisor=self.sampler.expected_batch)
-        with attached(self._recorder):
+        with attached(self._engine):
             update = self._state.post_process(step.decode(released), step.public)
-        parameters = self._recorder.parameters
+        parameters = self._engine.parameters
         write_grads(parameters, update)
         with torch.no_grad():
             for parameter in parameters.values():
@@ -179,7 +179,7 @@ class FederatedServer:
         """For a checkpoint: weights, representations, and where the ledger was."""
         return {
             **self._state.state_dict(),
-            "weights": {name: p.detach().clone() for name, p in self._recorder.parameters.items()},
+            "weights": {name: p.detach().clone() for name, p in self._engine.parameters.items()},
             "ledger_head": self.ledger.head,
             "ledger_count": self.ledger.count,
             "mechanism": self.mechanism.describe(),

@@ -10,8 +10,8 @@ from typing import Any
 
 from quietgrad.capture.independence import check_independence
 from quietgrad.capture.recorder import Recorder
-from quietgrad.capture.report import LayerReport
 from quietgrad.gradients.blocks import coordinates
+from quietgrad.gradients.tuning import LayerReport
 from quietgrad.kernels.library import described
 from quietgrad.privatizer.step import Step
 from quietgrad.sampling.poisson import PoissonSampler

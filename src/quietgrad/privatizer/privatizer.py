@@ -24,13 +24,12 @@ from quietgrad.collective import Reducer, default_reducer
 from quietgrad.gradients.stages import BlockwiseGrads
 from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.noise.sources import NoiseSource, as_source
-from quietgrad.privatizer.contributions import Contributions
 from quietgrad.privatizer.explanation import Explanation, explain
 from quietgrad.privatizer.facts import open_ledger, run_facts, step_facts
 from quietgrad.privatizer.grads import drop_grads, write_grads
 from quietgrad.privatizer.guards.guards import Guards
 from quietgrad.privatizer.research import Observer, Watch
-from quietgrad.privatizer.rows import RowCount
+from quietgrad.privatizer.rows import Contributions, RowCount
 from quietgrad.privatizer.run_state import RunState
 from quietgrad.privatizer.step import Step
 from quietgrad.representations.public import Public

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import weakref
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from quietgrad.gradients.blocks import Blocks, Space
 from quietgrad.gradients.stages import PerSampleGrads, Released
-from quietgrad.representations.once import Once
 from quietgrad.representations.public import Public
+
+T = TypeVar("T")
 
 State = dict[str, Any]
 """What a representation remembers between steps: tensors, numbers, strings, and dicts or lists of them
@@ -77,3 +80,20 @@ class Representation(ABC):
     def observe(self, public: Public, state: State, released: Released) -> State:
         """The state after learning from what was released (public), before decoding; not changed in place."""
         return state
+
+
+class Once(Generic[T]):
+    """Results of a function of gradients, remembered as long as these live and no other micro-batch is asked for."""
+
+    def __init__(self) -> None:
+        self._made: weakref.WeakKeyDictionary[PerSampleGrads, T] = weakref.WeakKeyDictionary()
+
+    def __call__(self, make: Callable[[PerSampleGrads], T], grads: PerSampleGrads) -> T:
+        """make(grads), which must not hold `grads` itself, only its blocks: they would keep each other alive."""
+        known = self._made.get(grads)
+        if known is None:
+            self._made.clear()
+            known = make(grads)
+            if known is not grads:
+                self._made[grads] = known
+        return known

@@ -10,9 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from quietgrad.privatizer.guards.fingerprint import mark
-from quietgrad.privatizer.guards.held import held
-from quietgrad.privatizer.guards.holdings import Holdings
+from quietgrad.privatizer.guards.holdings import Holdings, held
+from quietgrad.privatizer.guards.model_state import mark
 
 
 class Model(nn.Sequential):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import quietgrad as qg
 from quietgrad.privatizer.guards import model_state
-from quietgrad.privatizer.guards.fingerprint import checksum
+from quietgrad.privatizer.guards.model_state import checksum
 from tests.cases.world import losses_of, privatizer, public_losses
 
 MECHANISM = qg.methods.dp_sgd(clip=1.0).with_noise(1.0)

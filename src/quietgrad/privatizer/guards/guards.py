@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from quietgrad.capture.recorder import Recorder
 from quietgrad.capture.validation import refuse_scaled
+from quietgrad.privatizer.grads import RawBackwardGuard
 from quietgrad.privatizer.guards.model_state import ModelStateGuard
 from quietgrad.privatizer.guards.private_inputs import PrivateInputs
-from quietgrad.privatizer.guards.raw_backward import RawBackwardGuard
 from quietgrad.sampling.batches import PoissonBatches
 from quietgrad.sampling.poisson import PoissonSampler
 

@@ -1,4 +1,4 @@
-"""The list of what a model holds, made again only when something in it was exchanged."""
+"""Everything a model holds that a checkpoint could carry away: parameters, buffers, tensors in plain attributes."""
 
 from __future__ import annotations
 
@@ -7,16 +7,75 @@ from collections.abc import Collection, Iterator, Mapping
 from operator import is_
 from typing import Any
 
-from torch import nn
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import _SpectralNorm
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
-from quietgrad.privatizer.guards.fingerprint import Kept
-from quietgrad.privatizer.guards.held import DEEPEST, OF_TORCH, PLAIN, held
+Kept = Tensor | NDArray[np.generic]
+
+OF_TORCH = frozenset(vars(nn.Module()))
+"""Attributes that torch itself keeps in every module; parameters and buffers are read from the model."""
 
 WALKED = ("_parameters", "_buffers", "_modules", "_forward_pre_hooks")
 """What torch keeps in a module and `held` reads."""
 
 Place = Collection[Any]
 """A container, or the living view of a dictionary's values."""
+
+PLAIN = frozenset({int, float, bool, str, type(None)})
+DEEPEST = 4
+"""How far lists and dictionaries inside each other are followed."""
+
+
+def held(model: nn.Module) -> Iterator[tuple[str, Kept]]:
+    """(what it is and its name, the tensor or array), for all that does not follow from the weights alone."""
+    for prefix, module in model.named_modules():
+        derived = _derived(module)
+        for key, parameter in module._parameters.items():
+            if parameter is not None:
+                yield f"parameter {_joined(prefix, key)!r}", parameter
+        for key, buffer in module._buffers.items():
+            if buffer is not None and key not in derived:
+                yield f"buffer {_joined(prefix, key)!r}", buffer
+        attributes = vars(module)
+        for key in attributes.keys() - OF_TORCH:
+            if type(attributes[key]) not in PLAIN and key not in derived:
+                yield from _inside(_joined(prefix, key), attributes[key], DEEPEST)
+
+
+def _inside(name: str, value: Any, depth: int) -> Iterator[tuple[str, Kept]]:
+    if isinstance(value, nn.Parameter):
+        return  # named above; recurrent layers list theirs once more
+    if isinstance(value, Tensor) or (isinstance(value, np.ndarray) and value.dtype.hasobject is False):
+        yield f"attribute {name!r}", value
+    elif depth and isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _inside(f"{name}[{key!r}]", part, depth - 1)
+    elif depth and isinstance(value, list | tuple | deque | set):
+        for index, part in enumerate(value):
+            if type(part) not in PLAIN:
+                yield from _inside(f"{name}[{index}]", part, depth - 1)
+
+
+def _derived(module: nn.Module) -> set[str]:
+    """What torch's own reparametrisations compute from the weights at every forward: it has seen no record."""
+    names = {"_u", "_v"} if isinstance(module, _SpectralNorm) else set()
+    for hook in module._forward_pre_hooks.values():
+        if isinstance(hook, WeightNorm):
+            names.add(hook.name)
+        elif isinstance(hook, SpectralNorm):
+            names |= {hook.name, hook.name + "_u", hook.name + "_v"}
+        elif isinstance(hook, BasePruningMethod):
+            names.add(hook._tensor_name)
+    return names
+
+
+def _joined(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix else name
 
 
 class Holdings:
@@ -36,7 +95,7 @@ class Holdings:
         """What the model holds; the same list as before if nothing was exchanged."""
         if not self._current:
             self._modules = [(module, vars(module)) for module in self._model.modules()]
-            self._places = [(p, tuple(p)) for _, attributes in self._modules for p in _places(attributes)]
+            self._places = [(p, tuple(p)) for _, attributes in self._modules for p in _may_change(attributes)]
             self._list = list(held(self._model))
         return self._list
 
@@ -51,16 +110,16 @@ class Holdings:
         )
 
 
-def _places(attributes: Mapping[str, Any]) -> Iterator[Place]:
+def _may_change(attributes: Mapping[str, Any]) -> Iterator[Place]:
     """Everything in a module that may come to hold something else."""
     yield attributes.values()
     yield from (attributes[name].values() for name in WALKED)
     for key, value in attributes.items():
         if key not in OF_TORCH and type(value) not in PLAIN:
-            yield from _inside(value, DEEPEST)
+            yield from _containers(value, DEEPEST)
 
 
-def _inside(value: Any, depth: int) -> Iterator[Place]:
+def _containers(value: Any, depth: int) -> Iterator[Place]:
     if not depth or not isinstance(value, Mapping | list | tuple | deque | set):
         return
     parts = value.values() if isinstance(value, Mapping) else value
@@ -68,4 +127,4 @@ def _inside(value: Any, depth: int) -> Iterator[Place]:
         yield parts
     for part in parts:
         if type(part) not in PLAIN:
-            yield from _inside(part, depth - 1)
+            yield from _containers(part, depth - 1)

@@ -12,7 +12,7 @@ from quietgrad.gradients.base import BlockGrads, zero_rows
 from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.stages import BlockwiseGrads, PerSampleGrads
 from quietgrad.representations.public import Public, PublicLosses
-from quietgrad.representations.subspace.formed import held_bytes, projectable
+from quietgrad.representations.subspace.basis import held_bytes, projectable
 
 KEPT_BYTES = 2**29
 """Public gradients up to this size are kept between passes; 2000 gradients of a ResNet20 (2.1 GB) are streamed."""
