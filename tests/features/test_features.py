@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from quietgrad.features.encoders import Columns, Frozen, Pixels, Scatter, encode, unit
+from quietgrad.features.encoders import Columns, Frozen, Mirrored, Pixels, Scatter, encode, unit
 from quietgrad.features.images import image_encoder
 from quietgrad.features.moments import (
     Moments,
@@ -28,6 +28,7 @@ def images(count: int = 5) -> Tensor:
 
 ENCODERS = {
     "scatter": Scatter((1, 12, 12)),
+    "mirrored": Mirrored(Scatter((1, 12, 12))),
     "patches": Patches((1, 12, 12)),
     "pixels": Pixels(),
     "frozen": Frozen(nn.Sequential(nn.Flatten(), nn.Linear(144, 7))),
@@ -52,6 +53,13 @@ class Mixing(nn.Module):
 def test_an_encoder_that_mixes_records_is_refused() -> None:
     with pytest.raises(ValueError, match="encoder=Mixing gives a record other features alone"):
         encode(Mixing(), images())
+
+
+def test_a_mirrored_encoder_gives_an_image_and_its_mirror_image_the_same_row() -> None:
+    x = images()
+    encoder = Mirrored(Scatter((1, 12, 12)))
+    torch.testing.assert_close(encode(encoder, x), encode(encoder, x.flip(-1)))
+    assert not torch.allclose(encode(encoder, x), encode(encoder, x.flip(-2)), atol=1e-3)
 
 
 def test_patches_are_the_same_for_an_image_and_its_mirror_image() -> None:

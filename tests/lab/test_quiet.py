@@ -59,6 +59,7 @@ def test_a_finished_run_is_resumed_without_a_second_release(tmp_path: Path) -> N
         ("method.moment='private'", "Unknown key 'method.moment' .did you mean 'moments'"),
         ("method.moments='public'", "needs public data"),
         ("method.moments='synthetic'", "makes up images"),
+        ("method.mirrored=true", "is for images"),
         ("training.warm_start='public'", "starts from zero"),
     ],
 )

@@ -37,6 +37,24 @@ class Scatter(nn.Module):
         return unit(F.group_norm(features, features.shape[1] // 3).flatten(2))
 
 
+class Mirrored(nn.Module):
+    """Rows of an image and of its mirror image added, at unit length: the same row for both.
+
+    For images that mean the same in a mirror (clothes, scenes; not digits or letters). A linear head would have to
+    learn so from both; here it is given, and half of the directions are left to tell from noise.
+
+    Args:
+        encoder: from images to rows.
+    """
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n ..."]:
+        return unit(self.encoder(x) + self.encoder(x.flip(-1)))
+
+
 class Pixels(nn.Module):
     """The numbers as they are, at unit length: rows [n, channels, positions] or [n, d]."""
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
-from quietgrad.features.encoders import Pixels, Scatter, encode
+from quietgrad.features.encoders import Mirrored, Pixels, Scatter, encode
 from quietgrad.features.images import image_encoder
 from quietgrad.features.patterns import Patches
 from quietgrad.features.pipeline import Rescale
@@ -48,18 +48,21 @@ class QuietOptions(Section):
         encoder: "auto" is "scatter" for grey images, "patches" for colour images, else "pixels".
         moments: "auto" is "public" if there are public records, else "synthetic" for images, "mean" for pretrained
             features, else "private".
+        mirrored: an image and its mirror image mean the same (clothes do, digits do not), and get the same row.
+            "patches" are so by themselves.
     """
 
     encoder: Literal["auto", "scatter", "patches", "pixels"] = "auto"
     moments: Literal["auto", "public", "synthetic", "private", "mean"] = "auto"
+    mirrored: bool = False
 
 
 class Encoded:
     """A task whose records are encoded, once for all runs of a process that share data and encoder."""
 
-    def __init__(self, data: DataConfig, encoder: str, data_dir: Path | None) -> None:
+    def __init__(self, data: DataConfig, encoder: str, mirrored: bool, data_dir: Path | None) -> None:
         self.parts: Parts = load_task(Config(data=data), data_dir=data_dir)
-        self.encoder = make_encoder(encoder, self.parts.input_shape)
+        self.encoder = make_encoder(encoder, self.parts.input_shape, mirrored=mirrored)
         self.private, self.public, self.test = (
             encode(self.encoder, part.tensors[0]) if len(part) else part.tensors[0]
             for part in (self.parts.private, self.parts.public, self.parts.test)
@@ -74,7 +77,7 @@ def quiet_set_up(
 ) -> tuple[Setup, qg.Program, qg.Statistics]:
     """The objects of a run. Statistics are released here, and kept in the folder for a run that is resumed."""
     options = checked_options(config)
-    task = encoded(config.data, options.encoder, data_dir)
+    task = encoded(config.data, options.encoder, options.mirrored, data_dir)
     plan = plan_quiet(config, task.parts, task.private.shape[1:])
     rule, source, program, batches, remarks = plan
     if resume:
@@ -120,11 +123,15 @@ def plan_quiet(config: Config, parts: Parts, row_shape: Sequence[int]) -> Plan:
     return Plan(rule, source, program, batches, tuple(remark for remark in remarks if remark))
 
 
-def make_encoder(name: str, shape: tuple[int, ...]) -> nn.Module:
+def make_encoder(name: str, shape: tuple[int, ...], *, mirrored: bool = False) -> nn.Module:
     """The encoder that a config names, for records of a shape."""
+    if mirrored and len(shape) != 3:
+        raise LabError(f"method.mirrored = true is for images, and records have shape {shape}. Leave it out.")
     if name == "auto":
-        return image_encoder(shape) if len(shape) == 3 else Pixels()
-    return {"scatter": Scatter, "patches": Patches, "pixels": lambda _: Pixels()}[name](shape)
+        encoder = image_encoder(shape) if len(shape) == 3 else Pixels()
+    else:
+        encoder = {"scatter": Scatter, "patches": Patches, "pixels": lambda _: Pixels()}[name](shape)
+    return Mirrored(encoder) if mirrored and not isinstance(encoder, Patches) else encoder
 
 
 def checked_options(config: Config) -> QuietOptions:

@@ -68,7 +68,7 @@ def explain_quiet(config: Config, *, data_dir: Path | None = None) -> QuietExpla
     """The plan of a run; no private record is encoded, and nothing is released."""
     options = checked_options(config)
     parts = load_task(config, data_dir=data_dir)
-    encoder = make_encoder(options.encoder, parts.input_shape)
+    encoder = make_encoder(options.encoder, parts.input_shape, mirrored=options.mirrored)
     row = tuple(encode(encoder, torch.zeros(1, *parts.input_shape)).shape[1:])
     plan = plan_quiet(config, parts, row)
     found = plan.rule.directions
