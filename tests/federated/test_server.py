@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from pathlib import Path
 
@@ -9,8 +10,10 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
+import quietgrad as qg
 from quietgrad.federated import FederatedServer, Task, encode_update, train_locally
 from quietgrad.federated.rounds import Update, size_of, unpack
+from quietgrad.federated.shared_start import restored, shortened
 from quietgrad.gradients.blocks import flatten
 from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.noise.sources import SeededSource
@@ -93,6 +96,46 @@ def test_freezing_and_low_rank_cut_what_is_sent() -> None:
     assert sizes["dp_sgd"] == 371 * 4
     assert sizes["random_freeze_per_step"] < 0.12 * sizes["dp_sgd"]
     assert sizes["rgp_random"] < sizes["dp_sgd"]
+
+
+@pytest.mark.parametrize("case", METHODS, ids=method_ids)
+def test_a_client_with_the_first_weights_is_told_the_same_in_fewer_bytes(case: MethodCase) -> None:
+    running = server(case.build(CLIP).with_noise(2.0))
+    for turn in range(2):
+        running.draw()
+        task = running.task()
+        told = shortened(task, running.start)
+        heard = restored(told, {name: p.detach() for name, p in small_net().named_parameters()})
+        assert all(torch.equal(heard.weights[name], weight) for name, weight in task.weights.items())
+        assert str(heard.state) == str(task.state)
+        assert (heard.round, heard.seed) == (turn, 3)
+        assert len(told) < len(task.packed())
+        running.release()
+
+
+def test_freezing_and_low_rank_cut_what_clients_with_the_first_weights_are_told() -> None:
+    weights, told = torch.nn.Linear(200, 100), {}
+    methods = {"dense": qg.methods.dp_sgd(clip=1.0), "frozen": qg.methods.random_freeze(freeze=0.9, clip=1.0)}
+    for name, mechanism in methods.items():
+        running = FederatedServer(
+            copy.deepcopy(weights), mechanism.with_noise(1.0), clients=5, rate=0.1, rounds=3
+        )
+        running.draw()
+        running.release()
+        running.draw()
+        told[name] = len(shortened(running.task(), running.start))
+    assert told["frozen"] < 0.25 * told["dense"]
+
+
+def test_a_client_with_other_first_weights_is_told_so_and_whole_tasks_still_work() -> None:
+    running = server(METHODS[0].build(CLIP).with_noise(1.0))
+    running.draw()
+    other = {name: weight + 1 for name, weight in running.start.items()}
+    with pytest.raises(ValueError, match="first weights"):
+        restored(shortened(running.task(), running.start), other)
+    assert torch.equal(
+        restored(running.task().packed(), other).weights["head.weight"], running.start["head.weight"]
+    )
 
 
 def test_bad_updates_are_clipped_or_refused_and_the_round_goes_on() -> None:

@@ -34,7 +34,9 @@ def train(client: int) -> Any:
     return lambda model: train_locally(model, data, losses_of)
 
 
-def in_one_process(draws: list[list[int]] | None = None, **changes: Any) -> tuple[Any, FederatedServer, Any]:
+def in_one_process(
+    draws: list[list[int]] | None = None, *, shared_start: bool = False, **changes: Any
+) -> tuple[Any, FederatedServer, Any]:
     """Flower's server loop over client proxies of this process; `changes[cid]` replaces a client's fit.
 
     Args:
@@ -67,7 +69,7 @@ def in_one_process(draws: list[list[int]] | None = None, **changes: Any) -> tupl
     server = FederatedServer(small_net(), MECHANISM, clients=CLIENTS, rate=1.0, rounds=ROUNDS, public_seed=3)
     if draws is not None:
         server.sampler.draw = iter(draws).__next__  # type: ignore[method-assign]
-    strategy = PrivateStrategy(server, patience=5, evaluate=lambda _: 0.5)
+    strategy = PrivateStrategy(server, patience=5, evaluate=lambda _: 0.5, shared_start=shared_start)
     history = run_fl(Server(client_manager=manager, strategy=strategy), ServerConfig(num_rounds=ROUNDS))
     return strategy, server, history
 
@@ -78,6 +80,13 @@ def test_flowers_rounds_train_and_count() -> None:
     assert (server.round, server.ledger.count) == (ROUNDS, ROUNDS)
     assert not torch.equal(server.model.get_parameter("head.weight"), before)
     assert 0 < strategy.bytes_up < strategy.bytes_down
+
+
+def test_clients_that_have_the_first_weights_are_told_less() -> None:
+    whole, _, _ = in_one_process()
+    shared, server, _ = in_one_process(shared_start=True)
+    assert not server.refused
+    assert shared.bytes_down < 0.5 * whole.bytes_down
 
 
 def test_clients_that_fail_or_send_nonsense_do_not_stop_a_round() -> None:

@@ -53,6 +53,7 @@ class FederatedServer:
         public_seed: of masks and random bases; drawn if left out.
 
     Attributes:
+        start: the first weights, which clients may have too: `shared_start.shortened`.
         refused: what was refused in the round in progress, and why. Private.
 
     Raises:
@@ -86,6 +87,7 @@ class FederatedServer:
         self._engine = Recorder(model)
         seed = secrets.randbits(48) if public_seed is None else public_seed
         self._state = RunState(self._engine, mechanism.post, self.sampler, seed=seed)
+        self.start: Final = {name: p.detach().clone() for name, p in self._engine.parameters.items()}
         self._step: Step | None = None
         self._sent: dict[str, Any] = {}
         self._waiting: set[int] = set()

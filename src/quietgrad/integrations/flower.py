@@ -13,8 +13,9 @@ from collections.abc import Callable
 from torch import nn
 
 from quietgrad.federated.client import encode_update
-from quietgrad.federated.rounds import Task, pack, unpack
+from quietgrad.federated.rounds import pack, unpack
 from quietgrad.federated.server import FederatedServer
+from quietgrad.federated.shared_start import restored, shortened
 from quietgrad.integrations.flower_log import withhold
 from quietgrad.mechanism.mechanism import Mechanism
 
@@ -51,6 +52,8 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]
         server: makes the draws and the releases.
         evaluate: test accuracy of a model, on data that are public.
         patience: seconds to wait for all clients before the first round.
+        shared_start: clients build the model with the server's first weights (from a public seed), and are told only
+            what has moved since.
 
     Attributes:
         bytes_up, bytes_down: of the *expected* clients in all rounds so far. How many were drawn is private.
@@ -63,8 +66,10 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]
         *,
         evaluate: Callable[[nn.Module], float] | None = None,
         patience: int = 60,
+        shared_start: bool = False,
     ) -> None:
         self.server, self._evaluate, self._patience = server, evaluate, patience
+        self._shared_start = shared_start
         self._numbers: dict[str, int] = {}
         self.bytes_up, self.bytes_down = 0.0, 0.0
         self._log = withhold(self)
@@ -81,7 +86,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]
         self._register(proxies)
         self._log.closed = True
         drawn = set(self.server.draw())
-        task = FitIns(self._message(self.server.task().packed()), {})
+        task = FitIns(self._message(self._told()), {})
         chosen = [(proxy, task) for cid, proxy in sorted(proxies.items()) if self._numbers.get(cid) in drawn]
         expected = self.server.sampler.expected_batch
         self.bytes_up += expected * self.server.update_bytes
@@ -125,6 +130,10 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]
             if cid not in self._numbers and len(self._numbers) < self.server.sampler.units:
                 self._numbers[cid] = len(self._numbers)
 
+    def _told(self) -> bytes:
+        task = self.server.task()
+        return shortened(task, self.server.start) if self._shared_start else task.packed()
+
     def _message(self, content: bytes) -> Parameters:
         return Parameters(tensors=[content], tensor_type=KIND)
 
@@ -133,16 +142,17 @@ class PrivateClient(Client):  # type: ignore[misc]
     """A client that trains on its own records and sends the encoded update, and nothing else.
 
     Args:
-        model: of the server's architecture.
+        model: of the server's architecture; with its first weights, if the strategy counts on that.
         mechanism: the server's; only its representations are used here.
         train: trains the model in place on this client's records.
     """
 
     def __init__(self, model: nn.Module, mechanism: Mechanism, train: Callable[[nn.Module], None]) -> None:
         self._model, self._mechanism, self._train = model, mechanism, train
+        self._start = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
 
     def fit(self, ins: FitIns) -> FitRes:
-        task = Task.unpacked(ins.parameters.tensors[0])
+        task = restored(ins.parameters.tensors[0], self._start)
         update = encode_update(self._model, self._mechanism, task, self._train)
         message = Parameters(tensors=[pack(update)], tensor_type=KIND)
         # Flower wants a number of examples: it is private, so every client says 1.

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from quietgrad.federated import FederatedServer, encode_update, train_locally
+from quietgrad.federated.shared_start import shortened
 from quietgrad.lab.errors import LabError
 from quietgrad.lab.run.config import Config, FederatedConfig
 from quietgrad.lab.run.folder import RunFolder
@@ -102,7 +103,7 @@ def train_federated(
     rate = _checked_rate(config)
     rounds = steps_of(config.training.epochs, rate)
     setup = set_up(config, data_dir=data_dir)
-    plan = _Plan(rate, rounds, config.federated.clients)
+    plan = Plan(rate, rounds, config.federated.clients)
     mechanism = build_mechanism(config.method, config.privacy, setup.parts, setup.model, plan)  # type: ignore[arg-type]
     clients = Clients(setup.parts.private, copy.deepcopy(setup.model), config)
     folder = RunFolder(out)
@@ -191,7 +192,9 @@ class Clients:
     def take_part(self, server: FederatedServer, outcome: FederatedOutcome) -> None:
         """One round: draw, train every drawn client on a copy of the model, and release."""
         drawn, task = server.draw(), server.task()
-        outcome.count(server.update_bytes, len(task.packed()), server.sampler.expected_batch)
+        # All clients can build the first weights from the config's seed.
+        told = len(shortened(task, server.start))
+        outcome.count(server.update_bytes, told, server.sampler.expected_batch)
         for client in drawn:
             update = encode_update(self._model, server.mechanism, task, self._training(client))
             server.receive(client, update)
@@ -201,12 +204,12 @@ class Clients:
         mine, config = self._parts[client], self._config
         data = TensorDataset(self._x[mine], self._y[mine])
         return lambda model: train_locally(
-            model, data, _losses, epochs=config.epochs, batch=config.batch, lr=config.lr
+            model, data, losses, epochs=config.epochs, batch=config.batch, lr=config.lr
         )
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
     """What calibration reads of batches."""
 
     rate: float
@@ -214,5 +217,5 @@ class _Plan:
     units: int
 
 
-def _losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(model(x), y, reduction="none")
