@@ -22,8 +22,10 @@ from tests.cases.world import privatizer, run, small_net
 from tests.methods.test_gep import ROWS, labelled, numpy_gradients, private_rows
 
 
-def watched(mechanism: Mechanism, figure: Figure, steps: int = 2, micro: int = 2) -> None:
-    model: nn.Module = small_net(torch.float64)
+def watched(
+    mechanism: Mechanism, figure: Figure, steps: int = 2, micro: int = 2, dtype: torch.dtype = torch.float64
+) -> None:
+    model: nn.Module = small_net(dtype)
     with privatizer(mechanism.with_noise(1.0), [ROWS] * steps, model=model, research=True) as (
         private,
         batches,
@@ -51,10 +53,11 @@ def test_the_projection_error_is_numpys(build: Any) -> None:
     assert errors == pytest.approx([expected] * 2, rel=1e-6)
 
 
-def test_a_random_subspace_misses_nearly_everything() -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_random_subspace_misses_nearly_everything(dtype: torch.dtype) -> None:
     mechanism = qg.methods.rpdp_sgd(rank=10)
     error = ProjectionError(mechanism)
-    watched(mechanism, error)
+    watched(mechanism, error, dtype=dtype)
     assert min(error.curves()["all"][1]) > 0.9
 
 

@@ -31,8 +31,8 @@ def papers(
     *,
     scale: Annotated[str | None, typer.Option(help="Run it: quick, reduced or full.")] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder of runs and result; papers/PAPER-ENTRY-SCALE.")
-    ] = None,
+        Path, typer.Option(help="Folder of results and runs; entries that share a run train it once.")
+    ] = Path("papers"),
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
@@ -110,7 +110,7 @@ def _run(
     item: Entry,
     experiment: Experiment | None,
     scale: Scale,
-    out: Path | None,
+    out: Path,
     data_dir: Path | None,
     as_json: bool,
 ) -> None:
@@ -118,7 +118,7 @@ def _run(
         raise LabError(f"{one.id} {item.id} has no experiment; it is checked by {item.check}.")
     console = Console(stderr=True)
     place = Place(
-        out=out or Path("papers") / f"{one.id}-{item.id}-{scale}",
+        out=out,
         data_dir=data_dir,
         tell=lambda text: console.print(text, highlight=False),
     )

@@ -6,36 +6,50 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
 
-from quietgrad.lab.papers.finding import Finding
+from quietgrad.lab.papers.finding import Finding, Picture
 from quietgrad.lab.report.plots import PALETTE
+
+STYLE: Any = {
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+    "font.size": 9,
+}
+FEW = 3
+"""So many curves leave room for a legend among them."""
 
 
 def draw(finding: Finding, path: Path) -> Path | None:
     """All pictures of a finding side by side; nothing if it has none."""
     if not finding.pictures:
         return None
-    style: Any = {
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "legend.frameon": False,
-        "font.size": 9,
-    }
-    with mpl.rc_context(style):
-        figure = Figure(figsize=(4.6 * len(finding.pictures), 3.2), layout="constrained")
+    crowded = any(len(picture.curves) > FEW for picture in finding.pictures)
+    width = 6.4 if crowded else 4.6
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(width * len(finding.pictures), 3.2), layout="constrained")
         axes = figure.subplots(1, len(finding.pictures), squeeze=False)[0]
         for panel, picture in zip(axes, finding.pictures, strict=True):
-            for number, curve in enumerate(picture.curves):
-                marker = "o" if len(curve.x) < 12 else None
-                panel.plot(
-                    curve.x, curve.y, label=curve.label, color=PALETTE[number % len(PALETTE)], marker=marker
-                )
-            panel.set(title=picture.title, xlabel=picture.x, ylabel=picture.y)
-            panel.set_xscale("log" if picture.log_x else "linear")
-            panel.set_yscale("log" if picture.log_y else "linear")
-            panel.grid(alpha=0.25)
+            _panel(panel, picture)
             if len(picture.curves) > 1:
-                panel.legend()
+                panel.legend(**({"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)} if crowded else {}))
         figure.savefig(path, dpi=110)
     return path
+
+
+def _panel(panel: Axes, picture: Picture) -> None:
+    for number, curve in enumerate(picture.curves):
+        marker = "o" if len(curve.x) < 12 else None
+        colour = PALETTE[number % len(PALETTE)]
+        panel.plot(curve.x, curve.y, label=curve.label, color=colour, marker=marker, markersize=4)
+    panel.set(title=picture.title, xlabel=picture.x, ylabel=picture.y)
+    if picture.log_x:
+        panel.set_xscale("log")
+    if picture.log_y:
+        panel.set_yscale("log")
+        panel.yaxis.set_major_formatter(LogFormatter())
+        panel.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
+    panel.grid(alpha=0.25)

@@ -24,6 +24,7 @@ class Row:
         ours: the mean over runs.
         spread: standard deviation over runs, or the error of the test set if that is larger; None if exact.
         note: learning rate, number of seeds, ε.
+        runs: how many `ours` is the mean of.
     """
 
     label: str
@@ -31,6 +32,12 @@ class Row:
     theirs: float | None = None
     spread: float | None = None
     note: str = ""
+    runs: int = 1
+
+    @property
+    def error(self) -> float:
+        """Of the mean."""
+        return (self.spread or 0.0) / math.sqrt(self.runs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,18 +96,26 @@ def _curve(raw: Mapping[str, Any]) -> Curve:
 
 @dataclass(frozen=True)
 class Order:
-    """A claim of the kind "this row is above that one"."""
+    """A claim of the kind "this row is above that one".
+
+    Args:
+        theirs: the paper's lead, where the rows' own figures are of several papers.
+    """
 
     above: str
     below: str
+    theirs: float | None = None
 
 
 def judged_by_order(rows: Sequence[Row], claims: Sequence[Order]) -> tuple[Verdict, str]:
-    """Confirmed if every claimed lead exceeds its spread, refuted if one is reversed by more, else weaker."""
+    """Confirmed if every claimed lead is above twice its error, refuted if one is reversed by as much, else weaker.
+
+    A lead below half of the paper's is weaker too, however sure it is.
+    """
     by_label = {row.label: row for row in rows}
     verdicts, reasons = [], []
     for claim in claims:
-        verdict, reason = _lead(by_label[claim.above], by_label[claim.below])
+        verdict, reason = _lead(by_label[claim.above], by_label[claim.below], claim.theirs)
         verdicts.append(verdict)
         reasons.append(reason)
     overall: Verdict = (
@@ -109,13 +124,15 @@ def judged_by_order(rows: Sequence[Row], claims: Sequence[Order]) -> tuple[Verdi
     return overall, "; ".join(reasons)
 
 
-def _lead(above: Row, below: Row) -> tuple[Verdict, str]:
+def _lead(above: Row, below: Row, claimed: float | None) -> tuple[Verdict, str]:
     lead = above.ours - below.ours
-    spread = math.hypot(above.spread or 0.0, below.spread or 0.0)
-    theirs = None if above.theirs is None or below.theirs is None else above.theirs - below.theirs
+    error = math.hypot(above.error, below.error)
+    theirs = claimed
+    if theirs is None and above.theirs is not None and below.theirs is not None:
+        theirs = above.theirs - below.theirs
     said = "" if theirs is None else f" (theirs {theirs:+.1f})"
-    reason = f"{above.label} − {below.label}: {lead:+.1f} ± {spread:.1f}{said}"
-    if lead < -spread:
+    reason = f"{above.label} − {below.label}: {lead:+.1f} ± {error:.1f}{said}"
+    if lead < -2 * error:
         return "refuted", reason
     small = theirs is not None and lead < theirs / 2
-    return ("weaker" if lead <= spread or small else "confirmed"), reason
+    return ("weaker" if lead <= 2 * error or small else "confirmed"), reason

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import math
 import statistics
 import time
@@ -106,8 +107,8 @@ class Trainings(Experiment):
         rows, curves = [], []
         for cell, config in zip(self.cells_at(scale), self.configs(scale).values(), strict=True):
             place.tell(f"{cell.label}: {config.method.name} on {config.data.name}")
-            lr = _tuned(config, plan.factors, cell.label, place)
-            results = [_trained(_with(config, lr, seed), cell.label, place) for seed in range(plan.seeds)]
+            lr = _tuned(config, plan.factors, place)
+            results = [_trained(_with(config, lr, seed), place) for seed in range(plan.seeds)]
             rows.append(_row(cell, results, lr))
             curves.append(_curve(cell.label, results[0]))
         verdict, why = judged_by_order(rows, self.claims)
@@ -143,19 +144,19 @@ def _with(config: Config, lr: float, seed: int) -> Config:
     return config.model_copy(update={"training": training})
 
 
-def _tuned(config: Config, factors: Sequence[float], label: str, place: Place) -> float:
+def _tuned(config: Config, factors: Sequence[float], place: Place) -> float:
     """The learning rate with the best training accuracy on seed 0; not part of ε, as all tuning here."""
     rates = [float(f"{config.training.lr * factor:.4g}") for factor in factors]
     if len(rates) == 1:
         return rates[0]
-    tried = {lr: _trained(_with(config, lr, 0), label, place)["train"] for lr in rates}
+    tried = {lr: _trained(_with(config, lr, 0), place)["train"] for lr in rates}
     return max(tried, key=lambda lr: tried[lr])
 
 
-def _trained(config: Config, label: str, place: Place) -> dict[str, Any]:
-    """One run, resumed or read back if it is there already."""
-    name = f"{label}-lr{config.training.lr:g}-seed{config.training.seed}".replace(" ", "_").replace("/", "_")
-    folder = RunFolder(place.out / name)
+def _trained(config: Config, place: Place) -> dict[str, Any]:
+    """One run, resumed or read back if it is there already; entries that share a config share its run."""
+    digest = hashlib.sha256(config.model_dump_json().encode()).hexdigest()[:12]
+    folder = RunFolder(place.out / "runs" / f"{config.method.name}-{digest}")
     parts = _parts(config.data, place.data_dir)
     if not (folder.exists and folder.finished):
         train(config, folder.path, resume=folder.exists, data_dir=place.data_dir, parts=parts)
@@ -194,6 +195,7 @@ def _row(cell: Cell, results: Sequence[Mapping[str, Any]], lr: float) -> Row:
         ours=round(mean, 2),
         spread=round(spread, 2),
         note=f"ε = {epsilon:.3g}, lr {lr:g}, {len(tests)} seed{'s' if len(tests) > 1 else ''}",
+        runs=len(tests),
     )
 
 

@@ -42,7 +42,7 @@ class GroupBasis:
         """B v for one vector v."""
         total = self.rows.new_zeros(len(self.rows))
         for name, columns in self._columns.items():
-            total += as_rows(columns) @ blocks[name].flatten()
+            total += as_rows(columns) @ blocks[name].flatten().to(columns.dtype)
         return total
 
     def expand(self, coordinates: Float[Tensor, "*n k"]) -> Blocks:

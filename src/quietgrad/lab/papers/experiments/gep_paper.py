@@ -14,6 +14,7 @@ import quietgrad as qg
 from quietgrad.lab.diagnostics.subspace import ProjectionError, StableRanks
 from quietgrad.lab.models import build
 from quietgrad.lab.papers.experiment import Computed, Experiment, Place
+from quietgrad.lab.papers.experiments.cifar10_table import CIFAR10
 from quietgrad.lab.papers.finding import Curve, Finding, Order, Picture, Row, Scale
 from quietgrad.lab.papers.pate import Pate, train_pate
 from quietgrad.lab.papers.quick import quick
@@ -119,6 +120,18 @@ TABLE3 = Trainings(
         _linear_head("GEP", 94.8, ("method.rank=50", "method.refresh_every=10")),
     ),
     plans={
+        "quick": Plan(
+            changes=(
+                "data.name=embedded",
+                "data.private=6000",
+                "data.public=200",
+                "data.test=2000",
+                "training.epochs=10",
+                "training.batch=500",
+            ),
+            said="6,000 embedded Fashion-MNIST images, 200 public, ScatterNet's features in the place of SimCLR's, 120 "
+            "steps of 500, ε = 2, k = 50, basis every 10 steps, Adam lr 0.01, one seed, untuned; theirs on CIFAR-10",
+        ),
         "reduced": Plan(
             changes=("data.private=10000", "data.test=2000", "training.epochs=6", "training.batch=500"),
             said="CIFAR-10, ScatterNet's features in the place of SimCLR's, 10,000 private records, 500 public, "
@@ -268,7 +281,7 @@ def figure2(scale: Scale, place: Place) -> Finding:
     found = _observed_ranks(scale, place).curves()
     gradients = {name: curve for name, curve in found.items() if name.endswith("gradients")}
     rows = tuple(
-        Row(label=name, ours=round(mean_of(y), 2), note=f"of at most {250}")
+        Row(label=f"layer {name}", ours=round(mean_of(y), 2), note=f"of at most {250}")
         for name, (_, y) in gradients.items()
     )
     low = all(row.ours < 25 for row in rows)
@@ -278,7 +291,9 @@ def figure2(scale: Scale, place: Place) -> Finding:
         why="every group's stable rank is below a tenth of the batch" if low else "not low in every group",
         unit="stable rank, mean over steps",
         settings=_WATCHED,
-        pictures=(Picture(title="GEP, figure 2", x="step", y="stable rank", curves=as_curves(gradients)),),
+        pictures=(
+            Picture(title="GEP, figure 2", x="step", y="stable rank", curves=as_curves(gradients, "layer ")),
+        ),
     )
 
 
@@ -290,23 +305,30 @@ def figure5(scale: Scale, place: Place) -> Finding:
     names = sorted({name.rsplit(":", 1)[0] for name in found})
     rows = tuple(
         Row(
-            label=f"{name}: residual over gradient",
+            label=f"layer {name}: residual over gradient",
             ours=round(mean_of(found[f"{name}: residuals"][1]) / mean_of(found[f"{name}: gradients"][1]), 2),
             theirs=10.0,
         )
         for name in names
     )
-    tenfold, above = all(row.ours >= 5 for row in rows), all(row.ours > 1.5 for row in rows)
+    tenfold, above = all(row.ours >= 5 for row in rows), all(row.ours > 1 for row in rows)
     return Finding(
         rows=rows,
         verdict="confirmed" if tenfold else "weaker" if above else "refuted",
         why="an order of magnitude"
         if tenfold
-        else "above that of the gradients, by less than an order of magnitude",
+        else f"above that of the gradients {min(row.ours for row in rows):.1f} to {max(row.ours for row in rows):.1f} "
+        "times, not tenfold; 40 directions of 100 public images take part of the spectrum away",
         unit="ratio of stable ranks",
         settings=_WATCHED,
         pictures=(
-            Picture(title="GEP, figure 5", x="step", y="stable rank", curves=as_curves(found), log_y=True),
+            Picture(
+                title="GEP, figure 5",
+                x="step",
+                y="stable rank",
+                curves=as_curves(found, "layer "),
+                log_y=True,
+            ),
         ),
     )
 
@@ -348,7 +370,8 @@ def figure4(scale: Scale, place: Place) -> Finding:
 def figure7(scale: Scale, place: Place) -> Finding:
     rows, curves = [], []
     for k in (10, 40, 100):
-        mean, curve = _projection_error(scale, place, f"method.rank={k}", "method.basis=random")
+        changes = ("data.public=100", f"method.rank={k}", "method.basis=random")
+        mean, curve = _projection_error(scale, place, *changes)
         rows.append(Row(label=f"k = {k}", ours=round(mean, 4), theirs=0.95, note="theirs: above"))
         curves.append(Curve(label=f"k = {k}", x=curve.x, y=curve.y))
     high = all(row.ours > 0.95 for row in rows)
@@ -357,7 +380,7 @@ def figure7(scale: Scale, place: Place) -> Finding:
         verdict="confirmed" if high else "refuted",
         why="random directions miss more than 95% of the gradient, as √(1 − k/p) says",
         unit="‖Σr‖/‖Σg‖, mean over steps",
-        settings=_WATCHED.replace("12", "10").replace(", 100 public images", ", none public"),
+        settings=_WATCHED.replace("12", "10").replace("100 public images", "random directions"),
         pictures=(Picture(title="GEP, figure 7", x="step", y="projection error", curves=tuple(curves)),),
     )
 
@@ -400,6 +423,7 @@ def pate(scale: Scale, place: Place) -> Finding:
 EXPERIMENTS: Mapping[str, Experiment] = {
     "pate": Computed(make=pate, minutes={"quick": 0.3, "reduced": 4.0}),
     "splits": SPLITS,
+    "cifar10": CIFAR10,
     "table1": TABLE1,
     "table3": TABLE3,
     "table4": Computed(make=table4, minutes={"quick": 0.1}),

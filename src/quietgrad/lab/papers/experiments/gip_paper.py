@@ -169,28 +169,27 @@ def beta(k: float, d: int, theta: float, *, corrected: bool) -> float:
 
 
 def figure5(_scale: Scale, _place: Place) -> Finding:
+    """β of corollary 1 at C = 1; θ = 0 chooses indices uniformly, θ = 5 nearly always the largest."""
     ks = (0.1, 0.3, 0.5, 0.7, 0.9)
     curves = tuple(
-        Curve(
-            label=f"d = {d}, {'corrected' if c else 'as printed'}",
-            x=ks,
-            y=tuple(beta(k, d, 0.0, corrected=c) for k in ks),
-        )
-        for d in (10, 200)
-        for c in (False, True)
+        Curve(label=f"θ = {theta:g}, d = {d}", x=ks, y=tuple(beta(k, d, theta, corrected=False) for k in ks))
+        for theta, d in ((0.0, 10), (2.0, 10), (2.0, 200), (5.0, 10), (5.0, 200))
     )
     printed, right = (beta(0.1, 10, 0.0, corrected=c) for c in (False, True))
+    grown, wide = beta(0.9, 10, 2.0, corrected=False), beta(0.9, 200, 2.0, corrected=False)
     return Finding(
         rows=(
-            Row(label="k = 0.1, d = 10, as printed", theirs=0.78, ours=round(printed, 3)),
-            Row(label="k = 0.1, d = 10, corrected", ours=round(right, 3)),
+            Row(label="k = 0.1, d = 10, θ = 0, as printed", theirs=0.78, ours=round(printed, 3)),
+            Row(label="k = 0.1, d = 10, θ = 0, corrected", ours=round(right, 3)),
+            Row(label="k = 0.9, d = 10, θ = 2, as printed", ours=round(grown, 3)),
+            Row(label="k = 0.9, d = 200, θ = 2, as printed", ours=round(wide, 3)),
         ),
         verdict="weaker",
-        why=f"β grows with k as drawn; at θ → 0 it is {printed:.2f} as printed and {right:.2f} corrected "
-        "(theirs 0.78, θ not stated)",
+        why="β grows with k once θ is large, as drawn, but falls with d; at θ = 0 it is exactly 1 for every k and d as "
+        f"printed ({right:.2f} corrected) and grows with θ, so their smallest 0.78 does not follow at C = 1",
         unit="β",
-        settings="C = 1, θ = 0: indices chosen uniformly",
-        pictures=(Picture(title="GIP, figure 5", x="k", y="β", curves=curves, log_y=True),),
+        settings="corollary 1 at C = 1; neither C nor θ of their figure is stated",
+        pictures=(Picture(title="GIP, figure 5: as printed", x="k", y="β", curves=curves, log_y=True),),
     )
 
 

@@ -10,7 +10,7 @@ from quietgrad.gradients.blocks import Blocks, flatten_rows
 from quietgrad.gradients.stages import PerSampleGrads, Released
 from quietgrad.lab.diagnostics.sparse import EncodedNorms, FreezeCounts
 from quietgrad.lab.papers.experiment import Computed, Experiment, Place
-from quietgrad.lab.papers.finding import Curve, Finding, Order, Picture, Row, Scale
+from quietgrad.lab.papers.finding import Curve, Finding, Order, Picture, Row, Scale, judged_by_order
 from quietgrad.lab.papers.quick import quick
 from quietgrad.lab.papers.trainings import Cell, Plan, Trainings
 from quietgrad.lab.papers.watched import figure_config, mean_of, prepared, watch
@@ -87,6 +87,18 @@ TABLE1 = Trainings(
         _handcrafted("handcrafted CNN: random freeze", 69.4, _cooling(0.6, 10)),
     ),
     plans={
+        "quick": Plan(
+            changes=(
+                "data.name=embedded",
+                "data.private=6000",
+                "data.test=2000",
+                "training.batch=600",
+                "training.epochs=10",
+                "training.micro_batch=300",
+            ),
+            said="6,000 embedded Fashion-MNIST images, ScatterNet's features, 100 steps of 600, ε = 3, C = 0.1, lr 4, "
+            "momentum 0.9, one seed, nothing tuned; theirs on CIFAR-10, the linear head on SimCLR's features",
+        ),
         "reduced": Plan(
             changes=(
                 "data.private=10000",
@@ -154,7 +166,7 @@ def _clip_momentum(epsilon: float) -> Trainings:
 class MaskedError(Observer):
     """Signal lost and whole error of a masked, clipped mean gradient, for several freeze rates.
 
-    E‖ḡ − mean clip_C(m⊙g)‖² and that plus (1 − r)·p·(σC/B)², with ḡ the batch's unclipped mean.
+    E‖ḡ − mean clip_C(m⊙g)‖² and that plus (1 − r)·p·s², with s the release's noise and ḡ the batch's unclipped mean.
     """
 
     def __init__(self, rates: tuple[float, ...], clip: float) -> None:
@@ -176,7 +188,7 @@ class MaskedError(Observer):
             norms = masked.norm(dim=1, keepdim=True).clamp_min(1e-12)
             estimate = (masked * (self.clip / norms).clamp(max=1.0)).mean(0)
             self.signal[rate].append(float((mean - estimate).square().sum()))
-        self.noise.append(rows.shape[1] * (released[0].std / len(rows)) ** 2)
+        self.noise.append(rows.shape[1] * released[0].std ** 2)
 
 
 def figure1(scale: Scale, place: Place) -> Finding:
@@ -205,7 +217,7 @@ def figure1(scale: Scale, place: Place) -> Finding:
     return Finding(
         rows=tuple(rows),
         verdict="confirmed" if holds else "refuted",
-        why=f"at r = 0.9 the signal lost rises from {signal[0.0]:.2g} to {signal[0.9]:.2g}, the whole error falls from "
+        why=f"at r = 0.9 the signal lost goes from {signal[0.0]:.2g} to {signal[0.9]:.2g}, the whole error from "
         f"{whole[0.0]:.2g} to {whole[0.9]:.2g}",
         unit="squared length",
         settings=_SETTINGS,
@@ -218,37 +230,45 @@ _SETTINGS = "26k CNN on 4,000 embedded images, batch 250, short private runs at 
 
 def figure2(scale: Scale, place: Place) -> Finding:
     rows, curves = [], []
-    for label, config, own in (("no freeze", ADJUSTED, ()), ("random freeze", FROZEN, (_cooling(0.9, 3),))):
-        changes = ("model.name=tanh_cnn", "training.epochs=4", *own)
+    for label, config, own in (("no freeze", ADJUSTED, ()), ("random freeze", FROZEN, (_cooling(0.9, 5),))):
+        changes = ("model.name=tanh_cnn", "training.epochs=8", *own)
         setup, mechanism = prepared(figure_config(config, scale, changes), place)
         norms = EncodedNorms(every=4)
         watch(setup, mechanism, [norms])
-        last = norms.norms[max(norms.norms)]
+        last = torch.cat([norms.norms[step] for step in sorted(norms.norms)[-4:]])
         counts = torch.histc(last.clamp(1e-2, 1e2).log10(), bins=20, min=-2, max=2)
         curves.append(
             Curve(
                 label=label,
                 x=tuple((10.0 ** torch.linspace(-1.9, 1.9, 20)).tolist()),
-                y=tuple(counts.tolist()),
+                y=tuple((100 * counts / len(last)).tolist()),
             )
         )
-        rows.append(Row(label=f"{label}: clipped", ours=round(100 * float((last > 1.0).double().mean()), 1)))
-    less = rows[1].ours < rows[0].ours
+        rows += [_share(f"{label}: clipped", last > 1.0), _share(f"{label}: below 0.1", last < 0.1)]
+    claims = [Order(f"no freeze: {what}", f"random freeze: {what}") for what in ("clipped", "below 0.1")]
+    verdict, why = judged_by_order(rows, claims)
     return Finding(
         rows=tuple(rows),
-        verdict="confirmed" if less else "refuted",
-        why=f"{rows[0].ours}% of the gradients are clipped without freeze, {rows[1].ours}% with it",
-        unit="% of gradients above the clip in the last epoch",
-        settings=_SETTINGS,
+        verdict=verdict,
+        why=why,
+        unit="% of gradients in the last epoch",
+        settings=f"{_SETTINGS}, 8 epochs, cooling to 0.9 in 5",
         pictures=(
             Picture(
-                title="Random Freeze, figure 2",
-                x="norm that the clip sees",
-                y="gradients",
+                title="Random Freeze, figure 2: last epoch",
+                x="norm that the clip sees (C = 1)",
+                y="% of gradients",
                 curves=tuple(curves),
                 log_x=True,
             ),
         ),
+    )
+
+
+def _share(label: str, found: torch.Tensor) -> Row:
+    share = 100 * float(found.double().mean())
+    return Row(
+        label=label, ours=round(share, 1), spread=round((share * (100 - share) / len(found)) ** 0.5, 1)
     )
 
 
@@ -297,7 +317,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
     "table1": TABLE1,
     "table3": TABLE3,
     "figure1": Computed(make=figure1, minutes={"quick": 0.6}),
-    "figure2": Computed(make=figure2, minutes={"quick": 0.8}),
+    "figure2": Computed(make=figure2, minutes={"quick": 1.0}),
     "figure3": Computed(make=figure3, minutes={"quick": 0.6}),
     "figure4": _clip_momentum(3.0),
     "figure7": _clip_momentum(7.53),

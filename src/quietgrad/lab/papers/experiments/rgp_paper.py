@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from quietgrad.lab.diagnostics.low_rank import LowRankObserver, LowRankReport
 from quietgrad.lab.papers.experiment import Computed, Experiment, Place
-from quietgrad.lab.papers.finding import Curve, Finding, Order, Picture, Row, Scale
+from quietgrad.lab.papers.finding import Curve, Finding, Order, Picture, Row, Scale, judged_by_order
 from quietgrad.lab.papers.trainings import Cell, Plan, Trainings
 from quietgrad.lab.papers.watched import figure_config, mean_of, prepared, watch
 
@@ -102,7 +102,11 @@ TABLE3 = replace(
         )
         for e in (2, 4, 6)
     ),
-    plans={scale: plan for scale, plan in TABLE2.plans.items() if scale != "full"},
+    plans={
+        scale: replace(plan, said=plan.said.replace("ε = 8", "ε as said"))
+        for scale, plan in TABLE2.plans.items()
+        if scale != "full"
+    },
     claims=tuple(Order(f"RGP, ε = {e}", f"DP-SGD, ε = {e}") for e in (2, 4, 6)),
 )
 
@@ -195,8 +199,8 @@ def table5(scale: Scale, place: Place) -> Finding:
     rows = []
     shape = (
         "data.name=embedded",
-        "data.private=600",
-        "data.test=600",
+        "data.private=1500",
+        "data.test=1500",
         "model.name=mlp",
         "model.hidden=[512, 256]",
         "training.batch=100",
@@ -241,17 +245,18 @@ def table5(scale: Scale, place: Place) -> Finding:
                 label=label,
                 theirs=theirs,
                 ours=round(100 * threshold_success(inside, outside), 1),
-                spread=2.9,
+                spread=1.3,
             )
         )
-    full, plain, private = (row.ours for row in rows)
-    ordered = full > plain > private - 2.9
+    claims = [Order("Full (N.P.)", "RGP (N.P.)"), Order("RGP (N.P.)", "RGP (ε = 8)")]
+    verdict, why = judged_by_order(rows, claims)
     return Finding(
         rows=tuple(rows),
-        verdict="confirmed" if ordered and private < 53 else "weaker",
-        why=f"full training is attacked at {full}%, RGP without noise at {plain}%, with noise at {private}%",
-        unit="success of the attack, %",
-        settings="MLP 784-512-256-10, 600 embedded records, as many tests; the threshold is found on one half",
+        verdict=verdict,
+        why=why,
+        unit="success of the attack, % (50: no better than chance)",
+        settings="MLP 784-512-256-10, 1,500 embedded records, as many tests, a loss threshold found on one half and "
+        "judged on the other, one seed",
     )
 
 
@@ -274,7 +279,7 @@ def _right(inside: Tensor, outside: Tensor, threshold: float) -> float:
 EXPERIMENTS: Mapping[str, Experiment] = {
     "table2": TABLE2,
     "table3": TABLE3,
-    "table5": Computed(make=table5, minutes={"quick": 0.5}),
+    "table5": Computed(make=table5, minutes={"quick": 1.0}),
     "figure2": Computed(make=figure2, minutes={"quick": 0.4}),
     "figure3": Computed(make=figure3, minutes={"quick": 0.8}),
 }
