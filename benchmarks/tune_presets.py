@@ -1,6 +1,9 @@
 """Learning rates and options of the methods, for src/quietgrad/lab/run/presets.toml.
 
     python -m benchmarks.tune_presets --data-dir DATA --json FILE [--only gep]
+    python -m benchmarks.tune_presets --data-dir DATA --json FILE --epsilon 0.3 --rates 0.25,0.5,1 --epochs 5,15
+
+The second form takes the options of presets.toml and tries rates and lengths at a smaller budget: the same for each.
 
 Runs each candidate on a draw of Fashion-MNIST that the demo does not use (12,000 private and 200 unlabelled public
 images, another seed), on the demo's model and plan, and prints the test accuracies. Finished candidates are kept in
@@ -17,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from quietgrad.lab.run.config import Config, parse_config
+from quietgrad.lab.run.presets import presets
 from quietgrad.lab.run.train import train
 
 DATA = {"name": "fashion-mnist", "private": 12_000, "public": 200, "test": 5_000, "seed": 7}
@@ -55,11 +59,22 @@ CANDIDATES: list[dict[str, Any]] = [
 ]
 
 
-def configs(only: str | None) -> Iterator[Config]:
+def configs(only: str | None, candidates: list[dict[str, Any]], epsilon: float) -> Iterator[Config]:
     """The candidates as full configs, the demo's plan."""
-    for candidate in CANDIDATES:
+    for candidate in candidates:
         if only is None or candidate["method"]["name"] in only.split(","):
-            yield parse_config({"data": DATA, "privacy": {"epsilon": 2.0}, **candidate})
+            yield parse_config({"data": DATA, "privacy": {"epsilon": epsilon}, **candidate})
+
+
+def grid(rates: list[float], epochs: list[float]) -> list[dict[str, Any]]:
+    """Every method that is compared at its preset's options, with each rate and length."""
+    known = {name: preset["method"] for name, preset in presets().items() if preset.get("compared", False)}
+    return [
+        {"method": {"name": name, **options}, "training": {"lr": lr, "epochs": length}}
+        for name, options in known.items()
+        for lr in rates
+        for length in epochs
+    ]
 
 
 def finished(file: Path) -> dict[str, float]:
@@ -69,7 +84,13 @@ def finished(file: Path) -> dict[str, float]:
 
 def key(config: Config) -> str:
     """What tells candidates apart."""
-    return json.dumps([config.method.model_dump(), config.training.lr, config.training.momentum])
+    training = config.training
+    rest = [training.epochs, config.privacy.epsilon]
+    return json.dumps([config.method.model_dump(), training.lr, training.momentum, *rest])
+
+
+def _numbers(text: str) -> list[float]:
+    return [float(number) for number in text.split(",")]
 
 
 def main() -> None:
@@ -79,8 +100,12 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--only", help="methods, separated by commas")
+    parser.add_argument("--epsilon", type=float, default=2.0)
+    parser.add_argument("--rates", type=_numbers, default=[], help="learning rates, separated by commas")
+    parser.add_argument("--epochs", type=_numbers, default=[15.0], help="with --rates")
     arguments = parser.parse_args()
-    for config in configs(arguments.only):
+    candidates = grid(arguments.rates, arguments.epochs) if arguments.rates else CANDIDATES
+    for config in configs(arguments.only, candidates, arguments.epsilon):
         known = finished(arguments.json)
         if key(config) not in known:
             with tempfile.TemporaryDirectory() as folder:
