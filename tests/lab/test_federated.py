@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,10 @@ from typer.testing import CliRunner
 from quietgrad.accounting.ledger import Ledger
 from quietgrad.lab.cli.app import app
 from quietgrad.lab.errors import LabError
+from quietgrad.lab.report import write_report
 from quietgrad.lab.run.config import FederatedConfig, load_config
 from quietgrad.lab.run.federated import split_records, train_federated
+from quietgrad.lab.run.statement.verification import verify
 from quietgrad.sampling.poisson import PoissonSampler
 from tests.lab.tiny import write_config
 
@@ -40,6 +44,27 @@ def test_a_run_leaves_results_weights_and_a_true_ledger(tmp_path: Path) -> None:
     assert found["up_per_client"] == 4 * (8 * 16 + 16 + 16 * 3 + 3)
     assert Ledger.read(tmp_path / "run" / "ledger.jsonl").count == 6
     assert (tmp_path / "run" / "model.pt").exists()
+
+
+def test_report_statement_and_verdict_speak_of_clients(tmp_path: Path) -> None:
+    trained(tmp_path)
+    run = tmp_path / "run"
+    assert verify(run).stands, verify(run).problems
+    said = json.loads((run / "privacy.json").read_text())
+    assert said["neighbours"]["clients"] == 12
+    assert said["unit"].startswith("one client with all records")
+    assert said["sampling"] == {"kind": "poisson", "rate": 4 / 12, "expected_batch": 4.0, "steps": 6}
+    page = html.unescape(re.sub(r"<[^>]+>", " ", write_report([run]).read_text()))
+    for sentence in (
+        said["neighbours"]["said"],
+        *said["assumptions"],
+        "What was sent",
+        "Each of the 12 clients",
+    ):
+        assert sentence in page
+    said["unit"] = "one record"
+    (run / "privacy.json").write_text(json.dumps(said))
+    assert not verify(run).stands
 
 
 def test_freezing_cuts_what_clients_send(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_made_up_people_have_1_to_50_images() -> None:
 def test_a_run_speaks_of_people_and_its_claim_stands(tmp_path: Path) -> None:
     outcome = train(config(tmp_path), tmp_path / "run")
     run = read_run(tmp_path / "run")
-    assert run.people
+    assert run.many == "people"
     assert outcome.records == run.units == 30
     statement = json.loads((tmp_path / "run" / "privacy.json").read_text())
     assert statement["unit"].startswith("one person with all records")

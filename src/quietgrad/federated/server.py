@@ -26,6 +26,7 @@ from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.stages import BlockwiseGrads
 from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.noise.sources import NoiseSource, as_source
+from quietgrad.privatizer.explanation import ReleaseReport, release_reports
 from quietgrad.privatizer.grads import write_grads
 from quietgrad.privatizer.run_state import RunState
 from quietgrad.privatizer.step import Step
@@ -128,6 +129,19 @@ class FederatedServer:
             rate=self.sampler.rate,
             seed=self._state.seed,
         )
+
+    @property
+    def covered(self) -> bool:
+        """Whether ε describes this run: false for fixed noise or draws."""
+        return self._source.private and self.sampler.private
+
+    @property
+    def releases(self) -> tuple[ReleaseReport, ...]:
+        """Dimension, sensitivity and noise of each release of the round in progress, or else of the next."""
+        if self._step is not None:
+            return release_reports(self._step)
+        with attached(self._engine):
+            return release_reports(Step(self.mechanism, self._state.preview(), self._source))
 
     @property
     def update_bytes(self) -> int:

@@ -13,7 +13,9 @@ from quietgrad.lab.run.statement.verification import verify as check
 
 
 def verify(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run made by quietgrad train.")],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="Folder of a run made by quietgrad train or federated.")
+    ],
     *,
     as_json: Json = False,
 ) -> None:

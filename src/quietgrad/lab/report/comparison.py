@@ -46,7 +46,7 @@ def _head(folder: Path, made: Comparison, shown: RecordedRun) -> str:
         (row for row in made.rows if not plots.is_baseline(row)), key=lambda row: (row.accuracy, -row.target)
     )
     budgets = ", ".join(f"{value:g}" for value in made.epsilons)
-    config, many = shown.config, "people" if shown.people else "records"
+    config, many = shown.config, shown.many
     lead = f"{config.model.name} on {config.data.name}, {shown.units:,} private {many}, folder {folder.name}"
     return f'<h1>Methods at equal ε</h1><p class="lead">{text(lead)}</p>' + cards(
         {

@@ -34,6 +34,7 @@ def run_article(run: RecordedRun) -> str:
         attacker(run),
         guarantee(run),
         _results(run),
+        _sent(run),
         noise(run),
         audits([run]),
         provenance(run),
@@ -78,7 +79,10 @@ def _head(run: RecordedRun) -> str:
         + cards(
             {
                 "ε": (epsilon_text(run.epsilon), f"at δ = {config.privacy.delta:g}, whole plan"),
-                "people" if run.people else "private records": (f"{run.units:,}", f"{run.planned:,} steps"),
+                "private records" if run.many == "records" else run.many: (
+                    f"{run.units:,}",
+                    f"{run.planned:,} {'rounds' if run.many == 'clients' else 'steps'}",
+                ),
                 "noise multiplier σ": (_multiplier(run), "noise std / sensitivity, per step"),
                 "accuracy": accuracy,
             }
@@ -104,6 +108,25 @@ def _results(run: RecordedRun) -> str:
     return section("Training", figure(drawn, "Accuracy on the test part, over the steps.", alt))
 
 
+def _sent(run: RecordedRun) -> str:
+    """What went over the network in a federated run."""
+    done = run.results
+    if done is None or "megabytes_up" not in done:
+        return ""
+    kilobytes = {way: f"{done[f'{way}_per_client'] / 1e3:,.1f} kB" for way in ("up", "down")}
+    in_all = {way: f"{done[f'megabytes_{way}']:,.1f} MB expected in all" for way in ("up", "down")}
+    told = {
+        "rounds": f"{run.planned:,}, of {run.rate * run.units:.4g} clients each on average",
+        "from a client to the server": f"{kilobytes['up']} a round, {in_all['up']}",
+        "from the server to a client": f"{kilobytes['down']} in the last round, {in_all['down']}",
+    }
+    note = (
+        "Expected, since how many clients were drawn is private. Clients are told what has moved since the first "
+        "weights, which they have."
+    )
+    return section("What was sent", facts(told), paragraph(note))
+
+
 def attacker(run: RecordedRun) -> str:
     """What somebody who knows everything but one person's presence can find out, in a picture."""
     if math.isinf(run.epsilon):
@@ -112,7 +135,7 @@ def attacker(run: RecordedRun) -> str:
     few = min(curve, key=lambda point: abs(point["false_positive_rate"] - 0.01))
     found = 1 - few["false_negative_rate"]
     said = (
-        "Suppose an attacker knows the model, all other records and how training works, and guesses who is in the "
+        f"Suppose an attacker knows the model, all other {run.many} and how training works, and guesses who is in the "
         f"data. If at most {few['false_positive_rate']:.0%} of outsiders may be accused wrongly, at most {found:.1%} "
         "of the members are found, whatever the attack."
     )

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch.nn.functional as F
@@ -24,7 +25,7 @@ from quietgrad.lab.run.folder import RunFolder
 from quietgrad.lab.run.interrupt import Stopped, StopRequest
 from quietgrad.lab.run.methods import build_mechanism
 from quietgrad.lab.run.setup import set_up
-from quietgrad.lab.run.train import accuracy, evaluation_interval
+from quietgrad.lab.run.train import accuracy, evaluation_interval, finish, noise_to_signal
 from quietgrad.schedules import steps_of
 
 Progress = Callable[[int, int, float, float], None]
@@ -36,6 +37,8 @@ class FederatedOutcome:
     """What a federated run achieved, and what it sent.
 
     Args:
+        steps: the rounds that were made; those replayed after a crash are in the ledger twice.
+        covered, noise_multiplier, noise_to_signal, releases: as in a run on records.
         megabytes_up, megabytes_down: of the *expected* clients in all rounds. How many were drawn is private.
         up_per_client, down_per_client: bytes that one client sends and gets in the last round.
     """
@@ -45,6 +48,11 @@ class FederatedOutcome:
     delta: float
     clients: int
     rounds: int
+    covered: bool
+    noise_multiplier: float
+    noise_to_signal: float
+    releases: list[dict[str, Any]]
+    steps: int = 0
     accuracy: float = 0.0
     seconds: float = 0.0
     megabytes_up: float = 0.0
@@ -67,7 +75,7 @@ class FederatedOutcome:
     def evaluate(self, server: FederatedServer, test: TensorDataset) -> None:
         """A point of the curve; test data are public."""
         spent = server.epsilon(self.delta, spent=True)
-        point = {"round": server.round, "epsilon": spent, "accuracy": accuracy(server.model, test)}
+        point = {"step": server.round, "epsilon": spent, "accuracy": accuracy(server.model, test)}
         self.curve.append(point)
 
 
@@ -122,10 +130,9 @@ def train_federated(
     )
     with closing(server):
         outcome = _loop(config, server, clients, setup.parts.test, folder, resume, progress)
-        outcome.accuracy = accuracy(server.model, setup.parts.test)
+        outcome.accuracy, outcome.steps = accuracy(server.model, setup.parts.test), server.round
     outcome.seconds = time.perf_counter() - began
-    folder.save_weights(server.model.state_dict())
-    folder.finish(asdict(outcome))
+    finish(folder, asdict(outcome), server.model)
     return outcome
 
 
@@ -149,12 +156,17 @@ def _loop(
 ) -> FederatedOutcome:
     """All rounds that the ledger's plan still allows."""
     rounds, delta = server.sampler.steps, config.privacy.delta
+    reports = server.releases
     outcome = FederatedOutcome(
         method=config.method.name,
         epsilon=server.epsilon(delta),
         delta=delta,
         clients=config.federated.clients,
         rounds=rounds,
+        covered=server.covered,
+        noise_multiplier=server.mechanism.multiplier(0),
+        noise_to_signal=noise_to_signal(reports, server.sampler.expected_batch),
+        releases=[asdict(report) for report in reports],
     )
     saved = folder.load_checkpoint() if resume else None
     if saved is not None:

@@ -229,7 +229,7 @@ def train(
             raise Stopped(_how_to_go_on(run, out))
         outcome = run.outcome()
     if first:
-        finish(folder, outcome, setup.evaluated)
+        finish(folder, outcome.__dict__, setup.evaluated)
     return outcome
 
 
@@ -240,13 +240,13 @@ def _quiet(
     return setup, program.training, statistics.ledger
 
 
-def finish(folder: RunFolder, outcome: Outcome, model: nn.Module) -> None:
+def finish(folder: RunFolder, results: dict[str, Any], model: nn.Module) -> None:
     """Keep the weights, what may be said of them, and last the results."""
     folder.save_weights(model.state_dict())
-    statement = statement_of(read_run(folder.path, results=outcome.__dict__))
+    statement = statement_of(read_run(folder.path, results=results))
     folder.write(STATEMENT_FILE, to_json(statement))
     folder.write(CARD_FILE, model_card(statement))
-    folder.finish(outcome.__dict__)
+    folder.finish(results)
 
 
 def evaluation_interval(steps: int) -> int:

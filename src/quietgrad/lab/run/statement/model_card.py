@@ -35,7 +35,7 @@ def model_card(statement: Statement) -> str:
         f"| ledger | {statement['ledger']['releases']:,} releases, head `{statement['ledger']['head'][:16]}…` |",
         f"| weights | SHA-256 `{statement['weights']['sha256'][:16]}…` |",
         "",
-        "What the best attack on a record can reach, whatever it does:",
+        "What the best attack on whoever is protected can reach, whatever it does:",
         "",
         "| others accused wrongly | members found, at most |",
         "|---|---|",

@@ -51,13 +51,18 @@ class RecordedRun:
 
     @property
     def units(self) -> int:
-        """N: records, or people where they are protected."""
-        return int(self.ledger.description["people" if self.people else "records"])
+        """N: records, or the people or clients who are protected with all of theirs."""
+        return int(self.ledger.description[self.many])
 
     @property
-    def people(self) -> bool:
-        """Whether people are protected, with all their records."""
-        return "people" in self.ledger.description
+    def many(self) -> str:
+        """What is protected, as the ledger calls it: clients, people or records."""
+        return next(kind for kind in ("clients", "people", "records") if kind in self.ledger.description)
+
+    @property
+    def one(self) -> str:
+        """One of what is protected."""
+        return {"clients": "client", "people": "person", "records": "record"}[self.many]
 
     @property
     def most_records(self) -> int:

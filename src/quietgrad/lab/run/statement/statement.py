@@ -31,7 +31,7 @@ def statement_of(run: RecordedRun) -> Statement:
         "unit": words.unit(run),
         "neighbours": {
             "relation": "zero-out",
-            "people" if run.people else "records": run.units,
+            run.many: run.units,
             "said": words.setting(run)["neighbours"],
         },
         "sampling": {

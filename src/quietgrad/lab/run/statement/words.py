@@ -27,13 +27,20 @@ TUNING = {
 
 def unit(run: RecordedRun) -> str:
     """What is protected as one thing."""
-    if run.people:
+    if run.many == "clients":
+        return "one client with all records that it holds and all that it ever sends"
+    if run.many == "people":
         return f"one person with all records, as the column {run.config.data.unit!r} of the private data names people"
     return "one record, which is one row of the private data set: its inputs and its label"
 
 
 def _who(run: RecordedRun) -> str:
-    if run.people:
+    if run.many == "clients":
+        return (
+            f"Each of the {run.units:,} clients with all its records: whether it took part at all, how many records it "
+            "has, and what they say. Who is one client is how the private records were split among them."
+        )
+    if run.many == "people":
         return (
             f"Each of the {run.units:,} people in the private data with all their records: whether they were used at "
             f"all, how many they are, and what they say. A step uses {run.most_records} of a person's records at most. "
@@ -63,7 +70,7 @@ def meaning(run: RecordedRun) -> list[str]:
     delta = run.config.privacy.delta
     if math.isinf(run.epsilon):
         return ["ε is infinite: this run added no noise. It protects nobody and is here for comparison only."]
-    one = _one(run)
+    one = run.one
     factor = math.exp(min(run.epsilon, 700))
     guess = 50 * (1 + run.advantage)
     return [
@@ -83,8 +90,8 @@ def setting(run: RecordedRun) -> dict[str, str]:
         for phase in (run.ledger.plan or ())[:4]
     )
     more = len(run.ledger.plan or ()) - 4
-    one, many = _one(run), "people" if run.people else "records"
-    whole = " with all records" if run.people else ""
+    one, many = run.one, run.many
+    whole = " with all records" if many != "records" else ""
     return {
         "neighbours": f"one {one}{whole} replaced by nothing (zero-out); the number of {many} N = {run.units:,} is "
         "public",
@@ -95,10 +102,6 @@ def setting(run: RecordedRun) -> dict[str, str]:
         "plan": phases + (f"; and {more} more phases" if more > 0 else ""),
         "δ": f"{run.config.privacy.delta:g}, against 1/N = {1 / run.units:.2g}",
     }
-
-
-def _one(run: RecordedRun) -> str:
-    return "person" if run.people else "record"
 
 
 def _event(event: Event) -> str:
@@ -118,7 +121,10 @@ def assumptions(run: RecordedRun) -> list[str]:
         "Public means public: N, the number of classes, the model, all settings of the config and the test data were "
         "not chosen by looking at the private records.",
         f"Inputs are scaled by fixed constants: {split.get('normalisation', 'none')}.",
-        "The machine that trains is trusted; the guarantee is about what leaves it.",
+        "The server is trusted, which sees what each client sends before the noise; the guarantee is about what leaves "
+        "it. Clients may be curious: they see each round's model, and so does everybody."
+        if run.many == "clients"
+        else "The machine that trains is trusted; the guarantee is about what leaves it.",
         "Noise is made of whole numbers, on a grid that the sums are rounded to and whose cost is paid for, from a "
         "generator keyed by the operating system that nobody can predict or read.",
     ]
