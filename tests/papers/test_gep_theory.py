@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from dp_accounting import GaussianDpEvent, SelfComposedDpEvent
 from dp_accounting.pld import PLDAccountant
+from scipy.special import logsumexp
+from scipy.stats import norm
 
 P = 60
 
@@ -92,3 +95,36 @@ def test_theorem_33_excess_error_follows_the_subspace_and_not_the_dimension(subs
             total += weights
         errors.append(float((total / steps - target).square().sum()))
     assert (errors[1] < 1.5 * errors[0]) if subspace else (errors[1] > 1.5 * errors[0])
+
+
+def renyi(order: float, mean: float, std: float) -> float:
+    """D_λ(N(mean, std²) ‖ N(0, std²)) by quadrature: log ∫ p^λ q^{1−λ} / (λ − 1)."""
+    x = np.linspace(mean * order - 12 * std, mean * order + 12 * std, 20_001)
+    logs = order * norm.logpdf(x, mean, std) + (1 - order) * norm.logpdf(x, 0.0, std)
+    return float((logsumexp(logs) + math.log(x[1] - x[0])) / (order - 1))
+
+
+@pytest.mark.parametrize("order", [1.5, 4.0, 20.0])
+def test_lemmas_d2_and_d3_gaussian_divergences_are_linear_in_the_order_and_add_up(order: float) -> None:
+    one, two = renyi(order, 1.0, 3.0), renyi(order, 2.0, 5.0)
+    assert one == pytest.approx(order / (2 * 3.0**2), rel=1e-6)
+    # Both together are one Gaussian at the distance of the two multipliers.
+    together = renyi(order, math.hypot(1.0 / 3.0, 2.0 / 5.0), 1.0)
+    assert one + two == pytest.approx(together, rel=1e-6)
+
+
+@pytest.mark.parametrize("delta", [1e-5, 1e-2])
+def test_lemma_d4_the_conversion_promises_no_less_than_what_is_spent(delta: float) -> None:
+    multiplier = 2.0
+    for order in (2.0, 8.0, 32.0):
+        epsilon = order / (2 * multiplier**2) + math.log(1 / delta) / (order - 1)
+        shift = epsilon * multiplier - 1 / (2 * multiplier)
+        spent = norm.sf(shift) - math.exp(epsilon) * norm.sf(shift + 1 / multiplier)
+        assert spent <= delta
+
+
+def test_theorem_d1_as_many_random_vectors_as_dimensions_are_independent() -> None:
+    generator = torch.Generator().manual_seed(2)
+    for _ in range(50):
+        square = torch.randn(12, 12, generator=generator, dtype=torch.float64)
+        assert int(torch.linalg.matrix_rank(square)) == 12

@@ -10,6 +10,7 @@ from quietgrad.lab.papers.committed import Result, committed, verdict_of
 
 MARKS = {"confirmed": "✓", "weaker": "≈", "refuted": "✗", "not checkable here": "–", "not run": "…"}
 Results = Mapping[tuple[str, str], Result]
+TOGETHER = ("gep", "cifar10")
 
 
 def page() -> str:
@@ -25,15 +26,36 @@ def _head(results: Results) -> str:
 
 Every algorithm, table, figure and statement of the five papers: what it claims, what was found here, and how to
 find it again. `quietgrad papers` lists this page, `quietgrad papers gep table1 --scale quick|reduced|full` runs an
-entry (with an estimate of the time first; stopped runs go on where they were). Made by `python -m scripts.papers_page`.
+entry (with an estimate of the time first; stopped runs go on where they were, and entries that share a training
+share its run). Made by `python -m scripts.papers_page`.
 
-✓ confirmed · ≈ weaker than claimed · ✗ refuted at the scale tried · – not checkable here · … not run, with its cost.
-A verdict is about the scale that stands beside it: "reduced" is real data on a smaller network or in fewer steps,
-"quick" a few minutes on the embedded images. Spreads of one seed are the sampling error of the test set alone.
+✓ confirmed · ≈ weaker than claimed, or not told from chance · ✗ refuted at the scale tried · – not checkable here ·
+… not run, with its cost. A verdict is about the scale that stands beside it: "reduced" is real data on a smaller
+network or in fewer steps, "quick" a few minutes on the embedded images, "full" the paper's plan. A lead counts if it
+is above twice its error, and is weaker if it is below half of the paper's. Errors of one seed are those of the test
+set alone; seeds of these small runs differ by half a point to a point, so that one seed shows large leads only.
 
 | paper | {" | ".join(MARKS.values())} |
 |---|{"---|" * len(MARKS)}
-""" + "\n".join(counts) + "\n"  # fmt: skip
+""" + "\n".join(counts) + "\n" + _together(results)  # fmt: skip
+
+
+def _together(results: Results) -> str:
+    """The one table that has methods of several papers."""
+    result = results.get(TOGETHER)
+    if result is None:
+        return ""
+    verdict, why = result.finding.verdict, result.finding.why
+    return "\n".join(
+        [
+            "",
+            "## Side by side on CIFAR-10",
+            "",
+            _table(result, papers()[TOGETHER[0]]),
+            f"{MARKS[verdict]} {why}.",
+            "",
+        ]
+    )
 
 
 def _counts(one: Paper, results: Results) -> str:
@@ -42,6 +64,8 @@ def _counts(one: Paper, results: Results) -> str:
 
 
 def _paper(one: Paper, results: Results) -> str:
+    found = {entry: results.get((one.id, entry.id)) for entry in one.entries}
+    measured = [result for result in found.values() if result is not None]
     lines = [
         f"## {one.title}",
         "",
@@ -49,15 +73,32 @@ def _paper(one: Paper, results: Results) -> str:
         "",
         one.summary,
         "",
+        *_verdicts(found),
+        "",
+        " ".join(_picture(result) for result in measured if result.finding.pictures),
+        "",
+        f"### Every entry: {one.id}",
+        "",
         "| | entry | theirs | ours | why |",
         "|---|---|---|---|---|",
+        *(_line(entry, result) for entry, result in found.items()),
     ]
-    lines += [_line(entry, results.get((one.id, entry.id))) for entry in one.entries]
-    measured = [results[key] for entry in one.entries if (key := (one.id, entry.id)) in results]
-    lines += ["", *(_picture(result) for result in measured if result.finding.pictures)]
     if measured:
         lines += ["", f"### Measured: {one.id}", "", *(_table(result, one) for result in measured)]
     return "\n".join(lines) + "\n"
+
+
+def _verdicts(found: Mapping[Entry, Result | None]) -> list[str]:
+    """What holds by name, what does not with its reason."""
+    judged = [(entry, *verdict_of(entry, result)) for entry, result in found.items()]
+    holds = [entry.id for entry, verdict, _ in judged if verdict == "confirmed"]
+    rest = [
+        f"- {MARKS[kind]} **{entry.id}** {entry.title}: {why}."
+        for kind in MARKS
+        for entry, verdict, why in judged
+        if verdict == kind != "confirmed"
+    ]
+    return [f"- ✓ {', '.join(holds)}.", *rest]
 
 
 def _line(entry: Entry, result: Result | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -48,7 +49,7 @@ PAPER = "26k CNN, 10,000 private and 100 labelled public records, 1,200 steps of
 
 
 def _plans(cells: tuple[Cell, ...], *, said: str = "MNIST", quick: bool = True) -> Mapping[Scale, Plan]:
-    """The embedded images; a quarter of the steps; the paper's plan."""
+    """The embedded images; an eighth of the steps; the paper's plan."""
     embedded = (
         "data.name=embedded",
         "data.private=3000",
@@ -63,24 +64,24 @@ def _plans(cells: tuple[Cell, ...], *, said: str = "MNIST", quick: bool = True) 
     plans["reduced"] = Plan(
         changes=("data.test=5000",),
         cells=tuple(_shortened(cell) for cell in cells),
-        said=f"{said}, 26k CNN, 10,000 private and 100 labelled public records unless said, C = 1, a quarter of the "
-        "paper's steps, half of the σ that is named and four times the learning rate, which gives about the same ε and "
-        "the same noise in the weights; subspace every 8 steps unless said, one seed, nothing tuned, 5,000 test images",
+        said=f"{said}, 26k CNN, 10,000 private and 100 labelled public records unless said, C = 1, an eighth of the "
+        "paper's steps with σ/√8 and eight times the learning rate, which gives about the same ε and the same noise in "
+        "the weights; subspace every 8 steps unless said, one seed, nothing tuned, 5,000 test images",
     )
     plans["full"] = Plan(seeds=3, factors=(0.25, 0.5, 1.0, 2.0), said=f"{said}, {PAPER}")
     return plans
 
 
 def _shortened(cell: Cell) -> Cell:
-    """T/4 steps of 4η with σ/2: (4η)²·(T/4)·(σ/2)² = η²Tσ², and ε depends on √T/σ."""
+    """T/8 steps of 8η with σ/√8: (8η)²·(T/8)·σ²/8 = η²Tσ², and ε depends on √T/σ."""
     numbers = dict(change.split("=", 1) for change in cell.changes)
-    numbers["training.epochs"] = str(int(numbers.get("training.epochs", "30")) // 4)
-    numbers["training.lr"] = f"{4 * float(numbers['training.lr']):g}"
-    numbers["privacy.noise_multiplier"] = f"{float(numbers['privacy.noise_multiplier']) / 2:g}"
+    numbers["training.epochs"] = f"{int(numbers.get('training.epochs', '30')) / 8:g}"
+    numbers["training.lr"] = f"{8 * float(numbers['training.lr']):g}"
+    numbers["privacy.noise_multiplier"] = f"{float(numbers['privacy.noise_multiplier']) / math.sqrt(8):.4g}"
     if numbers.get("method.refresh_every") == "4":
         numbers["method.refresh_every"] = "8"
     if cell.config == FASHION and "method.name" not in numbers:
-        numbers["method.start_step"] = "140"
+        numbers["method.start_step"] = "70"
     return dataclasses.replace(cell, changes=tuple(f"{key}={value}" for key, value in numbers.items()))
 
 
