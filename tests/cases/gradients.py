@@ -96,6 +96,7 @@ KINDS: list[KindCase] = [
     KindCase("conv_pixels", maps(3, 4, 5), convolution("pixels")),
     KindCase("conv_grouped", maps(3, 4, 5), convolution("grouped")),
     KindCase("conv_patches", maps(3, 4, 5), convolution("patches")),
+    KindCase("conv_direct", maps(3, 4, 5), convolution("direct")),
     KindCase("conv_chunked", maps(3, 4, 5), convolution("chunked")),
     KindCase("indexed", words, table),
     KindCase(

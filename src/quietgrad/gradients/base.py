@@ -61,10 +61,11 @@ class BlockGrads(ABC):
         """‖g_i‖² in float64, never below the true squared norm of the rows `weighted_sum` sums."""
 
     @abstractmethod
-    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Float64[Tensor, "*shape"]:
+    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Float[Tensor, "*shape"]:
         """Σ_i weights_i · g_i. A row of weight exactly 0 contributes exactly 0, even if it holds NaN.
 
-        In float64 over many rows (see `sums`): rounding the sum would depend on everybody in the batch.
+        In float64 over many rows (see `sums`): rounding the sum would depend on everybody in the batch. What was added
+        up in one run comes as it is: whoever goes on computing with it widens it first.
         """
 
     @abstractmethod

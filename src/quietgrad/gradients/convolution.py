@@ -18,6 +18,7 @@ from quietgrad.gradients.gram import GramNorms, gram_norms
 from quietgrad.gradients.kernel_gradients import (
     by_patches,
     convolve,
+    directly,
     form,
     grouped,
     positions_first,
@@ -31,9 +32,12 @@ from quietgrad.gradients.products import outer_sums
 from quietgrad.gradients.restricted import WholeNormGrad, whole_rows
 from quietgrad.gradients.sums import added_up, runs, weighted_rows, widened
 from quietgrad.gradients.tuning import TunableGrads, rounded
+from quietgrad.kernels.conv_rows import served
 
 GHOSTS = ("ghost", "pixels")
-KEPT = ("grouped", "patches")
+KEPT = ("grouped", "patches", "direct")
+CHANNELS_LAST = ("patches", "direct")
+"""Ways whose gradients have the taps in the order of `unfold_rows`."""
 WAYS = (*GHOSTS, *KEPT, "chunked")
 
 
@@ -48,6 +52,7 @@ class ConvGrad(TunableGrads):
         pixels  the same, the patches' Gram matrix from that of the pixels.
         grouped every gradient from one native backward, the samples folded into its groups; kept.
         patches every gradient as a product of unfolded patches; kept.
+        direct  every gradient by the C kernel, with its norm; kept.
         chunked every gradient as in `grouped`, a few samples at a time and dropped again.
     """
 
@@ -65,6 +70,7 @@ class ConvGrad(TunableGrads):
         self.way = self.rule() if way is None else way
         assert self.way in WAYS, self.way
         self._formed: Tensor | None = None
+        self._squared: Tensor | None = None
         self._gram: GramNorms | None = None
 
     @property
@@ -110,6 +116,8 @@ class ConvGrad(TunableGrads):
         size, t = self.inputs.element_size(), self.positions
         formed = self.samples * math.prod(self.shape) * size
         ways = {"grouped": formed, "chunked": 0}
+        if served(self.inputs, self.backprops, self.window.groups):
+            ways["direct"] = formed
         if self.window.groups == 1:
             patches = self.samples * t * self.window.taps * size
             if self.window.dims == 2 and patches < (1 << 28):
@@ -137,6 +145,7 @@ class ConvGrad(TunableGrads):
             "pixels": pixels * pixels * channels + t * t * (o + sum(self.window.kernel[2:])) + product,
             "grouped": product,
             "patches": product,
+            "direct": product,
             "chunked": 2 * product,
         }
 
@@ -153,11 +162,12 @@ class ConvGrad(TunableGrads):
         if self.way in GHOSTS:
             return self._ghost().with_formed(lambda careful: self._rows(careful).squared_norms())
         if self.way in KEPT:
-            return row_squared_norms(self._keep())
+            formed = self._keep()
+            return row_squared_norms(formed) if self._squared is None else self._squared
         parts = [row_squared_norms(part) for _, part in self._chunks(self.inputs, self.backprops)]
         return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
 
-    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Float64[Tensor, "*shape"]:
+    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Float[Tensor, "*shape"]:
         if self.way in GHOSTS:
             careful = self._ghost().careful
             if not bool(careful.any()):
@@ -245,7 +255,7 @@ class ConvGrad(TunableGrads):
             self.inputs[chosen], self.backprops[chosen], self.window, way="chunked", chunk=self._chunk
         )
 
-    def _native_sum(self, weights: Float[Tensor, " n"]) -> Float64[Tensor, "*shape"]:
+    def _native_sum(self, weights: Float[Tensor, " n"]) -> Float[Tensor, "*shape"]:
         dropped = weights == 0
         inputs, backprops = zero_rows(self.inputs, dropped), zero_rows(self.backprops, dropped)
         backprops = backprops * weights.to(backprops.dtype).view(-1, *[1] * (backprops.dim() - 1))
@@ -255,15 +265,17 @@ class ConvGrad(TunableGrads):
         )
 
     def _keep(self) -> Tensor:
-        """Formed and kept; by `patches` with the taps in the order of `unfold_rows`."""
-        if self._formed is None:
+        """Formed and kept, with the norms where they come with it."""
+        if self._formed is None and self.way == "direct":
+            self._formed, self._squared = directly(self.inputs, self.backprops, self.window)
+        elif self._formed is None:
             make = by_patches if self.way == "patches" else grouped
             self._formed = make(self.inputs, self.backprops, self.window)
         return self._formed
 
     def _shaped(self, gradient: Tensor) -> Tensor:
         """A kept gradient (or sum of them) in the kernel's own order."""
-        if self.way != "patches":
+        if self.way not in CHANNELS_LAST:
             return gradient.reshape(*gradient.shape[:-1], *self.shape) if gradient.dim() < 3 else gradient
         lead = gradient.shape[:1] if gradient.dim() == 3 else ()
         return from_rows(gradient.reshape(*lead, self.shape[0], -1), self.window).contiguous()

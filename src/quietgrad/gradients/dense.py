@@ -52,7 +52,7 @@ class DenseGrad(BlockGrads):
     def device(self) -> torch.device:
         return self.rows.device
 
-    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Float64[Tensor, "*shape"]:
+    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Float[Tensor, "*shape"]:
         return weighted_rows(weights, as_rows(self.rows)).reshape(self.shape)
 
     def dense(self) -> Float[Tensor, "n *shape"]:
@@ -147,7 +147,7 @@ class ZeroGrad(BlockGrads):
     def dtype(self) -> torch.dtype:
         return torch.promote_types(self._like.dtype, torch.float32)
 
-    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Float64[Tensor, "*shape"]:
+    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Float[Tensor, "*shape"]:
         return torch.zeros_like(self._like, dtype=torch.float64)
 
     def dense(self) -> Float[Tensor, "n *shape"]:

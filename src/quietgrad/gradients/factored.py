@@ -152,7 +152,7 @@ class FactoredGrad(TunableGrads):
         parts = [row_squared_norms(part) for _, part in self._chunks(self.a, self.b)]
         return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
 
-    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Float64[Tensor, "*shape"]:
+    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Float[Tensor, "*shape"]:
         if self.way == "formed":
             return weighted_rows(weights, self._keep().flatten(1)).reshape(self._shape)
         if self.way == "chunked":
@@ -265,7 +265,7 @@ class FactoredGrad(TunableGrads):
             self._lengths = row_squared_norms(self.a), row_squared_norms(self.b)
         return self._lengths
 
-    def _matmul_sum(self, weights: Float[Tensor, " n"]) -> Float64[Tensor, "*shape"]:
+    def _matmul_sum(self, weights: Float[Tensor, " n"]) -> Float[Tensor, "*shape"]:
         dropped = weights == 0
         a, b = zero_rows(self.a, dropped), zero_rows(self.b, dropped)
         w = weights.to(a.dtype).view(-1, 1, 1)

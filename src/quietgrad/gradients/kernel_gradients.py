@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float64
 from torch import Tensor
 
+from quietgrad.gradients.norms import row_squared_norms, slack
 from quietgrad.gradients.patches import Window, from_rows, unfold_rows
+from quietgrad.kernels.conv_rows import conv_rows, served
+from quietgrad.kernels.library import in_use
 
 IN_CACHE = 1 << 21
 """Bytes of patches that are unfolded at a time."""
@@ -34,6 +37,26 @@ def by_patches(
         rows = slice(start, start + step)
         torch.bmm(outputs[rows], unfold_rows(inputs[rows], window), out=formed[rows])
     return formed
+
+
+def directly(
+    inputs: Float[Tensor, "n m i h w"], backprops: Float[Tensor, "n m o h2 w2"], window: Window
+) -> tuple[Float[Tensor, "n o taps"], Float64[Tensor, " n"]]:
+    """What `by_patches` gives, by the C kernel where it serves, and the squared norms, never below the truth."""
+    library = in_use()
+    if library is None or not served(inputs, backprops, window.groups):
+        rows = by_patches(inputs, backprops, window)
+        return rows, row_squared_norms(rows)
+    rows, squared = conv_rows(
+        library,
+        inputs,
+        backprops,
+        window.kernel[2:],
+        stride=window.stride,
+        padding=window.padding,
+        dilation=window.dilation,
+    )
+    return rows, squared * (1 + slack(torch.float64, rows[0].numel()))
 
 
 def positions_last(backprops: Float[Tensor, "n m o *space"]) -> Float[Tensor, "n o t"]:

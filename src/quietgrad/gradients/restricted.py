@@ -47,7 +47,7 @@ class WholeNormGrad(BlockGrads):
     def squared_norms(self) -> Float64[Tensor, " n"]:
         return self.block.squared_norms()
 
-    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Float64[Tensor, " kept"]:
+    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Float[Tensor, " kept"]:
         total = self.block.weighted_sum(weights).flatten()
         return total if self._kept is None else total[self._kept]
 
@@ -99,7 +99,7 @@ class RestrictedOuterGrad(BlockGrads):
         products = ((b @ mask.view(b.shape[1], a.shape[1])) * a).sum(1)
         return products * (1 + slack(torch.float64, len(self._kept)))
 
-    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Float64[Tensor, " kept"]:
+    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Float[Tensor, " kept"]:
         return self._block.weighted_sum(weights).flatten()[self._kept]
 
     def dense(self) -> Float[Tensor, "n kept"]:

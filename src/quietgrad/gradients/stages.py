@@ -65,7 +65,7 @@ class PerSampleGrads(ABC):
 
     @abstractmethod
     def weighted_sum(self, weights: Float[Tensor, " n"]) -> Blocks:
-        """Σ_i weights_i · g_i in float64; a row of weight 0 contributes exactly 0."""
+        """Σ_i weights_i · g_i, as `BlockGrads.weighted_sum` has it; a row of weight 0 contributes exactly 0."""
 
     @abstractmethod
     def dense(self) -> Blocks:
@@ -149,7 +149,7 @@ class ClippedSum:
 
     Args:
         grid: on which sums of micro-batches are added, exactly; None adds them as they are (a non-private run).
-        dtypes: what blocks were before they were added in float64.
+        dtypes: what blocks were before they were added.
 
     Example:
         total = qg.FlatClip(1.0)(grads, step=0)
@@ -176,6 +176,10 @@ class ClippedSum:
         """p, of all blocks."""
         return sum(block.numel() for block in self.blocks.values())
 
+    def wide(self) -> Blocks:
+        """The blocks in float64: what ranks send to each other has the same size everywhere."""
+        return {name: block.double() for name, block in self.blocks.items()}
+
     def empty(self, dtypes: Mapping[str, torch.dtype]) -> Blocks:
         """Blocks of these shapes in other precisions, not written yet."""
         return {k: torch.empty(b.shape, dtype=dtypes[k], device=b.device) for k, b in self.blocks.items()}
@@ -186,7 +190,7 @@ class ClippedSum:
 
     def _added(self, mine: Tensor, theirs: Tensor) -> Tensor:
         if self.grid is None:
-            return mine + theirs
+            return mine.double() + theirs
         return self.grid.values(self.grid.steps(mine) + self.grid.steps(theirs))
 
 

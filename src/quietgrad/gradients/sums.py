@@ -1,6 +1,6 @@
 """Sums over samples: a few rows at a time in their own precision, these sums in float64.
 
-    Σ_i w_i·g_i = Σ_runs fl32(Σ_{i in run} w_i·g_i)        the outer sum in float64
+    Σ_i w_i·g_i = Σ_runs fl32(Σ_{i in run} w_i·g_i)        the outer sum in float64, if there are several runs
 
 Formal guarantee: two batches that differ in one row, which is zero in the other one, differ in the sum of one run; all
 other runs hold the same numbers in the same places and add up to the same bits. A float32 sum of r rows of norm ≤ C is
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Float
 from torch import Tensor
 
 from quietgrad.gradients.base import zero_rows
@@ -45,27 +45,29 @@ def runs(samples: int, dtype: torch.dtype, positions: int) -> Iterator[slice]:
     return (slice(start, min(start + step, samples)) for start in range(0, max(1, samples), step))
 
 
-def added_up(parts: Iterable[Tensor]) -> Float64[Tensor, "..."]:
-    """The sum of at least one part, in float64."""
+def added_up(parts: Iterable[Tensor]) -> Float[Tensor, "..."]:
+    """The sum of at least one part: a single one as it is (a wider copy holds the same numbers), more in float64."""
     waiting = iter(parts)
-    total = next(waiting).double()
+    first = next(waiting)
+    total: Tensor | None = None
     for part in waiting:
+        total = first.double() if total is None else total
         total += part
-    return total
+    return first if total is None else total
 
 
-def weighted_rows(weights: Float[Tensor, " n"], rows: Float[Tensor, "n p"]) -> Float64[Tensor, " p"]:
+def weighted_rows(weights: Float[Tensor, " n"], rows: Float[Tensor, "n p"]) -> Float[Tensor, " p"]:
     """Σ_i w_i·row_i; a row of weight 0 adds exactly 0, even if it is not a number."""
     ordinary = weights.abs() >= TINY
     if bool(ordinary.all()):
         return _in_runs(weights, rows)
-    total = _in_runs(weights.masked_fill(~ordinary, 0.0), zero_rows(rows, ~ordinary))
+    total = _in_runs(weights.masked_fill(~ordinary, 0.0), zero_rows(rows, ~ordinary)).double()
     for i in ((weights != 0) & ~ordinary).nonzero().flatten().tolist():
         total += weights[i].double() * rows[i].double()
     return total
 
 
-def _in_runs(weights: Float[Tensor, " n"], rows: Float[Tensor, "n p"]) -> Float64[Tensor, " p"]:
+def _in_runs(weights: Float[Tensor, " n"], rows: Float[Tensor, "n p"]) -> Float[Tensor, " p"]:
     if rows.dtype == torch.float64 or (len(rows) > RUN and rows.numel() <= SMALL):
         return weights.double() @ rows.double()
     w = weights.to(rows.dtype)

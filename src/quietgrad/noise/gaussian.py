@@ -129,7 +129,7 @@ def on_grid(total: ClippedSum, draw: NoiseDraw) -> Widened:
 
 def without_noise(total: ClippedSum, draw: NoiseDraw) -> Released:
     """total/divisor: what a non-private run (σ = 0) uses."""
-    sums = draw.reducer.all_reduce(total.blocks)
+    sums = draw.reducer.all_reduce(total.wide())
     blocks = {name: (block / draw.divisor).to(total.released_in(name)) for name, block in sums.items()}
     return Released(blocks=blocks, std=0.0, sensitivity=total.sensitivity / draw.divisor)
 

@@ -141,7 +141,7 @@ class Contributions:
         weights = torch.zeros(grads.samples, dtype=torch.float64, device=grads.device)
         weights[cut.rows] = cut.weight
         for name, part in grads.weighted_sum(weights).items():
-            self._partial[name] = self._partial[name] + part if name in self._partial else part
+            self._partial[name] = self._partial[name] + part if name in self._partial else part.double()
         if cut.last:
             dtypes = grads.dtypes
             rows = {name: DenseGrad(part[None].to(dtypes[name])) for name, part in self._partial.items()}

@@ -70,7 +70,7 @@ class SelectedGaussian(Noise):
                 "source with gip, or a method without selection (random_k, top_groups)."
             )
         if draw.std == 0.0:
-            chosen = self._selected_by_one(total.blocks, draw)
+            chosen = self._selected_by_one(total.wide(), draw)
             bare = {name: (b / draw.divisor).to(total.released_in(name)) for name, b in chosen.items()}
             return Released(blocks=bare, std=0.0, sensitivity=total.sensitivity / draw.divisor)
         wide = on_grid(total, draw)

@@ -79,7 +79,7 @@ class ResidualGrads(PerSampleGrads):
 
     def weighted_sum(self, weights: Float[Tensor, " n"]) -> Blocks:
         scaled = weights.to(self._scale) * self._scale
-        total = self._embedded.grads.weighted_sum(scaled)
+        total = {name: block.double() for name, block in self._embedded.grads.weighted_sum(scaled).items()}
         kept = {
             name: zero_rows(rows, scaled == 0).double() * scaled[:, None]
             for name, rows in self._embedded.coordinates.items()
