@@ -123,10 +123,15 @@ def canary_steps(
     audit = StepCanaries(private, canaries=canaries, seed=seed)
     for _ in sampler:
         yield audit.release()
-        with torch.no_grad():
-            for p in private.parameters.values():
-                assert p.grad is not None
-                p.sub_(learning_rate * p.grad)
+        move_along(private, learning_rate)
+
+
+def move_along(private: Privatizer, learning_rate: float) -> None:
+    """A plain step along what was released."""
+    with torch.no_grad():
+        for p in private.parameters.values():
+            assert p.grad is not None
+            p.sub_(learning_rate * p.grad)
 
 
 def _report(

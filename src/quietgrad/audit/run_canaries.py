@@ -18,7 +18,7 @@ from numpy import ndarray
 from torch import Tensor, nn
 
 from quietgrad.accounting.calibrate import plan
-from quietgrad.audit.canaries import CONFIDENCE, Progress
+from quietgrad.audit.canaries import CONFIDENCE, Progress, move_along
 from quietgrad.audit.each_row import clipped_rows
 from quietgrad.audit.one_run_report import one_run_report
 from quietgrad.audit.people_canaries import as_people, empty_draws
@@ -68,10 +68,7 @@ def audit_one_run(
         run = RunCanaries(private, canaries=canaries, rng=rng)
         for step, _ in enumerate(sampler, start=1):
             run.release()
-            with torch.no_grad():
-                for p in private.parameters.values():
-                    assert p.grad is not None
-                    p.sub_(learning_rate * p.grad)
+            move_along(private, learning_rate)
             if progress is not None:
                 progress(step, steps)
     return one_run_report(

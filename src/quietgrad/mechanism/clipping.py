@@ -68,8 +68,28 @@ class Clip(ABC):
         """Refuse a space that this clip cannot serve, before training."""
 
 
+class RowClip(Clip):
+    """Gives each row one factor, the same for all blocks, so that its norm is `bound` at most."""
+
+    bound: float | Schedule
+
+    def sensitivity(self, step: int) -> float:
+        return _bound("bound", value_at(self.bound, step))
+
+    def weights(self, grads: PerSampleGrads, step: int) -> dict[str, Float64[Tensor, " n"]]:
+        return dict.fromkeys(grads.space, self._row_weights(grads, step))
+
+    def __call__(self, grads: PerSampleGrads, step: int) -> ClippedSum:
+        blocks = grads.weighted_sum(self._row_weights(grads, step))
+        return ClippedSum(blocks=blocks, sensitivity=self.sensitivity(step), dtypes=grads.dtypes)
+
+    @abstractmethod
+    def _row_weights(self, grads: PerSampleGrads, step: int) -> Float64[Tensor, " n"]:
+        """The factor of each row."""
+
+
 @dataclass(frozen=True)
-class FlatClip(Clip):
+class FlatClip(RowClip):
     """clip_C(g) = g · min(1, C/‖g‖), the norm taken over all blocks.
 
     Example:
@@ -82,22 +102,12 @@ class FlatClip(Clip):
     def __post_init__(self) -> None:
         _check_bound("bound", self.bound)
 
-    def sensitivity(self, step: int) -> float:
-        return _bound("bound", value_at(self.bound, step))
-
-    def weights(self, grads: PerSampleGrads, step: int) -> dict[str, Float64[Tensor, " n"]]:
-        return dict.fromkeys(grads.space, self._row_weights(grads, step))
-
-    def __call__(self, grads: PerSampleGrads, step: int) -> ClippedSum:
-        blocks = grads.weighted_sum(self._row_weights(grads, step))
-        return ClippedSum(blocks=blocks, sensitivity=self.sensitivity(step), dtypes=grads.dtypes)
-
     def _row_weights(self, grads: PerSampleGrads, step: int) -> Float64[Tensor, " n"]:
         return clip_weights(grads.squared_norms(), self.sensitivity(step))
 
 
 @dataclass(frozen=True)
-class AutomaticClip(Clip):
+class AutomaticClip(RowClip):
     """g · C/(‖g‖ + γ): every sample is normalised, so that C only rescales the learning rate (Bu et al. 2023).
 
     Example:
@@ -111,16 +121,6 @@ class AutomaticClip(Clip):
     def __post_init__(self) -> None:
         _check_bound("bound", self.bound)
         _positive("gamma", self.gamma)
-
-    def sensitivity(self, step: int) -> float:
-        return _bound("bound", value_at(self.bound, step))
-
-    def weights(self, grads: PerSampleGrads, step: int) -> dict[str, Float64[Tensor, " n"]]:
-        return dict.fromkeys(grads.space, self._row_weights(grads, step))
-
-    def __call__(self, grads: PerSampleGrads, step: int) -> ClippedSum:
-        blocks = grads.weighted_sum(self._row_weights(grads, step))
-        return ClippedSum(blocks=blocks, sensitivity=self.sensitivity(step), dtypes=grads.dtypes)
 
     def _row_weights(self, grads: PerSampleGrads, step: int) -> Float64[Tensor, " n"]:
         norms = grads.squared_norms().sqrt()

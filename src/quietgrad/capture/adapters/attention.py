@@ -18,7 +18,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from quietgrad.capture.adapters.base import Adapter, Pieces, inputs_for
+from quietgrad.capture.adapters.base import Adapter, Pieces
+from quietgrad.capture.adapters.linear import inputs_of, outputs_of
 from quietgrad.capture.call import Call, Unit
 from quietgrad.capture.layout import Placement
 from quietgrad.gradients.dense import DenseGrad
@@ -53,12 +54,11 @@ class ProjectionAdapter(Adapter):
     def pieces(
         self, call: Call, layouts: list[Placement | None], backprops: list[Float[Tensor, "n ..."]]
     ) -> Pieces:
-        n, x = len(backprops[0]), call.args[0]
-        b = backprops[0].reshape(n, -1, backprops[0].shape[-1])
+        b = outputs_of(backprops[0])
         pieces: Pieces = {}
         if self.weight is not None:
-            a = inputs_for(x, layouts[0], b).reshape(n, -1, x.shape[-1])
-            pieces[self.weight.name] = FactoredGrad(a.to(b.dtype), self.weight.widened(b))
+            a = inputs_of(call.args[0], layouts[0], b)
+            pieces[self.weight.name] = FactoredGrad(a, self.weight.widened(b))
         if self.bias is not None:
             pieces[self.bias.name] = DenseGrad(self.bias.widened(b.sum(1)))
         return pieces

@@ -13,6 +13,16 @@ from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.factored import FactoredGrad
 
 
+def outputs_of(backprop: Float[Tensor, "n ... o"]) -> Float[Tensor, "n t o"]:
+    """All leading dimensions of a sample as positions."""
+    return backprop.reshape(len(backprop), -1, backprop.shape[-1])
+
+
+def inputs_of(x: Tensor, layout: Placement | None, b: Float[Tensor, "n t o"]) -> Float[Tensor, "n t i"]:
+    """What the map was given at the positions of its output gradients, in their precision."""
+    return inputs_for(x, layout, b).reshape(len(b), -1, x.shape[-1]).to(b.dtype)
+
+
 def summed(b: Float[Tensor, "n t o"]) -> Float[Tensor, "n o"]:
     """Σ_t b_t; of one position without a copy."""
     return b.squeeze(1) if b.shape[1] == 1 else b.sum(1)
@@ -27,13 +37,11 @@ class LinearAdapter(Adapter):
     def pieces(
         self, call: Call, layouts: list[Placement | None], backprops: list[Float[Tensor, "n ..."]]
     ) -> Pieces:
-        n = len(backprops[0])
         x = call.args[0] if call.args else call.kwargs["input"]
-        b = backprops[0].reshape(n, -1, backprops[0].shape[-1])
+        b = outputs_of(backprops[0])
         pieces: Pieces = {}
         if "weight" in call.unit.names:
-            a = inputs_for(x, layouts[0], b).reshape(n, -1, x.shape[-1])
-            pieces["weight"] = FactoredGrad(a.to(b.dtype), b)
+            pieces["weight"] = FactoredGrad(inputs_of(x, layouts[0], b), b)
         if "bias" in call.unit.names:
             pieces["bias"] = DenseGrad(summed(b))
         return pieces
@@ -48,12 +56,10 @@ class TransposedLinearAdapter(Adapter):
     def pieces(
         self, call: Call, layouts: list[Placement | None], backprops: list[Float[Tensor, "n ..."]]
     ) -> Pieces:
-        n, x = len(backprops[0]), call.args[0]
-        b = backprops[0].reshape(n, -1, backprops[0].shape[-1])
+        b = outputs_of(backprops[0])
         pieces: Pieces = {}
         if "weight" in call.unit.names:
-            a = inputs_for(x, layouts[0], b).reshape(n, -1, x.shape[-1]).to(b.dtype)
-            pieces["weight"] = FactoredGrad(a=b, b=a)
+            pieces["weight"] = FactoredGrad(a=b, b=inputs_of(call.args[0], layouts[0], b))
         if "bias" in call.unit.names:
             pieces["bias"] = DenseGrad(summed(b))
         return pieces

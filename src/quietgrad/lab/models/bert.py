@@ -11,7 +11,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from quietgrad.lab.data.hashed_words import PADDING, VOCABULARY
-from quietgrad.lab.models.text import token_count
+from quietgrad.lab.models.text import check_heads, token_count
 
 
 class EncoderClassifier(nn.Module):
@@ -70,8 +70,7 @@ def bert(
     tokens = token_count(input_shape, "bert")
     if pretrained is not None:
         return EncoderClassifier(_load(transformers, pretrained, num_classes), num_classes, separator)
-    if width % heads:
-        raise ValueError(f"heads={heads} does not divide width={width}. Choose a divisor.")
+    check_heads(width, heads)
     config = transformers.BertConfig(
         vocab_size=vocabulary,
         hidden_size=width,

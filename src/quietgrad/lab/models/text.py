@@ -20,6 +20,12 @@ def token_count(input_shape: tuple[int, ...], model: str) -> int:
     return input_shape[0]
 
 
+def check_heads(width: int, heads: int) -> None:
+    """Refuse heads of unequal size."""
+    if width % heads:
+        raise ValueError(f"heads={heads} does not divide width={width}. Choose a divisor.")
+
+
 class Block(nn.Module):
     """Pre-norm self-attention and feed-forward, from plain Linear layers."""
 
@@ -90,6 +96,5 @@ def transformer(
         heads: attention heads; must divide the width.
     """
     tokens = token_count(input_shape, "transformer")
-    if width % heads:
-        raise ValueError(f"heads={heads} does not divide width={width}. Choose a divisor.")
+    check_heads(width, heads)
     return TransformerClassifier(tokens, num_classes, vocabulary, width, depth, heads)
