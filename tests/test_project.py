@@ -29,6 +29,14 @@ def test_the_version_is_written_once() -> None:
     assert newest[1] == qg.__version__
 
 
+def test_every_version_in_the_changelog_has_its_tag() -> None:
+    versions = re.findall(
+        r"^## \[(.*?)\].*\n\n(.*)$", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE
+    )
+    assert len(versions) >= 2
+    assert [tag for _, tag in versions] == [f"Tag: `v{number}`." for number, _ in versions]
+
+
 def test_every_module_says_what_it_is() -> None:
     silent = [name for name, file in modules().items() if not ast.get_docstring(ast.parse(file.read_text()))]
     assert silent == []

@@ -104,14 +104,19 @@ def test_meaningless_events_are_refused() -> None:
     for rate in (0.0, 1.01, -0.5, math.nan):
         with pytest.raises(ValueError, match="rate"):
             Phase(event=GaussianEvent(noise_multiplier=1), rate=rate, count=1)
-    counts: list[Any] = [-1, 1.5]
-    for count in counts:
-        with pytest.raises(ValueError, match="count"):
-            Phase(event=GaussianEvent(noise_multiplier=1), rate=0.5, count=count)
+    with pytest.raises(ValueError, match="count"):
+        Phase(event=GaussianEvent(noise_multiplier=1), rate=0.5, count=-1)
     with pytest.raises(ValueError, match="kept"):
         MallowsSelection(theta=1.0, group_size=4, kept=5, groups=1)
     with pytest.raises(ValueError, match="epsilon"):
         delta(flat(1, 0.1, 1), -1.0)
+
+
+@pytest.mark.wrong_types
+def test_half_a_step_is_refused() -> None:
+    half: Any = 1.5
+    with pytest.raises(ValueError, match="count"):
+        Phase(event=GaussianEvent(noise_multiplier=1), rate=0.5, count=half)
 
 
 def _phi(x: float) -> float:
