@@ -7,7 +7,7 @@ import io
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int64
@@ -23,6 +23,7 @@ SUFFIXES = (".csv", ".tsv", ".jsonl")
 MOST_CLASSES = 1000
 
 
+@runtime_checkable
 class Words(Protocol):
     """A tokenizer: a model's own, or hashed words."""
 
