@@ -120,9 +120,13 @@ class Histograms(Statistic):
         return _single("bins", DenseGrad(hits.flatten(1)))
 
     def quantiles(
-        self, released: Float[Tensor, " d*b"], levels: tuple[float, ...]
+        self, released: Float[Tensor, " m"], levels: tuple[float, ...]
     ) -> Float[Tensor, "levels d"]:
-        """The edge at which a column's released counts pass each level; post-processing."""
+        """The edge at which a column's released counts pass each level; post-processing.
+
+        Args:
+            released: the bins of one column after the other.
+        """
         counts = released.view(self.columns, -1).clamp_min(0).double()
         passed = counts.cumsum(1) / counts.sum(1, keepdim=True).clamp_min(1e-12)
         upper = torch.tensor(self.edges[1:], dtype=torch.float64)
@@ -130,7 +134,7 @@ class Histograms(Statistic):
         return torch.stack(found)
 
     def support(
-        self, released: Float[Tensor, " d*b"], std: float
+        self, released: Float[Tensor, " m"], std: float
     ) -> tuple[Float64[Tensor, " d"], Float64[Tensor, " d"]]:
         """The outer edges of the bins that stand out of the noise; the two middle bins where none does."""
         seen = released.view(self.columns, -1) > BEYOND_NOISE * std
