@@ -138,6 +138,7 @@ def test_a_client_with_other_first_weights_is_told_so_and_whole_tasks_still_work
     )
 
 
+@pytest.mark.wrong_types
 def test_bad_updates_are_clipped_or_refused_and_the_round_goes_on() -> None:
     mechanism = METHODS[0].build(CLIP).with_noise(1.0)
     running, empty = server(mechanism), server(mechanism)

@@ -28,6 +28,7 @@ def clouds(records: int = 1500) -> tuple[ndarray, ndarray]:
 
 
 @pytest.mark.slow
+@pytest.mark.wrong_types
 def test_scikit_learn_accepts_it() -> None:
     twice = ("check_classifier_data_not_an_array", "check_fit_idempotent", "check_supervised_y_2d")
     expected = dict.fromkeys(twice, "fits twice and expects the same: each fit has fresh noise")

@@ -117,8 +117,9 @@ class ThroughTime:
         layout: Layout,
         n: int,
         found: Pieces,
-    ) -> Steps:
-        """Adds the pieces of a layer to `found`; returns the gradient at the output of the layer below."""
+    ) -> Float[Tensor, "_ n _"]:
+        """Adds the pieces of a layer to `found`; returns the gradient at the output of the layer below, if any: below
+        the first there are no steps."""
         layer = self._layers[number]
         if number < len(self._masks):
             arriving = arriving * self._masks[number]
