@@ -98,7 +98,7 @@ def simulated(config: Config) -> dict[str, float]:
         num_supernodes=clients,
         backend_config={
             "client_resources": {"num_cpus": 1},
-            "init_args": {"num_cpus": 1, "log_to_driver": False},
+            "init_args": {"num_cpus": 1, "log_to_driver": False, "include_dashboard": False},
         },
     )
     prepared.cache_clear()
@@ -119,14 +119,20 @@ def main() -> None:
     parser.add_argument("--epsilon", type=float, default=4.0)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--split", choices=("iid", "class"), default="iid")
-    parser.add_argument("--out", type=Path, help="Results as JSON.")
+    parser.add_argument("--out", type=Path, help="Results as JSON, from which a stopped benchmark goes on.")
     options = parser.parse_args()
-    found = {}
+    done: dict[str, dict[str, float]] = (
+        json.loads(options.out.read_text()) if options.out and options.out.exists() else {}
+    )
     print("| method | rounds | test accuracy | MB up | MB down | kB up, client and round | kB down |")
     print("|---|---|---|---|---|---|---|")
     for name, method in METHODS.items():
-        runs = [simulated(config_of(method, options, seed)) for seed in range(options.seeds)]
-        found[name] = runs
+        for seed in range(options.seeds):
+            if f"{name}, {seed}" not in done:
+                done[f"{name}, {seed}"] = simulated(config_of(method, options, seed))
+            if options.out:
+                options.out.write_text(json.dumps(done, indent=1))
+        runs = [done[f"{name}, {seed}"] for seed in range(options.seeds)]
         right = [100 * run["accuracy"] for run in runs]
         spread = statistics.stdev(right) if len(right) > 1 else 0.0
         up, down = (statistics.mean(run[way] for run in runs) for way in ("up", "down"))
@@ -136,8 +142,6 @@ def main() -> None:
             f"| {up * each:.1f} | {down * each:.1f} |",
             flush=True,
         )
-    if options.out:
-        options.out.write_text(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":

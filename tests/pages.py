@@ -14,5 +14,10 @@ def snippets(page: Path) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
 
 
+def elsewhere(page: Path) -> list[str]:
+    """The blocks that need an environment of their own, marked `py`: tests/integrations/test_flower.py runs them."""
+    return re.findall(r"^```py\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
 def title(page: Path) -> str:
     return str(page.relative_to(ROOT))

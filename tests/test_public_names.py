@@ -28,6 +28,7 @@ ROOMS = (
     qg.audit,
     qg.capture,
     qg.distributed,
+    qg.federated,
     qg.gradients,
     qg.methods,
     qg.public_losses,
@@ -127,10 +128,19 @@ def world(tmp_path: Path) -> dict[str, Any]:
         "subspace": qg.Subspace(public_losses=public_losses, rank=4),
         "mask": qg.RandomMask(0.5),
         "program": program,
+        "server": federated_round(),
         "features": torch.randn(len(train_set), 5),
         "losses_of_members": np.random.default_rng(0).random(40),
         "losses_of_others": np.random.default_rng(1).random(40),
     }
+
+
+def federated_round() -> qg.federated.FederatedServer:
+    """A server in its first round."""
+    mechanism = qg.methods.dp_sgd(clip=1.0).with_noise(3.0)
+    server = qg.federated.FederatedServer(small_net(), mechanism, clients=10, rate=0.5, rounds=2)
+    server.draw()
+    return server
 
 
 @pytest.mark.parametrize("cls", [*public(type), Explanation], ids=lambda cls: cls.__name__)

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
-from tests.pages import PAGES, snippets, title
+from tests.pages import PAGES, elsewhere, snippets, title
+from tests.test_site import INTEGRATIONS
 
 PUBLIC_ROOMS = {
     "quietgrad.federated",
@@ -137,7 +138,9 @@ def imported(text: str) -> set[str]:
 @pytest.mark.parametrize("page", WITH_PYTHON, ids=title)
 def test_snippets_use_public_names(page: Path) -> None:
     allowed = {"quietgrad"} if page.name in ("README.md", "extending.md") else PUBLIC_ROOMS
-    for text in snippets(page):
+    if page.name == "integrations.md":
+        allowed = {f"quietgrad.integrations.{room}" for room in INTEGRATIONS}
+    for text in [*snippets(page), *elsewhere(page)]:
         assert imported(text) <= allowed
         assert not re.search(r"\b(qg|quietgrad)(\.\w+)*\._", text)
 

@@ -46,7 +46,7 @@ from quietgrad.privatizer.research import Observer
 from quietgrad.privatizer.step import Step
 
 # Rooms with more.
-from quietgrad import accounting, audit, capture, distributed, gradients
+from quietgrad import accounting, audit, capture, distributed, federated, gradients
 
 __version__ = "0.2.0"
 
@@ -94,6 +94,7 @@ __all__ = [
     "audit",
     "capture",
     "distributed",
+    "federated",
     "gradients",
     "__version__",
 ]

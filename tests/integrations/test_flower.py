@@ -22,6 +22,7 @@ import quietgrad as qg
 from quietgrad.accounting.ledger import Ledger
 from quietgrad.federated import FederatedServer, train_locally
 from tests.cases.world import losses_of, records, small_net
+from tests.pages import elsewhere
 
 flwr = pytest.importorskip("flwr", reason="Flower is not installed (extra flower)")
 
@@ -87,6 +88,14 @@ def test_clients_that_have_the_first_weights_are_told_less() -> None:
     shared, server, _ = in_one_process(shared_start=True)
     assert not server.refused
     assert shared.bytes_down < 0.5 * whole.bytes_down
+
+
+def test_the_example_of_the_reference_runs() -> None:
+    page = Path(__file__).parents[2] / "docs" / "api" / "integrations.md"
+    (example,) = elsewhere(page)
+    names = {"qg": qg, "model": small_net(), "train_set": records(), "losses": losses_of}
+    exec(example, names)
+    assert names["client"]
 
 
 def test_clients_that_fail_or_send_nonsense_do_not_stop_a_round() -> None:

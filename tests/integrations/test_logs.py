@@ -89,9 +89,12 @@ def test_every_tool_is_told_in_its_own_way(hook: Any) -> None:
 
 
 def test_a_real_summary_writer_keeps_the_numbers(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from torch.utils.tensorboard import SummaryWriter
 
     with SummaryWriter(str(tmp_path)) as writer:
-        trained(tensorboard(writer), steps=2)
-    assert any(tmp_path.iterdir())
+        trained(tensorboard(writer), steps=2, val_accuracy=0.25)
+    kept = EventAccumulator(str(tmp_path))
+    kept.Reload()
+    assert set(kept.Tags()["scalars"]) == {"released_gradient_norm", "epsilon", "val_accuracy"}
+    assert [event.step for event in kept.Scalars("released_gradient_norm")] == [1, 2]

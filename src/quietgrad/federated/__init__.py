@@ -3,5 +3,6 @@
 from quietgrad.federated.client import encode_update, train_locally
 from quietgrad.federated.rounds import Task
 from quietgrad.federated.server import FederatedServer
+from quietgrad.federated.shared_start import restored, shortened
 
-__all__ = ["FederatedServer", "Task", "encode_update", "train_locally"]
+__all__ = ["FederatedServer", "Task", "encode_update", "restored", "shortened", "train_locally"]

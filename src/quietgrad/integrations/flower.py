@@ -37,6 +37,8 @@ try:
 except ImportError as error:
     raise ImportError("quietgrad.integrations.flower needs Flower: pip install quietgrad[flower].") from error
 
+__all__ = ["PrivateClient", "PrivateStrategy"]
+
 KIND = "quietgrad"
 """What Flower is told of our messages: bytes that it hands on."""
 

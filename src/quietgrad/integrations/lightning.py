@@ -34,6 +34,8 @@ except ImportError as error:
         "quietgrad.integrations.lightning needs lightning: pip install 'quietgrad[lightning]'."
     ) from error
 
+__all__ = ["PrivateModule"]
+
 STATE = "quietgrad"
 
 

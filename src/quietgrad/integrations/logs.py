@@ -23,6 +23,8 @@ from torch import Tensor
 
 from quietgrad.privatizer.privatizer import Privatizer
 
+__all__ = ["ReleasedLog", "mlflow", "tensorboard", "wandb"]
+
 Hook = Callable[[Mapping[str, float], int], None]
 """(name → number, step) → nothing: all that a logging tool has to be."""
 

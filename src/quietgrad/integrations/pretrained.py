@@ -23,6 +23,8 @@ import torch
 
 from quietgrad.features.mobile_nets import MobileNet
 
+__all__ = ["causal_model", "image_encoder", "model_folder"]
+
 
 @dataclass(frozen=True)
 class Weights:
