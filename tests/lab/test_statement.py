@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import html
 import json
 import math
@@ -129,6 +130,18 @@ def swap(run: Path, twin: Path, name: str) -> None:
     shutil.copy(twin / name, run / name)
 
 
+def say_twice(run: Path, name: str, said: str) -> None:
+    """A first value for people, before the true one, which is what parsers keep."""
+    text = (run / name).read_text()
+    (run / name).write_text(text.replace("{", "{" + said + ",", 1))
+
+
+def publish_with(run: Path, said: str) -> None:
+    """Another config, with the statement's hash of it corrected."""
+    (run / "config.toml").write_text((run / "config.toml").read_text().replace(*said.split(" → ")))
+    state(run, "config.sha256", hashlib.sha256((run / "config.toml").read_bytes()).hexdigest())
+
+
 TAMPERED: dict[str, Callable[[Path, Path], Any]] = {
     "a smaller ε": lambda run, _: state(run, "claim.epsilon", 1.0),
     "a smaller δ": lambda run, _: state(run, "claim.delta", 1e-9),
@@ -142,6 +155,29 @@ TAMPERED: dict[str, Callable[[Path, Path], Any]] = {
     "a lost first release": lambda run, _: rewrite(run, [lines(run)[0], *lines(run)[2:]]),
     "an edited release": lambda run, _: edit(run, "ledger.jsonl", '"step":3', '"step":4'),
     "another config": lambda run, _: edit(run, "config.toml", "epochs = 2", "epochs = 4"),
+    "another unit": lambda run, _: state(run, "unit", "one person with all records"),
+    "a budget lowered afterwards, hash and all": lambda run, _: publish_with(
+        run, "epsilon = 3.0 → epsilon = 1.0"
+    ),
+    "people who were not drawn, hash and all": lambda run, _: publish_with(
+        run, "[data] → [data]\nunit = 'person'"
+    ),
+    "another origin of the public data": lambda run, _: edit(
+        run, "split.json", '"public_origin": "', '"public_origin": "open '
+    ),
+    "public data that had labels": lambda run, _: state(
+        run, "public_data.labelled", not stated(run)["public_data"]["labelled"]
+    ),
+    "other versions": lambda run, _: edit(run, "versions.json", '"torch": "', '"torch": "9'),
+    "a remark": lambda run, _: state(run, "remark", "also covers everybody's relatives"),
+    "an ε that stands twice": lambda run, _: say_twice(
+        run, "privacy.json", '"epsilon": 0.1, "claim": {"epsilon": 0.1}'
+    ),
+    "a release that stands twice": lambda run, _: say_twice(run, "ledger.jsonl", '"plan":[]'),
+    "a kinder model card": lambda run, _: edit(run, "model_card.md", "ε = 3", "ε = 1"),
+    "another run's ledger": lambda run, twin: swap(run, twin, "ledger.jsonl"),
+    "another run's statement": lambda run, twin: swap(run, twin, "privacy.json"),
+    "features of its own": lambda run, _: shutil.copy(run / "model.pt", run / "features.pt"),
     "results not covered": lambda run, _: edit(run, "results.json", '"covered": true', '"covered": false'),
     "no statement": lambda run, _: (run / "privacy.json").unlink(),
     "an unfinished run": lambda run, _: (run / "results.json").unlink(),
@@ -158,6 +194,14 @@ def test_a_tampered_run_is_not_believed(finished: Path, twin: Path, tmp_path: Pa
     assert done.exit_code == 1
     assert done.stdout.startswith("The claim does NOT stand: ")
     assert len(done.stdout.strip().splitlines()) == 1
+
+
+def test_a_small_delta_is_not_made_smaller_by_rounding(tmp_path: Path) -> None:
+    config = load_config(write_config(tmp_path), ["training.epochs=0.5", "privacy.delta=1e-10"])
+    train(config, tmp_path / "run")
+    assert verify(tmp_path / "run").stands
+    state(tmp_path / "run", "claim.delta", 1e-30)
+    assert not verify(tmp_path / "run").stands
 
 
 def test_a_run_without_noise_makes_no_claim(tmp_path: Path) -> None:

@@ -48,12 +48,20 @@ def number(value: float | str) -> float:
 
 
 def read_json(path: Path) -> Any:
+    """The content of a file; one that says a thing twice is refused, since readers differ in which they believe."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_said_once)
     except (ValueError, OSError) as error:
         raise LabError(
             f"{path} cannot be read ({type(error).__name__}). Make the run or report it comes from again."
         ) from None
+
+
+def _said_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        raise ValueError("a key stands twice")
+    return content
 
 
 def _finite(value: Any) -> Any:

@@ -13,12 +13,14 @@ from quietgrad.accounting.chain import key_from_environment
 from quietgrad.lab.files import number, read_json
 from quietgrad.lab.formatting import epsilon_text
 from quietgrad.lab.run.folder import RunFolder
+from quietgrad.lab.run.statement.model_card import FILE as CARD
+from quietgrad.lab.run.statement.model_card import model_card
 from quietgrad.lab.run.statement.recorded import RecordedRun, read_run
 from quietgrad.lab.run.statement.statement import FILE, SCHEMA, Statement, signature, statement_of
 from quietgrad.schedules import steps_of
 
 TOLERANCE = 1e-3
-"""How far numbers may differ that were computed twice, perhaps with other versions: relative, or absolute below 1."""
+"""How far numbers may differ that were computed twice, perhaps with other versions: relative."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ def _problems(stated: Statement, run: RecordedRun) -> Iterator[str]:
         if name != "signature":
             yield from _differences(name, stated.get(name), rebuilt.get(name))
     yield from _against_config(run)
+    yield from _another_card(stated, run.path / CARD)
     yield from _not_private(stated)
 
 
@@ -120,12 +123,22 @@ def _against_config(run: RecordedRun) -> Iterator[str]:
 def _planned_otherwise(run: RecordedRun) -> Iterator[str]:
     training = run.config.training
     rate = training.batch / run.units
+    if (run.config.data.unit is not None) != (run.many == "people"):
+        yield f"the config's data.unit is {run.config.data.unit!r}, the ledger protects {run.many}"
+    if run.many == "clients" and run.config.federated.clients != run.units:
+        yield f"the config has {run.config.federated.clients} clients, the ledger {run.units}"
     if run.mechanism["name"] != run.config.method.name:
         yield f"the config's method is {run.config.method.name}, the ledger's {run.mechanism['name']}"
     if not _close(rate, run.rate):
         yield f"the config's rate is {rate:.5g}, the ledger's {run.rate:.5g}"
     elif steps_of(training.epochs, rate) != run.planned:
         yield f"the config plans {steps_of(training.epochs, rate)} steps, the ledger {run.planned}"
+
+
+def _another_card(stated: Statement, card: Path) -> Iterator[str]:
+    """The card is what gets published: it says what the statement says, or nothing."""
+    if card.exists() and card.read_text(encoding="utf-8") != model_card(stated):
+        yield f"{card.name} is not what {FILE} gives"
 
 
 def _not_private(stated: Statement) -> Iterator[str]:
@@ -143,18 +156,19 @@ def _differences(path: str, stated: Any, found: Any) -> Iterator[str]:
     elif isinstance(stated, list) and isinstance(found, list) and len(stated) == len(found):
         for place, (one, other) in enumerate(zip(stated, found, strict=True)):
             yield from _differences(f"{path}[{place}]", one, other)
-    elif not _same(stated, found):
+    elif not _same(stated, found, small=path.startswith(("claim.trade_off", "claim.attack_advantage"))):
         yield f"{FILE} says {path} = {_short(stated)}, the folder gives {_short(found)}"
 
 
-def _same(a: Any, b: Any) -> bool:
+def _same(a: Any, b: Any, *, small: bool) -> bool:
+    """Whether two values agree; `small` numbers, probabilities near 0, may differ by rounding, but δ may not."""
     if isinstance(a, float) and isinstance(b, float):
-        return _close(a, b)
+        return _close(a, b) or (small and abs(a - b) < 1e-9)
     return type(a) is type(b) and bool(a == b)
 
 
 def _close(a: float, b: float) -> bool:
-    return a == b or abs(a - b) <= TOLERANCE * min(abs(a), abs(b)) or abs(a - b) < 1e-9
+    return a == b or abs(a - b) <= TOLERANCE * min(abs(a), abs(b))
 
 
 def _short(value: Any) -> str:
