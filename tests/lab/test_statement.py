@@ -136,9 +136,9 @@ def say_twice(run: Path, name: str, said: str) -> None:
     (run / name).write_text(text.replace("{", "{" + said + ",", 1))
 
 
-def publish_with(run: Path, said: str) -> None:
+def publish_with(run: Path, old: str, new: str) -> None:
     """Another config, with the statement's hash of it corrected."""
-    (run / "config.toml").write_text((run / "config.toml").read_text().replace(*said.split(" → ")))
+    edit(run, "config.toml", old, new)
     state(run, "config.sha256", hashlib.sha256((run / "config.toml").read_bytes()).hexdigest())
 
 
@@ -157,10 +157,10 @@ TAMPERED: dict[str, Callable[[Path, Path], Any]] = {
     "another config": lambda run, _: edit(run, "config.toml", "epochs = 2", "epochs = 4"),
     "another unit": lambda run, _: state(run, "unit", "one person with all records"),
     "a budget lowered afterwards, hash and all": lambda run, _: publish_with(
-        run, "epsilon = 3.0 → epsilon = 1.0"
+        run, "epsilon = 3.0", "epsilon = 1.0"
     ),
     "people who were not drawn, hash and all": lambda run, _: publish_with(
-        run, "[data] → [data]\nunit = 'person'"
+        run, "[data]", "[data]\nunit = 'person'"
     ),
     "another origin of the public data": lambda run, _: edit(
         run, "split.json", '"public_origin": "', '"public_origin": "open '
