@@ -56,6 +56,54 @@ def test_tables_are_read_alike(tmp_path: Path, kind: str) -> None:
     assert counts.tolist() == [40, 40]
 
 
+def table_of_people(folder: Path, kind: str = "csv") -> Path:
+    """Twenty people of one to seven mails."""
+    whose = [f"p{person:02}" for person in range(20) for _ in range(1 + person % 7)]
+    rows = [
+        {"text": f"{t} w{n}", "label": k, "who": w}
+        for n, ((t, k), w) in enumerate(zip(ROWS, whose, strict=False))
+    ]
+    path = folder / f"people.{kind}"
+    if kind == "jsonl":
+        path.write_text("\n".join(json.dumps(row) for row in rows))
+    else:
+        path.write_text("text,label,who\n" + "".join(f"{r['text']},{r['label']},{r['who']}\n" for r in rows))
+    return path
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_people_of_a_table_are_private_or_for_testing_with_all_their_texts(tmp_path: Path, kind: str) -> None:
+    path = table_of_people(tmp_path, kind)
+    parts = load(str(path), unit="who", test=4)
+    assert parts.people is not None
+    sizes = dict(zip(*np.unique(parts.people, return_counts=True), strict=True))
+    assert len(sizes) == 16
+    assert all(size == 1 + int(name[1:]) % 7 for name, size in sizes.items())
+    assert len(parts.test) == len(load(str(path), test=1).private) + 1 - len(parts.private)
+    assert parts.record["people"] == 16
+    assert "private" not in parts.record
+    assert load(str(path), unit="who").record["people"] == 16  # a fifth of the people is set aside otherwise
+
+
+def test_people_of_a_table_are_protected(tmp_path: Path, folder: Path) -> None:
+    people = ["data.unit=who", "data.most_records=2", "training.batch=8"]
+    data = [f"data.name={table_of_people(tmp_path)}", f"model.name=hf:{folder}", "data.tokens=8"]
+    code, output = trained(tmp_path, *data, *people)
+    assert code == 0, output
+    said = json.loads((tmp_path / "run" / "privacy.json").read_text())
+    assert said["neighbours"]["people"] == 16
+    assert "'who'" in said["unit"]
+
+
+def test_a_text_of_nobody_is_refused(tmp_path: Path) -> None:
+    path = table_of_people(tmp_path)
+    path.write_text(path.read_text() + "one more,ham,\n")
+    with pytest.raises(DataError, match="'who' is empty"):
+        load(str(path), unit="who")
+    with pytest.raises(DataError, match="no column 'person'"):
+        load(str(path), unit="person")
+
+
 def test_a_folder_trains_with_and_without_lora(tmp_path: Path, folder: Path) -> None:
     data = [f"data.name={table(tmp_path, 'csv')}", f"model.name=hf:{folder}", "data.tokens=8"]
     (tmp_path / "whole").mkdir()

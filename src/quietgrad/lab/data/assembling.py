@@ -93,13 +93,12 @@ def _check_unit(source: Source, stand_in: Source | None, choice: Choice) -> None
         known = ", ".join(source.train.columns) or "none"
         raise DataError(
             f"unit = {choice.unit!r}, but the data set has no such column (it has: {known}). Store the person of each "
-            "record as an array of that name in a .npz file."
+            "record as a column of that name in a table of texts, or as an array in a .npz file."
         )
-    drawn = source.test is None or (stand_in is None and source.public_inputs is None and choice.public)
-    if drawn:
+    if stand_in is None and source.public_inputs is None and choice.public:
         raise DataError(
-            "unit needs test (and public) examples that come with the data: drawn from the records they would be of "
-            "the same people. Store test_x and test_y (and public_x) of other people."
+            "unit needs public examples that come with the data: drawn from the records they would be of the same "
+            "people. Store public_x of other people, or take public = 0."
         )
 
 
@@ -111,13 +110,24 @@ def _subset(examples: Examples, size: int | None, part: str, seed: int) -> Examp
 
 
 def _test_part(source: Source, pool: Pool, choice: Choice) -> Examples:
-    """The source's own test examples, else a random part of its records."""
+    """The source's own test examples, else a random part of its records, or of its people with all of theirs."""
     if source.test is not None:
         test = _subset(source.test, choice.test, "test", choice.seed)
         pool.exclude(test.inputs)
         return test
+    if choice.unit is not None:
+        return _test_people(pool, choice, choice.unit)
     size = round(TEST_FRACTION * len(pool.examples)) if choice.test is None else choice.test
     return pool.draw(random_rows(len(pool.examples), size, part="test", seed=choice.seed))
+
+
+def _test_people(pool: Pool, choice: Choice, unit: str) -> Examples:
+    """All records of some people, who are then not private: `choice.test` is their number."""
+    ids = pool.examples.columns[unit]
+    people = np.unique(ids)
+    size = round(TEST_FRACTION * len(people)) if choice.test is None else choice.test
+    chosen = people[random_rows(len(people), size, part="test", seed=choice.seed)]
+    return pool.draw(np.flatnonzero(np.isin(ids, chosen)))
 
 
 def _public_part(source: Source, stand_in: Source | None, pool: Pool, choice: Choice) -> _PublicPart:

@@ -92,7 +92,7 @@ def _open(
         return reader.read(folder), str(folder)
     path = _own_path(name, data_dir)
     if path.is_file() and is_text_table(path):
-        return read_text_table(path, texts.words, text=texts.text, label=texts.label), str(path)
+        return read_text_table(path, texts.words, text=texts.text, label=texts.label, unit=unit), str(path)
     return (read_image_folder(path) if path.is_dir() else read_npz(path, unit)), str(path)
 
 

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -33,7 +34,12 @@ class Words(Protocol):
 
 
 def read_text_table(
-    path: Path, words: Words | None = None, *, text: str = "text", label: str = "label"
+    path: Path,
+    words: Words | None = None,
+    *,
+    text: str = "text",
+    label: str = "label",
+    unit: str | None = None,
 ) -> Source:
     """Token numbers and labels, classes numbered in the order of their sorted names.
 
@@ -42,17 +48,21 @@ def read_text_table(
         words: the tokenizer, hashed words if left out.
         text: the column of texts.
         label: the column of labels, whole numbers or names.
+        unit: the column that says whose each text is.
     """
-    rows = list(_rows(path, text, label))
+    rows = list(_rows(path, (text, label) if unit is None else (text, label, unit)))
     if not rows:
         raise DataError(f"{path} has no rows. Give a header and one text a row.")
-    names = sorted({name for _, name in rows}, key=_order)
+    names = sorted({row[1] for row in rows}, key=_order)
     if not 2 <= len(names) <= MOST_CLASSES:
         raise DataError(f"{path}: column {label!r} has {len(names)} classes. Give 2 to {MOST_CLASSES}.")
     number = {name: index for index, name in enumerate(names)}
-    encoded = (words or hashed_words).encode([row for row, _ in rows])
+    encoded = (words or hashed_words).encode([row[0] for row in rows])
+    examples = checked(encoded, np.array([number[row[1]] for row in rows]), len(names), path)
     return Source(
-        train=checked(encoded, np.array([number[name] for _, name in rows]), len(names), path),
+        train=examples
+        if unit is None
+        else replace(examples, columns={unit: np.array([row[2] for row in rows])}),
         test=None,
         num_classes=len(names),
         normalisation=None,
@@ -64,18 +74,24 @@ def is_text_table(path: Path) -> bool:
     return path.name.removesuffix(".gz").endswith(SUFFIXES)
 
 
-def _rows(path: Path, text: str, label: str) -> Iterator[tuple[str, str]]:
-    """(text, name of the class) of every row; a row that cannot be used is named by its number."""
+def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Text, name of the class and perhaps person of every row; a row that cannot be used is named by its number."""
     for number, record in enumerate(_records(path), start=1):
-        for column in (text, label):
+        for column in columns:
             if record.get(column) is None:
                 known = ", ".join(str(key) for key in record if key is not None)
                 raise DataError(
-                    f"{path}, record {number}: no column {column!r} (it has {known}). Set data.text and data.label."
+                    f"{path}, record {number}: no column {column!r} (it has {known}). Set data.text, data.label and, "
+                    "to protect people, data.unit."
                 )
-        if not str(record[text]).strip():
+        text, *others = (str(record[column]) for column in columns)
+        if not text.strip():
             raise DataError(f"{path}, record {number}: the text is empty. Leave such records out.")
-        yield str(record[text]), str(record[label]).strip()
+        if len(others) == 2 and not others[1].strip():
+            raise DataError(
+                f"{path}, record {number}: the column {columns[2]!r} is empty. Say whose the text is."
+            )
+        yield text, *(other.strip() for other in others)
 
 
 def _records(path: Path) -> Iterator[dict[Any, Any]]:
