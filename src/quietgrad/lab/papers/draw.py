@@ -8,7 +8,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogFormatter
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from quietgrad.lab.papers.finding import Finding, Picture
 from quietgrad.lab.report.plots import PALETTE
@@ -50,6 +50,7 @@ def _panel(panel: Axes, picture: Picture) -> None:
         panel.set_xscale("log")
     if picture.log_y:
         panel.set_yscale("log")
-        panel.yaxis.set_major_formatter(LogFormatter())
-        panel.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
+        panel.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        panel.yaxis.set_major_formatter("{x:g}")
+        panel.yaxis.set_minor_formatter(NullFormatter())
     panel.grid(alpha=0.25)

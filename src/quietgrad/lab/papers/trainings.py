@@ -20,6 +20,7 @@ from torch.utils.data import TensorDataset
 from quietgrad.lab.data import Parts
 from quietgrad.lab.files import read_json
 from quietgrad.lab.models import build
+from quietgrad.lab.papers.claims import Verdict
 from quietgrad.lab.papers.experiment import Experiment, Place
 from quietgrad.lab.papers.finding import SCALES, Curve, Finding, Order, Picture, Row, Scale, judged_by_order
 from quietgrad.lab.run.config import Config, DataConfig, ModelConfig, load_config
@@ -66,6 +67,13 @@ class Plan:
     said: str = ""
     cells: tuple[Cell, ...] = ()
 
+    def judged(self, rows: Sequence[Row], claims: Sequence[Order]) -> tuple[Verdict, str]:
+        """By the order of the rows; but one seed at one learning rate refutes nothing."""
+        verdict, why = judged_by_order(rows, claims)
+        if verdict == "refuted" and self.seeds == len(self.factors) == 1:
+            return "weaker", f"{why}; reversed, but one seed at one learning rate refutes nothing"
+        return verdict, why
+
 
 @dataclass(frozen=True, kw_only=True)
 class Trainings(Experiment):
@@ -111,7 +119,7 @@ class Trainings(Experiment):
             results = [_trained(_with(config, lr, seed), place) for seed in range(plan.seeds)]
             rows.append(_row(cell, results, lr))
             curves.append(_curve(cell.label, results[0]))
-        verdict, why = judged_by_order(rows, self.claims)
+        verdict, why = plan.judged(rows, self.claims)
         return Finding(
             rows=tuple(rows),
             verdict=verdict,

@@ -53,17 +53,17 @@ FASHION = (
     *PUBLIC_100,
     "model.name=tanh_cnn",
     "training.batch=250",
-    "training.epochs=6",
+    "training.epochs=3",
     "training.lr=1.0",
     "training.momentum=0.0",
     "training.weight_decay=0.0",
     "training.schedule=constant",
     "averaging.decay=0.0",
-    "data.test=5000",
+    "data.test=2000",
 )
 SAID_FASHION = (
-    "Fashion-MNIST, 10,000 private records, 100 MNIST images as public ones unless said, 26k CNN, 240 steps of 250, "
-    "S = (1, ½), basis every 4 steps, lr 1, one seed, 5,000 test images"
+    "Fashion-MNIST, 10,000 private records, 100 MNIST images as public ones unless said, 26k CNN, 120 steps of 250, "
+    "S = (1, ½), basis every 4 steps, lr 1, one seed, 2,000 test images"
 )
 
 TABLE1 = Trainings(
