@@ -52,6 +52,9 @@ def test_report_statement_and_verdict_speak_of_clients(tmp_path: Path) -> None:
     assert verify(run).stands, verify(run).problems
     said = json.loads((run / "privacy.json").read_text())
     assert said["neighbours"]["clients"] == 12
+    split = json.loads((run / "split.json").read_text())
+    assert split["clients"] == 12
+    assert "private" not in split
     assert said["unit"].startswith("one client with all records")
     assert said["sampling"] == {"kind": "poisson", "rate": 4 / 12, "expected_batch": 4.0, "steps": 6}
     page = html.unescape(re.sub(r"<[^>]+>", " ", write_report([run]).read_text()))

@@ -151,8 +151,8 @@ def spending_curves(runs: Curves) -> Figure:
 
 def attacker(curve: Sequence[Mapping[str, float]]) -> Figure:
     """How many members the best attack can find, over how many outsiders it accuses wrongly."""
-    wrong = [100 * point["false_positive_rate"] for point in curve]
-    found = [100 * (1 - point["false_negative_rate"]) for point in curve]
+    wrong = [*(100 * point["false_positive_rate"] for point in curve), 100.0]
+    found = [*(100 * (1 - point["false_negative_rate"]) for point in curve), 100.0]
     with _figure(height=3.8) as (figure, axes):
         axes.fill_between(wrong, found, 100, color=PALETTE[2], alpha=0.18)
         axes.plot(wrong, found, color=PALETTE[0], linewidth=2, label="no attack gets above this line")

@@ -43,5 +43,9 @@ article + article { margin-top: 4rem; }
   .rows td { display: flex; gap: .75rem; justify-content: space-between; border: 0; padding: .1rem 0;
     overflow-wrap: anywhere; text-align: right; }
   .rows td::before { content: attr(data-title); color: var(--soft); flex: none; max-width: 50%; text-align: left; } }
-@media print { main { max-width: none; } figure, .card, table { break-inside: avoid; } }
+@media print {
+  main { max-width: none; }
+  figure, .card, table { break-inside: avoid; }
+  details::details-content { content-visibility: visible; block-size: auto; }
+}
 """

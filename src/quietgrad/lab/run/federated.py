@@ -118,7 +118,9 @@ def train_federated(
     if resume:
         folder.resume(config)
     else:
-        folder.start(config, setup.parts.record)
+        # How many records there are would tell how many one client has; how many clients there are is public.
+        known = {key: value for key, value in setup.parts.record.items() if key != "private"}
+        folder.start(config, {"clients": config.federated.clients, **known})
     server = FederatedServer(
         setup.model,
         mechanism,
