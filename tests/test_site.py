@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from scripts.reference import with_code
 from scripts.site import ROOT, notebook_page, public_names, turned, undocumented
 
 from tests.pages import elsewhere, snippets
@@ -15,7 +16,10 @@ INTEGRATIONS = ("hugging_face", "lightning", "pretrained", "flower", "logs")
 """Read and not imported: each needs packages of its own, and Flower an environment of its own."""
 PAGES = sorted((ROOT / "docs" / "api").glob("*.md"))
 ENTRIES = {
-    name: page for page in PAGES for name in re.findall(r"^::: (\S+)$", page.read_text(), flags=re.MULTILINE)
+    # A function in a module of its own name has an entry that says the name twice.
+    re.sub(r"\.(\w+)\.\1$", r".\1", name): page
+    for page in PAGES
+    for name in re.findall(r"^::: (\S+)$", page.read_text(), flags=re.MULTILINE)
 }
 
 
@@ -58,6 +62,13 @@ def test_a_missing_docstring_is_seen() -> None:
         def method(self) -> None: ...
 
     assert undocumented({"Silent": Silent}) == ["Silent", "Silent.method"]
+
+
+def test_examples_in_docstrings_are_code() -> None:
+    said = "Adds.\n\nExample:\n    a = 1\n\n    b = add(a)\n\nRaises:\n    ValueError: never."
+    fenced = "Example:\n    ```python\n    a = 1\n\n    b = add(a)\n    ```\nRaises:"
+    assert fenced in with_code(said)
+    assert with_code("Adds.") == "Adds."
 
 
 def test_links_of_the_readme_are_turned() -> None:
