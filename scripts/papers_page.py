@@ -15,7 +15,7 @@ def main() -> None:
     (DOCS / "papers.md").write_text(page(), encoding="utf-8")
     (DOCS / "papers").mkdir(exist_ok=True)
     for result in committed().values():
-        draw(result.finding, DOCS / "papers" / f"{result.name}.png")
+        draw(result.finding, DOCS / "papers" / f"{result.name}.png", f"{result.paper} {result.entry}")
 
 
 if __name__ == "__main__":

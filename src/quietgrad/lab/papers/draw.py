@@ -23,8 +23,12 @@ FEW = 3
 """So many curves leave room for a legend among them."""
 
 
-def draw(finding: Finding, path: Path) -> Path | None:
-    """All pictures of a finding side by side; nothing if it has none."""
+def draw(finding: Finding, path: Path, title: str) -> Path | None:
+    """All pictures of a finding side by side; nothing if it has none.
+
+    Args:
+        title: of pictures that have none of their own.
+    """
     if not finding.pictures:
         return None
     crowded = any(len(picture.curves) > FEW for picture in finding.pictures)
@@ -33,19 +37,19 @@ def draw(finding: Finding, path: Path) -> Path | None:
         figure = Figure(figsize=(width * len(finding.pictures), 3.2), layout="constrained")
         axes = figure.subplots(1, len(finding.pictures), squeeze=False)[0]
         for panel, picture in zip(axes, finding.pictures, strict=True):
-            _panel(panel, picture)
+            _panel(panel, picture, picture.title or title)
             if len(picture.curves) > 1:
                 panel.legend(**({"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)} if crowded else {}))
         figure.savefig(path, dpi=110)
     return path
 
 
-def _panel(panel: Axes, picture: Picture) -> None:
+def _panel(panel: Axes, picture: Picture, title: str) -> None:
     for number, curve in enumerate(picture.curves):
         marker = "o" if len(curve.x) < 12 else None
         colour = PALETTE[number % len(PALETTE)]
         panel.plot(curve.x, curve.y, label=curve.label, color=colour, marker=marker, markersize=4)
-    panel.set(title=picture.title, xlabel=picture.x, ylabel=picture.y)
+    panel.set(title=title, xlabel=picture.x, ylabel=picture.y)
     if picture.log_x:
         panel.set_xscale("log")
     if picture.log_y:
