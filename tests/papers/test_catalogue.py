@@ -11,11 +11,12 @@ from typer.testing import CliRunner
 from quietgrad.lab.cli.app import app
 from quietgrad.lab.errors import LabError
 from quietgrad.lab.papers.claims import papers
-from quietgrad.lab.papers.committed import command_of, committed, write_result
+from quietgrad.lab.papers.committed import Result, command_of, committed, write_result
 from quietgrad.lab.papers.digest import page
-from quietgrad.lab.papers.finding import Order, Row, finding_from, judged_by_order
+from quietgrad.lab.papers.finding import Row, finding_from
 from quietgrad.lab.papers.registry import EXPERIMENTS, experiment_of
 from quietgrad.lab.papers.trainings import Trainings
+from quietgrad.lab.papers.verdicts import Level, Order, judge
 
 ROOT = Path(__file__).parents[2]
 run = CliRunner().invoke
@@ -44,7 +45,7 @@ def test_every_algorithm_table_figure_and_statement_of_the_five_papers_is_there(
         "rgp": {"table": 5, "figure": 4},
         "pdp_sgd": {"table": 4, "figure": 13},
         "random_freeze": {"table": 9, "figure": 7},
-        "gip": {"table": 6, "figure": 5},
+        "gip": {"table": 6, "figure": 7},  # figure 4 in its three parts
     }
 
 
@@ -69,7 +70,7 @@ def test_the_configs_of_an_experiment_parse_and_its_claims_name_its_cells(
     experiment: Trainings, scale: str
 ) -> None:
     configs = experiment.configs(scale)  # type: ignore[arg-type]
-    assert all(claim.above in configs and claim.below in configs for claim in experiment.claims)
+    assert all(label in configs for claim in experiment.claims for label in claim.rows)
     budgets = {(c.privacy.epsilon, c.privacy.noise_multiplier) for n, c in configs.items() if "N.P." not in n}
     plans = {(c.data.private, c.training.epochs, c.training.batch) for c in configs.values()}
     if not experiment.x and "ε" not in "".join(configs) and "σ" not in "".join(configs):
@@ -92,6 +93,21 @@ def test_a_committed_result_names_an_experiment_and_survives_being_written(tmp_p
         assert result.scale in experiment.scales
         written = json.loads(write_result(result, tmp_path).read_text())
         assert finding_from(written["finding"]) == result.finding
+
+
+COMMITTED = [
+    pytest.param(result, experiment, id=result.name)
+    for result in committed().values()
+    if isinstance(experiment := experiment_of(result.paper, result.entry), Trainings)
+]
+
+
+@pytest.mark.parametrize(("result", "experiment"), COMMITTED)
+def test_a_committed_verdict_follows_from_the_committed_rows(result: Result, experiment: Trainings) -> None:
+    labels = {row.label for row in result.finding.rows}
+    claims = [claim for claim in experiment.claims if labels.issuperset(claim.rows)]
+    judged = experiment.plans[result.scale].judged(result.finding.rows, claims)
+    assert judged == (result.finding.verdict, result.finding.why)
 
 
 def test_an_unknown_paper_or_entry_lists_what_exists() -> None:
@@ -142,7 +158,16 @@ def test_a_verdict_follows_from_leads_and_spreads(
     rows = [
         Row(label=name, ours=o, theirs=t, spread=0.5) for name, o, t in zip("ab", ours, theirs, strict=True)
     ]
-    assert judged_by_order(rows, [Order("a", "b")])[0] == verdict
+    assert judge(rows, [Order("a", "b")])[0] == verdict
+
+
+@pytest.mark.parametrize(("other", "spread", "verdict"),
+                         [(75.5, 0.1, "confirmed"), (78.0, 2.0, "confirmed"), (78.0, 0.1, "weaker")])  # fmt: skip
+def test_rows_that_are_claimed_to_be_level_may_differ_by_their_error_or_a_point(
+    other: float, spread: float, verdict: str
+) -> None:
+    rows = [Row(label="a", ours=75.0, spread=spread), Row(label="b", ours=other, spread=spread)]
+    assert judge(rows, [Level("a", "b")])[0] == judge(rows, [Level("b", "a")])[0] == verdict
 
 
 def test_a_scale_that_has_no_plan_is_refused() -> None:

@@ -137,7 +137,7 @@ def _run(
         finding=finding,
     )
     written = write_result(result, place.out)
-    picture = draw(finding, written.with_suffix(".png"), f"{one.id} {item.id}")
+    picture = draw(finding, written.with_suffix(".png"), one.heading(item))
     if as_json:
         typer.echo(to_json(result.as_dict()))
         return

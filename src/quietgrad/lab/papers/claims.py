@@ -51,10 +51,12 @@ class Paper:
     """A paper and all its entries, in its own order.
 
     Args:
+        called: the method's name, as a title says it.
         summary: what holds and what does not, in a few sentences.
     """
 
     id: str
+    called: str
     title: str
     authors: str
     year: int
@@ -67,6 +69,11 @@ class Paper:
         if name not in found:
             raise LabError(f"{self.id} has no {name!r}{nearest(name, found)}. It has: {', '.join(found)}.")
         return found[name]
+
+    def heading(self, entry: Entry) -> str:
+        """Of a picture: "GEP, figure 6: accuracy against k"."""
+        number = entry.id.removeprefix(entry.kind)
+        return f"{self.called}, {entry.kind} {number}: {entry.title}"
 
 
 @cache

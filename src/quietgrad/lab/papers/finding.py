@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -51,12 +51,16 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """Axes with curves; drawn by `draw`."""
+    """Axes with curves; drawn by `draw`.
 
-    title: str
+    Args:
+        title: what tells it from other pictures of its entry.
+    """
+
     x: str
     y: str
     curves: tuple[Curve, ...]
+    title: str = ""
     log_x: bool = False
     log_y: bool = False
 
@@ -92,47 +96,3 @@ def finding_from(raw: Mapping[str, Any]) -> Finding:
 
 def _curve(raw: Mapping[str, Any]) -> Curve:
     return Curve(label=raw["label"], x=tuple(raw["x"]), y=tuple(raw["y"]))
-
-
-@dataclass(frozen=True)
-class Order:
-    """A claim of the kind "this row is above that one".
-
-    Args:
-        theirs: the paper's lead, where the rows' own figures are of several papers.
-    """
-
-    above: str
-    below: str
-    theirs: float | None = None
-
-
-def judged_by_order(rows: Sequence[Row], claims: Sequence[Order]) -> tuple[Verdict, str]:
-    """Confirmed if every claimed lead is above twice its error, refuted if one is reversed by as much, else weaker.
-
-    A lead below half of the paper's is weaker too, however sure it is.
-    """
-    by_label = {row.label: row for row in rows}
-    verdicts, reasons = [], []
-    for claim in claims:
-        verdict, reason = _lead(by_label[claim.above], by_label[claim.below], claim.theirs)
-        verdicts.append(verdict)
-        reasons.append(reason)
-    overall: Verdict = (
-        "refuted" if "refuted" in verdicts else "confirmed" if set(verdicts) == {"confirmed"} else "weaker"
-    )
-    return overall, "; ".join(reasons)
-
-
-def _lead(above: Row, below: Row, claimed: float | None) -> tuple[Verdict, str]:
-    lead = above.ours - below.ours
-    error = math.hypot(above.error, below.error)
-    theirs = claimed
-    if theirs is None and above.theirs is not None and below.theirs is not None:
-        theirs = above.theirs - below.theirs
-    said = "" if theirs is None else f" (theirs {theirs:+.1f})"
-    reason = f"{above.label} − {below.label}: {lead:+.1f} ± {error:.1f}{said}"
-    if lead < -2 * error:
-        return "refuted", reason
-    small = theirs is not None and lead < theirs / 2
-    return ("weaker" if lead <= 2 * error or small else "confirmed"), reason

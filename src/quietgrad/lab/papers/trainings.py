@@ -22,7 +22,8 @@ from quietgrad.lab.files import read_json
 from quietgrad.lab.models import build
 from quietgrad.lab.papers.claims import Verdict
 from quietgrad.lab.papers.experiment import Experiment, Place
-from quietgrad.lab.papers.finding import SCALES, Curve, Finding, Order, Picture, Row, Scale, judged_by_order
+from quietgrad.lab.papers.finding import SCALES, Curve, Finding, Picture, Row, Scale
+from quietgrad.lab.papers.verdicts import Claim, judge
 from quietgrad.lab.run.config import Config, DataConfig, ModelConfig, load_config
 from quietgrad.lab.run.folder import RunFolder
 from quietgrad.lab.run.task import load_task
@@ -67,9 +68,9 @@ class Plan:
     said: str = ""
     cells: tuple[Cell, ...] = ()
 
-    def judged(self, rows: Sequence[Row], claims: Sequence[Order]) -> tuple[Verdict, str]:
-        """By the order of the rows; but one seed at one learning rate refutes nothing."""
-        verdict, why = judged_by_order(rows, claims)
+    def judged(self, rows: Sequence[Row], claims: Sequence[Claim]) -> tuple[Verdict, str]:
+        """By the claims; but one seed at one learning rate refutes nothing."""
+        verdict, why = judge(rows, claims)
         if verdict == "refuted" and self.seeds == len(self.factors) == 1:
             return "weaker", f"{why}; reversed, but one seed at one learning rate refutes nothing"
         return verdict, why
@@ -77,7 +78,7 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Trainings(Experiment):
-    """Accuracies of several cells, and the orders that the paper claims among them.
+    """Accuracies of several cells, and what the paper claims about them.
 
     Args:
         curves: draw test accuracy over epochs, as the paper's figure does.
@@ -86,10 +87,11 @@ class Trainings(Experiment):
 
     cells: tuple[Cell, ...]
     plans: Mapping[Scale, Plan]
-    claims: tuple[Order, ...]
+    claims: tuple[Claim, ...]
     curves: bool = False
     x: Mapping[str, tuple[str, float]] = dataclasses.field(default_factory=dict)
     x_label: str = ""
+    log_x: bool = False
 
     @property
     def scales(self) -> tuple[Scale, ...]:
@@ -107,7 +109,7 @@ class Trainings(Experiment):
 
     def seconds(self, scale: Scale, place: Place) -> float:
         plan = self.plans[scale] if scale in self.plans else Plan()
-        runs = plan.seeds + (len(plan.factors) if len(plan.factors) > 1 else 0)
+        runs = plan.seeds + len(plan.factors) - 1  # the rate that is chosen has run on seed 0
         return runs * sum(_one_run(config, place.data_dir) for config in self.configs(scale).values())
 
     def run(self, scale: Scale, place: Place) -> Finding:
@@ -141,9 +143,9 @@ class Trainings(Experiment):
                 )
                 for name, points in lines.items()
             )
-            return (Picture(title="", x=self.x_label, y="test accuracy, %", curves=drawn),)
+            return (Picture(x=self.x_label, y="test accuracy, %", curves=drawn, log_x=self.log_x),)
         if self.curves:
-            return (Picture(title="", x="step", y="test accuracy, %", curves=tuple(curves)),)
+            return (Picture(x="step", y="test accuracy, %", curves=tuple(curves)),)
         return ()
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from quietgrad.lab.papers.finding import Order
 from quietgrad.lab.papers.trainings import Cell, Plan, Trainings
+from quietgrad.lab.papers.verdicts import Order
 
 RESNET = "resnet20_cifar10_eps8"
 

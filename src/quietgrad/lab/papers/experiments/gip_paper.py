@@ -13,9 +13,10 @@ from scipy.stats import norm
 
 from quietgrad.lab.diagnostics.sparse import CosineSimilarity, cosine_by_dimension
 from quietgrad.lab.papers.experiment import Computed, Experiment, Place
-from quietgrad.lab.papers.finding import Curve, Finding, Order, Picture, Row, Scale
+from quietgrad.lab.papers.finding import Curve, Finding, Picture, Row, Scale
 from quietgrad.lab.papers.quick import quick
 from quietgrad.lab.papers.trainings import Cell, Plan, Trainings
+from quietgrad.lab.papers.verdicts import Level, Order
 from quietgrad.lab.papers.watched import figure_config, mean_of, prepared, watch
 
 MNIST = "gip_mnist_eps2"
@@ -59,6 +60,68 @@ TABLE5 = Trainings(
         ),
     },
     claims=(Order("GIP", "Jax-Privacy (DP-SGD)"), Order("GIP", "Random-0.5")),
+)
+
+KEPT = (0.05, 0.1, 0.5)
+
+
+def _kept(k: float, epochs: int) -> tuple[Cell, ...]:
+    ramp = f"start = 1.0, end = {k}, length = {epochs - 1}"
+    return (
+        Cell(label=f"GIP, k = {k}", config=MNIST, changes=(f'method.keep={{schedule = "Linear", {ramp}}}',)),
+        Cell(
+            label=f"random-k, k = {k}",
+            config=MNIST,
+            changes=(
+                "method.name=random_k",
+                "method.clip=1.0",
+                f'method.keep={{schedule = "Exponential", {ramp}}}',
+            ),
+        ),
+    )
+
+
+def _ablation(epsilon: float, **options: Any) -> Trainings:
+    """4 epochs of the embedded images, or 12 of Fashion-MNIST, at this ε."""
+    at = f"privacy.epsilon={epsilon}"
+    return Trainings(
+        plans={
+            "quick": Plan(
+                changes=quick("training.epochs=4", at).changes,
+                said=f"3,000 embedded Fashion-MNIST images, 26k CNN, 48 steps of 250, ε = {epsilon:g}, one seed, lr 1",
+            )
+        },
+        **options,
+    )
+
+
+FIGURE4B = _ablation(
+    4.0,
+    cells=tuple(cell for k in KEPT for cell in _kept(k, 4)),
+    claims=(
+        Order(f"GIP, k = {KEPT[0]}", f"random-k, k = {KEPT[0]}"),
+        *(Level(f"GIP, k = {k}", f"GIP, k = {KEPT[0]}") for k in KEPT[1:]),
+    ),
+    x={f"{name}, k = {k}": (name, k) for name in ("GIP", "random-k") for k in KEPT},
+    x_label="part that is kept at the end, k",
+)
+SHARES = (0.001, 0.01, 0.1, 0.5)
+FIGURE4D = _ablation(
+    1.0,
+    cells=tuple(
+        Cell(
+            label=f"{share:.1%} for the indices",
+            config=MNIST,
+            changes=(*_kept(0.1, 4)[0].changes, f"method.index_share={share}"),
+        )
+        for share in SHARES
+    ),
+    claims=tuple(
+        Order("1.0% for the indices", f"{share:.1%} for the indices") for share in SHARES if share != 0.01
+    ),
+    x={f"{share:.1%} for the indices": ("GIP, k = 0.1", share) for share in SHARES},
+    x_label="share of ε for the indices",
+    log_x=True,
 )
 
 
@@ -106,7 +169,7 @@ def figure1(_scale: Scale, _place: Place) -> Finding:
         why=f"at 10⁶ coordinates the cosine is {found[1_000_000]:.4f}; 1/√(1 + σ²d) in expectation",
         unit="|cosine| of a clipped vector and itself with noise, mean of 5",
         settings=f"σ = {sigma:.2f} for (1, 1e-5)-DP, Gaussian vectors",
-        pictures=(Picture(title="GIP, figure 1", x="dimension", y="cosine", curves=(curve,), log_x=True),),
+        pictures=(Picture(x="dimension", y="cosine", curves=(curve,), log_x=True),),
     )
 
 
@@ -138,7 +201,7 @@ def figure4(scale: Scale, place: Place) -> Finding:
         why=f"GIP − DP-SGD: {lead:+.3f} ± {error:.3f}; keeping indices as good as random loses signal as fast as noise",
         unit="cosine of the release with the batch gradient, mean over steps",
         settings="26k CNN, 3,000 embedded images, 48 private steps at ε = 1 (research mode)",
-        pictures=(Picture(title="GIP, figure 4(a)", x="step", y="cosine", curves=tuple(curves)),),
+        pictures=(Picture(x="step", y="cosine", curves=tuple(curves)),),
     )
 
 
@@ -190,7 +253,7 @@ def figure5(_scale: Scale, _place: Place) -> Finding:
         f"printed ({right:.2f} corrected) and grows with θ, so their smallest 0.78 does not follow at C = 1",
         unit="β",
         settings="corollary 1 at C = 1; neither C nor θ of their figure is stated",
-        pictures=(Picture(title="GIP, figure 5: as printed", x="k", y="β", curves=curves, log_y=True),),
+        pictures=(Picture(title="as printed", x="k", y="β", curves=curves, log_y=True),),
     )
 
 
@@ -199,5 +262,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
     "table5": TABLE5,
     "figure1": Computed(make=figure1, minutes={"quick": 0.1}),
     "figure4": Computed(make=figure4, minutes={"quick": 0.5}),
+    "figure4b": FIGURE4B,
+    "figure4d": FIGURE4D,
     "figure5": Computed(make=figure5, minutes={"quick": 0.05}),
 }

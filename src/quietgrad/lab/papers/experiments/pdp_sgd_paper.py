@@ -13,8 +13,9 @@ from quietgrad.gradients.blocks import Blocks, flatten
 from quietgrad.gradients.stages import PerSampleGrads, Released
 from quietgrad.lab.diagnostics.subspace import EigenvalueSpectrum
 from quietgrad.lab.papers.experiment import Computed, Experiment, Place
-from quietgrad.lab.papers.finding import Curve, Finding, Order, Picture, Row, Scale
+from quietgrad.lab.papers.finding import Curve, Finding, Picture, Row, Scale
 from quietgrad.lab.papers.trainings import Cell, Plan, Trainings
+from quietgrad.lab.papers.verdicts import Order
 from quietgrad.lab.papers.watched import as_curves, figure_config, prepared, watch
 from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.privatizer.research import Observer
@@ -177,7 +178,7 @@ def figure1(scale: Scale, place: Place) -> Finding:
         else "they hold less than half",
         unit="share of Σλ",
         settings="MLP with two hidden layers of 128, 4,000 embedded images, 48 private steps, σ = 10 (research mode)",
-        pictures=(Picture(title="PDP-SGD, figure 1", x="order", y="eigenvalue", curves=curves, log_y=True),),
+        pictures=(Picture(x="order", y="eigenvalue", curves=curves, log_y=True),),
     )
 
 
@@ -241,7 +242,6 @@ def figure2(scale: Scale, place: Place) -> Finding:
         settings="MLP with two hidden layers of 128, batches of 1,000 embedded images, DP-SGD at σ = 2 (research mode)",
         pictures=(
             Picture(
-                title="PDP-SGD, figure 2",
                 x="order",
                 y="|m(j)|/|m(1)|",
                 curves=tuple(curves),

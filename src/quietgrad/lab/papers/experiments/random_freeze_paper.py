@@ -10,9 +10,10 @@ from quietgrad.gradients.blocks import Blocks, flatten_rows
 from quietgrad.gradients.stages import PerSampleGrads, Released
 from quietgrad.lab.diagnostics.sparse import EncodedNorms, FreezeCounts
 from quietgrad.lab.papers.experiment import Computed, Experiment, Place
-from quietgrad.lab.papers.finding import Curve, Finding, Order, Picture, Row, Scale, judged_by_order
+from quietgrad.lab.papers.finding import Curve, Finding, Picture, Row, Scale
 from quietgrad.lab.papers.quick import quick
 from quietgrad.lab.papers.trainings import Cell, Plan, Trainings
+from quietgrad.lab.papers.verdicts import Level, Order, judge
 from quietgrad.lab.papers.watched import figure_config, mean_of, prepared, watch
 from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.privatizer.research import Observer
@@ -156,10 +157,10 @@ def _clip_momentum(epsilon: float) -> Trainings:
             "full": Plan(seeds=3, said="CIFAR-10, end-to-end CNN, the paper's configs"),
         },
         claims=(
-            Order(best, "C = 1.0, μ = 0.9"),
-            Order(best, "C = 0.1, μ = 0.0"),
-            Order("C = 0.1, μ = 0.9", "C = 0.1, μ = 0.0"),
+            *(Order(best, f"C = {c}, μ = {m}") for c, m in OFF),
+            *(Level(f"C = {c}, μ = {m}", best) for c, m in PAIRS[1:]),
         ),
+        curves=True,
     )
 
 
@@ -221,7 +222,7 @@ def figure1(scale: Scale, place: Place) -> Finding:
         f"{whole[0.0]:.2g} to {whole[0.9]:.2g}",
         unit="squared length",
         settings=_SETTINGS,
-        pictures=(Picture(title="Random Freeze, figure 1", x="freeze rate", y="difference", curves=curves),),
+        pictures=(Picture(x="freeze rate", y="difference", curves=curves),),
     )
 
 
@@ -247,7 +248,7 @@ def figure2(scale: Scale, place: Place) -> Finding:
         parts = {"clipped": last > 1.0, "above 10": last > 10.0, "below 0.1": last < 0.1}
         rows += [_share(f"{label}: {what}", part) for what, part in parts.items()]
     claims = [Order(f"no freeze: {what}", f"random freeze: {what}") for what in parts]
-    verdict, why = judged_by_order(rows, claims)
+    verdict, why = judge(rows, claims)
     return Finding(
         rows=tuple(rows),
         verdict=verdict,
@@ -256,7 +257,7 @@ def figure2(scale: Scale, place: Place) -> Finding:
         settings=f"{_SETTINGS}, 8 epochs, cooling to 0.9 in 5",
         pictures=(
             Picture(
-                title="Random Freeze, figure 2: last epoch",
+                title="last epoch",
                 x="norm that the clip sees (C = 1)",
                 y="% of gradients",
                 curves=tuple(curves),
@@ -302,7 +303,6 @@ def figure3(scale: Scale, place: Place) -> Finding:
         settings=f"{_SETTINGS}; 1,000 records",
         pictures=(
             Picture(
-                title="Random Freeze, figure 3",
                 x="times frozen",
                 y="share of parameters",
                 curves=tuple(

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from quietgrad.lab.diagnostics.low_rank import LowRankObserver, LowRankReport
 from quietgrad.lab.papers.experiment import Computed, Experiment, Place
-from quietgrad.lab.papers.finding import Curve, Finding, Order, Picture, Row, Scale, judged_by_order
+from quietgrad.lab.papers.finding import Curve, Finding, Picture, Row, Scale
 from quietgrad.lab.papers.trainings import Cell, Plan, Trainings
+from quietgrad.lab.papers.verdicts import Order, judge
 from quietgrad.lab.papers.watched import figure_config, mean_of, prepared, watch
 
 MLP = (
@@ -163,7 +164,7 @@ def figure2(scale: Scale, place: Place) -> Finding:
         why="every matrix has a low stable rank throughout" if low else "not low",
         unit="stable rank of the batch gradient",
         settings=f"{SETTINGS}, ε = 8",
-        pictures=(Picture(title="RGP, figure 2", x="step", y="stable rank", curves=tuple(curves)),),
+        pictures=(Picture(x="step", y="stable rank", curves=tuple(curves)),),
     )
 
 
@@ -181,7 +182,7 @@ def figure3(scale: Scale, place: Place) -> Finding:
             x, y = _series(reports, name, what)
             curves.append(Curve(label=label, x=x, y=y))
             rows.append(Row(label=f"{said}: {label}", ours=round(mean_of(y[1:]), 3)))
-        pictures.append(Picture(title=f"RGP, figure 3, {said}", x="step", y="residual", curves=tuple(curves)))
+        pictures.append(Picture(title=said, x="step", y="residual", curves=tuple(curves)))
     own, before, carriers = (row.ours for row in rows[:3])
     return Finding(
         rows=tuple(rows),
@@ -240,16 +241,17 @@ def table5(scale: Scale, place: Place) -> Finding:
         inside, outside = (
             losses(setup.model, *data.tensors) for data in (setup.parts.private, setup.parts.test)
         )
+        judged = (len(inside) + len(outside)) // 2
         rows.append(
             Row(
                 label=label,
                 theirs=theirs,
                 ours=round(100 * threshold_success(inside, outside), 1),
-                spread=1.3,
+                spread=round(50 / judged**0.5, 1),
             )
         )
     claims = [Order("Full (N.P.)", "RGP (N.P.)"), Order("RGP (N.P.)", "RGP (ε = 8)")]
-    verdict, why = judged_by_order(rows, claims)
+    verdict, why = judge(rows, claims)
     return Finding(
         rows=tuple(rows),
         verdict=verdict,
