@@ -90,12 +90,13 @@ def test_clients_that_have_the_first_weights_are_told_less() -> None:
     assert shared.bytes_down < 0.5 * whole.bytes_down
 
 
-def test_the_example_of_the_reference_runs() -> None:
+def test_the_examples_of_the_reference_run() -> None:
     page = Path(__file__).parents[2] / "docs" / "api" / "integrations.md"
-    (example,) = elsewhere(page)
     names = {"qg": qg, "model": small_net(), "train_set": records(), "losses": losses_of}
-    exec(example, names)
+    for example in elsewhere(page):
+        exec(example, names)
     assert names["client"]
+    assert names["client_app"]
 
 
 def test_clients_that_fail_or_send_nonsense_do_not_stop_a_round() -> None:

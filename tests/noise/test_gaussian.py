@@ -35,7 +35,7 @@ def released(
 
 
 def grid_of(total: ClippedSum, source: NoiseSource, std: float = 2.0) -> Widened:
-    return widened(std=std, sensitivity=total.sensitivity, coordinates=total.coordinates, source=source)
+    return widened(std=std, sensitivity=total.sensitivity, coordinates=total.coordinates, steps=source.std)
 
 
 class Counting(SeededSource):
@@ -152,6 +152,6 @@ def test_without_noise_the_sum_is_released_as_it_is() -> None:
 
 def test_a_grid_too_coarse_for_what_is_asked_is_refused() -> None:
     with pytest.raises(ValueError, match="fewer coordinates"):
-        widened(std=2.0, sensitivity=1.0, coordinates=10**13, source=HardenedSource())
-    wide = widened(std=2.0, sensitivity=1.0, coordinates=10**8, source=EntropySource())
+        widened(std=2.0, sensitivity=1.0, coordinates=10**13, steps=HardenedSource.std)
+    wide = widened(std=2.0, sensitivity=1.0, coordinates=10**8, steps=EntropySource.std)
     assert wide.sensitivity < 1.0005

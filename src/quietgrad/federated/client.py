@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 
 import torch
+from jaxtyping import Int64
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from quietgrad.capture.recorder import Recorder
 from quietgrad.federated.rounds import Task, Update
+from quietgrad.federated.shares import Shares
 from quietgrad.gradients.blocks import Blocks, at_least_single
 from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.stages import BlockwiseGrads
 from quietgrad.mechanism.mechanism import Mechanism
+from quietgrad.noise.sources import NoiseSource, as_source
 from quietgrad.privatizer.run_state import RunState
 from quietgrad.sampling.poisson import PoissonSampler
+
+logger = logging.getLogger(__name__)
 
 Losses = Callable[[nn.Module, Tensor, Tensor], Tensor]
 
@@ -77,6 +83,51 @@ def encode_update(
     }
     grads = BlockwiseGrads(moved, 1)
     return [{name: rows[0] for name, rows in codec.encode(grads).dense().items()} for codec in codecs]
+
+
+def noised_update(
+    model: nn.Module,
+    mechanism: Mechanism,
+    task: Task,
+    train: Callable[[nn.Module], None],
+    shares: Shares,
+    *,
+    noise_source: str | NoiseSource = "default",
+) -> Int64[Tensor, " p"]:
+    """What a client puts into a secure sum: its update encoded, clipped and with its share of the noise.
+
+    Whoever sees it alone learns more than ε says: mask it before it leaves. A training that fails counts as one that
+    went nowhere, since whether a client takes part must not depend on its records.
+
+    Args:
+        model, mechanism, task, train: as for `encode_update`.
+        shares: the server's.
+        noise_source: "default" or "hardened", or a NoiseSource.
+
+    Raises:
+        ValueError: the task is for another model, or the mechanism's noise cannot be shared.
+
+    Example:
+        shares = qg.federated.Shares(clients=100, least=80)
+        vector = qg.federated.noised_update(model, mechanism, task, train, shares)
+    """
+    shares.check(mechanism)
+    update = encode_update(model, mechanism, task, _failing_nowhere(train))
+    return shares.sent(mechanism, update, task.round, as_source(noise_source))
+
+
+def _failing_nowhere(train: Callable[[nn.Module], None]) -> Callable[[nn.Module], None]:
+    def attempt(model: nn.Module) -> None:
+        before = {name: p.detach().clone() for name, p in model.named_parameters()}
+        try:
+            train(model)
+        except Exception:
+            logger.exception("Training failed; this client's update is zero.")
+            with torch.no_grad():
+                for name, parameter in model.named_parameters():
+                    parameter.copy_(before[name])
+
+    return attempt
 
 
 @contextlib.contextmanager

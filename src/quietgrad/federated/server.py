@@ -4,15 +4,21 @@ Formal guarantee: neighbours are zero-out of one *client* with all that it ever 
 probability q; what a drawn client sends is clipped here, whatever it is, so the sum moves by at most the sensitivity.
 A client that drops out, or whose message is refused, adds nothing. The ledger counts the round before anything of it
 is visible, with or without anybody's update.
+
+With `shares` the server is not trusted with updates either: clients clip and add their share of the noise, and the
+server gets one sum of all of them (`release_sum`) or none (`abandon`). It knows who takes part, so nothing is gained by
+drawing: all clients are asked in every round, and the round is counted before they are.
 """
 
 from __future__ import annotations
 
 import secrets
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 import torch
+from jaxtyping import Int64
 from torch import Tensor, nn
 
 from quietgrad.accounting.calibrate import plan
@@ -22,8 +28,10 @@ from quietgrad.capture.recorder import Recorder
 from quietgrad.collective import default_reducer
 from quietgrad.federated.client import attached, load_weights
 from quietgrad.federated.rounds import Task, Update
+from quietgrad.federated.shares import Shares
+from quietgrad.gradients.blocks import Space, coordinates
 from quietgrad.gradients.dense import DenseGrad
-from quietgrad.gradients.stages import BlockwiseGrads
+from quietgrad.gradients.stages import BlockwiseGrads, Released
 from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.noise.sources import NoiseSource, as_source
 from quietgrad.privatizer.explanation import ReleaseReport, release_reports
@@ -34,7 +42,7 @@ from quietgrad.sampling.poisson import PoissonSampler
 
 
 class FederatedServer:
-    """Central differential privacy for federated training: the server is trusted, clients and the outside are not.
+    """Differential privacy for federated training: the server is trusted, or with `shares` sees a secure sum only.
 
         for _ in range(rounds):
             clients = server.draw()
@@ -52,13 +60,15 @@ class FederatedServer:
         ledger: a file to keep the ledger in, or in memory.
         noise_source: "default" or "hardened", or a NoiseSource.
         public_seed: of masks and random bases; drawn if left out.
+        shares: of the noise, which clients add under secure aggregation; None leaves the noise to the server.
 
     Attributes:
         start: the first weights, which clients may have too: `shared_start.shortened`.
         refused: what was refused in the round in progress, and why. Private.
 
     Raises:
-        ValueError: the mechanism has no noise yet, or the ledger is of another run.
+        ValueError: the mechanism has no noise yet or none that can be shared, the ledger is of another run, or `shares`
+            are of other clients or fewer than all of them.
 
     Example:
         server = qg.federated.FederatedServer(model, mechanism, clients=100, rate=0.1, rounds=5)
@@ -78,11 +88,15 @@ class FederatedServer:
         ledger: Path | str | None = None,
         noise_source: str | NoiseSource = "default",
         public_seed: int | None = None,
+        shares: Shares | None = None,
     ) -> None:
-        self.model, self.mechanism, self.lr = model, mechanism, lr
+        self.model, self.mechanism, self.lr, self.shares = model, mechanism, lr, shares
+        _check_shares(shares, mechanism, clients, rate)
         self.sampler: Final = PoissonSampler(clients, rate=rate, steps=rounds)
         self.plan: Final = plan(mechanism, rate, rounds)
         description = {"mechanism": mechanism.describe(), "clients": clients, "server_lr": lr}
+        if shares is not None:
+            description["shares"] = asdict(shares)
         self.ledger: Final = Ledger(ledger, plan=self.plan, description=description)
         self._source = as_source(noise_source)
         self._engine = Recorder(model)
@@ -116,6 +130,8 @@ class FederatedServer:
             self._step = Step(self.mechanism, self._state.public(), self._source)
         drawn = self.sampler.draw()
         self._waiting, self.refused = set(drawn), []
+        if self.shares is not None:
+            self._record()  # whoever runs this server sees the sum as soon as it is opened
         return drawn
 
     def task(self) -> Task:
@@ -146,10 +162,10 @@ class FederatedServer:
     @property
     def update_bytes(self) -> int:
         """What each client of the round in progress sends: known before any of them is, whoever was drawn."""
-        assert self._step is not None, "draw() begins a round"
-        number = next(iter(self._engine.parameters.values())).element_size()
-        spaces = [self._step.codec(index).space for index in range(len(self.mechanism.releases))]
-        return number * sum(shape.numel() for space in spaces for shape in space.values())
+        size = sum(coordinates(space) for space in self._spaces())
+        if self.shares is not None:
+            return size * torch.int64.itemsize
+        return size * next(iter(self._engine.parameters.values())).element_size()
 
     def receive(self, client: int, update: Update) -> bool:
         """Clip one client's update and add it; False if it is refused: another shape, or not asked for.
@@ -157,6 +173,9 @@ class FederatedServer:
         Never raises for what a client sends: the round goes on, and the ledger is the same.
         """
         assert self._step is not None, "draw() begins a round"
+        assert self.shares is None, (
+            "under secure aggregation nobody sends an update in the open: release_sum()"
+        )
         problem = self._problem(client, update)
         if problem:
             self.refused.append(f"client {client}: {problem}")
@@ -173,19 +192,42 @@ class FederatedServer:
         """End the round: write it down, add noise, decode, and move the model; empty rounds too."""
         step = self._step
         assert step is not None, "draw() begins a round"
-        self.ledger.record(self.mechanism.event(self.round), self.sampler.rate, step=self.round)
-        released = step.release(reducer=default_reducer(), divisor=self.sampler.expected_batch)
-        with attached(self._engine):
-            update = self._state.post_process(step.decode(released), step.public)
-        parameters = self._engine.parameters
-        write_grads(parameters, update)
-        with torch.no_grad():
-            for parameter in parameters.values():
-                assert parameter.grad is not None
-                parameter.sub_(self.lr * parameter.grad)
-                parameter.grad = None
-        self._step, self._waiting = None, set()
-        self._state.step += 1
+        assert self.shares is None, "the clients' noise is in the secure sum: release_sum()"
+        self._record()
+        self._move(step, step.release(reducer=default_reducer(), divisor=self.sampler.expected_batch))
+
+    def release_sum(self, total: Int64[Tensor, " p"], clients: int) -> None:
+        """End the round with what a secure sum opened: Σ of what clients sent, whose noise is in it.
+
+        Args:
+            clients: how many are in the sum.
+
+        Raises:
+            ValueError: they are fewer than `shares.least` (such a sum has too little noise and should not exist; the
+                model does not move), or the sum has another length.
+        """
+        step, shares = self._step, self.shares
+        assert step is not None, "draw() begins a round"
+        assert shares is not None, "without shares the server adds the noise: release()"
+        if clients < shares.least:
+            raise ValueError(
+                f"The sum was opened with {clients} clients, of which {shares.least} are needed for its noise. Set the "
+                "threshold of the secure aggregation to shares.least, and tell these clients: ε does not cover them."
+            )
+        released = shares.opened(self.mechanism, self._spaces(), total, self.round)
+        step.check_conservation(released)
+        self._move(step, released)
+
+    def abandon(self) -> None:
+        """End a round whose sum could not be opened: it is counted, and the model stays as it was."""
+        assert self._step is not None, "draw() begins a round"
+        assert self.shares is not None, "without shares every round is released: release()"
+        self._ended()
+
+    @property
+    def in_round(self) -> bool:
+        """Whether a round was drawn that is neither released nor abandoned."""
+        return self._step is not None
 
     def epsilon(self, delta: float, *, spent: bool = False) -> float:
         """ε of one client over the whole plan at this δ; `spent=True` for what the ledger holds so far."""
@@ -219,6 +261,30 @@ class FederatedServer:
         """Close the ledger's file."""
         self.ledger.close()
 
+    def _record(self) -> None:
+        self.ledger.record(self.mechanism.event(self.round), self.sampler.rate, step=self.round)
+
+    def _move(self, step: Step, released: list[Released]) -> None:
+        with attached(self._engine):
+            update = self._state.post_process(step.decode(released), step.public)
+        parameters = self._engine.parameters
+        write_grads(parameters, update)
+        with torch.no_grad():
+            for parameter in parameters.values():
+                assert parameter.grad is not None
+                parameter.sub_(self.lr * parameter.grad)
+                parameter.grad = None
+        self._ended()
+
+    def _ended(self) -> None:
+        self._step, self._waiting = None, set()
+        self._state.step += 1
+
+    def _spaces(self) -> list[Space]:
+        step = self._step
+        assert step is not None, "draw() begins a round"
+        return [step.codec(index).space for index in range(len(self.mechanism.releases))]
+
     def _problem(self, client: int, update: Any) -> str:
         assert self._step is not None
         if client not in self._waiting:
@@ -234,3 +300,14 @@ class FederatedServer:
             if not all(block.is_floating_point() for block in blocks.values()):
                 return "no floating-point numbers"
         return ""
+
+
+def _check_shares(shares: Shares | None, mechanism: Mechanism, clients: int, rate: float) -> None:
+    if shares is None:
+        return
+    shares.check(mechanism)
+    if shares.clients != clients or rate != 1.0:
+        raise ValueError(
+            f"Expected rate=1 and shares of all {clients} clients, got rate={rate:g} and shares of {shares.clients}. A "
+            "server that is not trusted sees who is drawn, so drawing amplifies nothing: ask all, some may drop out."
+        )

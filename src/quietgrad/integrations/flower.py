@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import nn
 
 from quietgrad.federated.client import encode_update
@@ -30,6 +31,7 @@ try:
         Parameters,
         Scalar,
         Status,
+        parameters_to_ndarrays,
     )
     from flwr.server.client_manager import ClientManager
     from flwr.server.client_proxy import ClientProxy
@@ -44,7 +46,7 @@ KIND = "quietgrad"
 
 
 class PrivateStrategy(Strategy):  # type: ignore[misc]
-    """Central differential privacy of clients in Flower's rounds.
+    """Differential privacy of clients in Flower's rounds; of a server with shares, under `secure_workflow`.
 
     Flower's own sampling is not used: each client that has registered is drawn with the server's rate, by its coins.
     Whoever fails, times out or sends what cannot be used adds nothing; the round is released and counted all the same.
@@ -84,6 +86,8 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]
     def configure_fit(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, FitIns]]:
+        if self.server.in_round:
+            self.server.abandon()  # secure aggregation ends a round without a word if too few are left
         proxies = client_manager.all()
         self._register(proxies)
         self._log.closed = True
@@ -93,13 +97,16 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]
         expected = self.server.sampler.expected_batch
         self.bytes_up += expected * self.server.update_bytes
         self.bytes_down += expected * len(task.parameters.tensors[0])
-        if not chosen:
+        if not chosen and self.server.shares is None:
             self.server.release()  # Flower ends a round without clients here; it counts
         return chosen
 
     def aggregate_fit(
         self, server_round: int, results: list[tuple[ClientProxy, FitRes]], failures: list[object]
     ) -> tuple[Parameters, dict[str, Scalar]]:
+        if self.server.shares is not None:
+            self._open(results)
+            return self._message(b""), {}
         for proxy, result in results:
             try:
                 update = unpack(b"".join(result.parameters.tensors[:1]))
@@ -125,6 +132,13 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]
             return None
         accuracy = self._evaluate(self.server.model)
         return 1.0 - accuracy, {"accuracy": accuracy}
+
+    def _open(self, results: list[tuple[ClientProxy, FitRes]]) -> None:
+        """Each result is the mean that SecAgg+ opened; there are as many as clients in it."""
+        from quietgrad.integrations.flower_secure import summed
+
+        (mean,) = parameters_to_ndarrays(results[0][1].parameters)
+        self.server.release_sum(torch.from_numpy(summed(mean, len(results))), len(results))
 
     def _register(self, proxies: dict[str, ClientProxy]) -> None:
         """A number for every client, for good; those beyond the planned N never take part."""

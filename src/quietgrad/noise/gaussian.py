@@ -48,8 +48,8 @@ class Widened:
         return Released(blocks=blocks, std=self.std / divisor, sensitivity=self.sensitivity / divisor)
 
 
-def widened(*, std: float, sensitivity: float, coordinates: int, source: NoiseSource) -> Widened:
-    """The grid of a release, of `source.std` steps to a standard deviation of its noise.
+def widened(*, std: float, sensitivity: float, coordinates: int, steps: float) -> Widened:
+    """The grid of a release, of so many steps to a standard deviation of its noise.
 
         γ = s'/steps,   S' = S + γ√p,   s'/S' = std/S    ⇒    S' = S/(1 − (std/S)·√p/steps)
 
@@ -60,15 +60,15 @@ def widened(*, std: float, sensitivity: float, coordinates: int, source: NoiseSo
         sensitivity: S, of the sum before it is rounded.
         coordinates: p.
     """
-    lost = WORST_ROUNDING * std / sensitivity * math.sqrt(coordinates) / source.std
+    lost = WORST_ROUNDING * std / sensitivity * math.sqrt(coordinates) / steps
     if lost > 0.5:
         raise ValueError(
             f"Noise of {std / sensitivity:g} times the sensitivity on {coordinates} coordinates would have to be "
-            f"doubled to pay for rounding to a grid of {source.std} steps a standard deviation. Release fewer "
+            f"doubled to pay for rounding to a grid of {steps:g} steps a standard deviation. Release fewer "
             "coordinates, lower the noise multiplier, or use noise_source='default', whose grid is finest."
         )
     wide = 1.0 / (1.0 - lost)
-    return Widened(grid=Grid(wide * std / source.std), std=wide * std, sensitivity=wide * sensitivity)
+    return Widened(grid=Grid(wide * std / steps), std=wide * std, sensitivity=wide * sensitivity)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +123,7 @@ class Gaussian(Noise):
 def on_grid(total: ClippedSum, draw: NoiseDraw) -> Widened:
     """What a sum becomes on the grid of its noise."""
     return widened(
-        std=draw.std, sensitivity=total.sensitivity, coordinates=total.coordinates, source=draw.source
+        std=draw.std, sensitivity=total.sensitivity, coordinates=total.coordinates, steps=draw.source.std
     )
 
 

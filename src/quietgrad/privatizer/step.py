@@ -86,7 +86,7 @@ class Step:
         if std == 0.0:
             return total
         wide = widened(
-            std=std, sensitivity=total.sensitivity, coordinates=total.coordinates, source=self._source
+            std=std, sensitivity=total.sensitivity, coordinates=total.coordinates, steps=self._source.std
         )
         return replace(total, grid=wide.grid)
 

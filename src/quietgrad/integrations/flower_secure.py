@@ -1,0 +1,162 @@
+"""Flower's SecAgg+ around clients that add their share of the noise (extra `flower`): the server sees a sum only.
+
+server = FederatedServer(model, mechanism, clients=N, rate=1.0, rounds=…, shares=Shares(clients=N, least=t))
+DefaultWorkflow(fit_workflow=secure_workflow(server))(grid, LegacyContext(…, strategy=PrivateStrategy(server)))
+
+app = secure_app(lambda context: SecureClient(model, mechanism, train, shares).to_client(), shares)
+
+What SecAgg+ does to numbers is undone by sending it numbers that it cannot change: whole ones, of its own range, with
+weight one. Its masks are replaced on both sides: Flower folds a 32-byte seed into 32 bits and expands it by a Mersenne
+twister, so that a masked vector can be searched for; here the whole seed is the key of AES-256.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import numpy as np
+from flwr.client import Client, ClientApp
+from flwr.client.mod import secaggplus_mod
+from flwr.common import Code, Context, FitIns, FitRes, Message, Status, ndarrays_to_parameters
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
+from flwr.server.workflow import SecAggPlusWorkflow
+from numpy.typing import NDArray
+from torch import nn
+
+from quietgrad.federated.client import noised_update
+from quietgrad.federated.rounds import Task
+from quietgrad.federated.server import FederatedServer
+from quietgrad.federated.shares import MODULUS, Shares
+from quietgrad.mechanism.mechanism import Mechanism
+from quietgrad.noise.aes import Words
+
+__all__ = ["SecureClient", "secure_app", "secure_workflow"]
+
+_MASKED: ContextVar[bool] = ContextVar("masked", default=False)
+"""Whether what a client returns now is masked before it leaves."""
+
+
+def secure_workflow(server: FederatedServer, *, timeout: float | None = None) -> SecAggPlusWorkflow:
+    """SecAgg+ among all clients, which opens no sum of fewer than `shares.least`; Flower's `fit_workflow`.
+
+    Args:
+        server: with shares.
+        timeout: seconds to wait for clients in each of the four stages; whoever is later has dropped out.
+
+    Raises:
+        ValueError: the server has no shares.
+    """
+    shares = server.shares
+    if shares is None:
+        raise ValueError(
+            "Secure aggregation needs clients that add the noise. Build FederatedServer(…, shares=Shares(…))."
+        )
+    return SecAggPlusWorkflow(**_numbers(shares), timeout=timeout)
+
+
+def secure_app(client_fn: Callable[[Context], Client], shares: Shares) -> ClientApp:
+    """Flower's ClientApp of clients whose answers leave masked, by SecAgg+ as `secure_workflow` sets it up."""
+
+    def masking(message: Message, context: Context, answer: Callable[[Message, Context], Message]) -> Message:
+        _check_setup(message, shares)
+
+        def within(inner: Message, own: Context) -> Message:
+            with _masked():
+                return answer(inner, own)
+
+        return secaggplus_mod(message, context, within)
+
+    return ClientApp(client_fn=client_fn, mods=[masking])
+
+
+class SecureClient(Client):  # type: ignore[misc]
+    """A client that clips its own update and adds its share of the noise, for `secure_app` only.
+
+    Args:
+        model: of the server's architecture.
+        mechanism: the server's.
+        train: trains the model in place on this client's records. If it fails, the client takes part with a zero.
+        shares: the server's.
+    """
+
+    def __init__(
+        self, model: nn.Module, mechanism: Mechanism, train: Callable[[nn.Module], None], shares: Shares
+    ) -> None:
+        self._model, self._mechanism, self._train, self._shares = model, mechanism, train, shares
+
+    def fit(self, ins: FitIns) -> FitRes:
+        if not _MASKED.get():
+            raise RuntimeError(
+                "This client's share of the noise does not protect it alone, and nothing would mask its answer. Put "
+                "it into secure_app(…)."
+            )
+        task = Task.unpacked(ins.parameters.tensors[0])
+        vector = noised_update(self._model, self._mechanism, task, self._train, self._shares).numpy()
+        # SecAgg+ adds clipping_range again: what it masks are the whole numbers from 0 to MODULUS − 1 themselves.
+        message = ndarrays_to_parameters([vector.astype(np.float64) - MODULUS // 2])
+        return FitRes(Status(Code.OK, ""), message, 1, {})
+
+
+def summed(mean: NDArray[np.float64], clients: int) -> NDArray[np.int64]:
+    """Σ of what clients sent, from the mean that Flower makes of it."""
+    return np.rint(mean * clients).astype(np.int64) + clients * (MODULUS // 2)
+
+
+def _numbers(shares: Shares) -> dict[str, int | float]:
+    """SecAgg+'s settings: a complete graph of masks, and a quantisation that changes no whole number."""
+    return {
+        "num_shares": shares.clients,
+        "reconstruction_threshold": shares.least,
+        "max_weight": 1.0,
+        "clipping_range": float(MODULUS // 2),
+        "quantization_range": MODULUS,
+        "modulus_range": MODULUS << shares.clients.bit_length(),
+    }
+
+
+def _check_setup(message: Message, shares: Shares) -> None:
+    """A client takes part only in the protocol that its share of the noise was made for."""
+    told = message.content.config_records.get(RECORD_KEY_CONFIGS, {})
+    if told.get(Key.STAGE) != Stage.SETUP:
+        return
+    expected = _numbers(shares)
+    names = {
+        Key.SHARE_NUMBER: "num_shares",
+        Key.THRESHOLD: "reconstruction_threshold",
+        Key.MAX_WEIGHT: "max_weight",
+        Key.CLIPPING_RANGE: "clipping_range",
+        Key.TARGET_RANGE: "quantization_range",
+        Key.MOD_RANGE: "modulus_range",
+    }
+    wrong = [name for key, name in names.items() if told.get(key) != expected[name]]
+    if wrong:
+        raise ValueError(
+            f"The server's secure aggregation has another {', '.join(wrong)} than {shares} needs. Start it with "
+            "secure_workflow(server) and the same shares."
+        )
+
+
+@contextmanager
+def _masked() -> Iterator[None]:
+    before = _MASKED.set(True)
+    try:
+        yield
+    finally:
+        _MASKED.reset(before)
+
+
+def masks(seed: bytes, modulus: int, shapes: list[tuple[int, ...]]) -> list[NDArray[np.int64]]:
+    """Uniform integers below a power of two: the key stream of AES-256 under the hash of the whole seed."""
+    words = Words(hashlib.sha256(b"quietgrad masks" + seed).digest())
+    return [
+        (words.take(int(np.prod(shape))) & np.uint64(modulus - 1)).view(np.int64).reshape(shape)
+        for shape in shapes
+    ]
+
+
+# The modules, by the functions that look the name up: a package of Flower's hides one of them behind its function.
+secaggplus_mod.__globals__["pseudo_rand_gen"] = masks
+SecAggPlusWorkflow.unmask_stage.__globals__["pseudo_rand_gen"] = masks
