@@ -10,9 +10,10 @@ import pytest
 from scripts.reference import with_code
 from scripts.site import ROOT, notebook_page, public_names, turned, undocumented
 
-from tests.pages import elsewhere, snippets
+from tests.pages import PAGES as READ
+from tests.pages import elsewhere, snippets, title
 
-INTEGRATIONS = ("hugging_face", "lightning", "pretrained", "flower", "logs")
+INTEGRATIONS = ("hugging_face", "lightning", "pretrained", "flower", "flower_secure", "logs")
 """Read and not imported: each needs packages of its own, and Flower an environment of its own."""
 PAGES = sorted((ROOT / "docs" / "api").glob("*.md"))
 ENTRIES = {
@@ -69,6 +70,14 @@ def test_examples_in_docstrings_are_code() -> None:
     fenced = "Example:\n    ```python\n    a = 1\n\n    b = add(a)\n    ```\nRaises:"
     assert fenced in with_code(said)
     assert with_code("Adds.") == "Adds."
+
+
+@pytest.mark.parametrize("page", READ, ids=title)
+def test_a_list_begins_after_an_empty_line(page: Path) -> None:
+    """The site would set it as part of the paragraph before."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    run_on = re.findall(r"^(?![-#|\s]|\d+\. |<)[^\n]+\n(?:- |\d+\. |\|)[^\n]*", text, flags=re.MULTILINE)
+    assert not run_on
 
 
 def test_links_of_the_readme_are_turned() -> None:
