@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -13,10 +15,14 @@ from quietgrad.lab.errors import LabError
 from quietgrad.lab.papers.claims import papers
 from quietgrad.lab.papers.committed import Result, command_of, committed, write_result
 from quietgrad.lab.papers.digest import page
+from quietgrad.lab.papers.experiment import Place
 from quietgrad.lab.papers.finding import Row, finding_from
+from quietgrad.lab.papers.quick import quick
 from quietgrad.lab.papers.registry import EXPERIMENTS, experiment_of
-from quietgrad.lab.papers.trainings import Trainings
+from quietgrad.lab.papers.trainings import Cell, Trainings
 from quietgrad.lab.papers.verdicts import Level, Order, judge
+from quietgrad.lab.run.interrupt import Stopped
+from quietgrad.lab.run.train import Run
 
 ROOT = Path(__file__).parents[2]
 run = CliRunner().invoke
@@ -145,6 +151,30 @@ def test_an_experiment_writes_theirs_beside_ours_and_is_not_run_twice(tmp_path: 
     again = run(app, arguments)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("ledger.jsonl")} == ledgers
     assert json.loads(again.stdout)["finding"]["rows"] == written["finding"]["rows"]
+
+
+def test_an_interrupted_experiment_goes_on_in_the_middle_of_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = ("method.name=dp_sgd", "method.clip=1.0", "data.private=500", "training.epochs=6")
+    cells = tuple(Cell(label=name, config="gip_mnist_eps2", changes=(*changes, f"data.test={test}"))
+                  for name, test in (("first", 100), ("second", 101)))  # fmt: skip
+    experiment = Trainings(cells=cells, plans={"quick": quick()}, claims=())
+    place, steps = Place(out=tmp_path), []
+    whole = Run.step
+
+    def stopped(own: Run, batch: object) -> None:
+        whole(own, batch)
+        steps.append(own.private.step)
+        if len(steps) == 17:  # of 12 in the first run and 12 in the second
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Run, "step", stopped)
+    with pytest.raises(Stopped, match="Start the command again"):
+        experiment.run("quick", place)
+    rows = experiment.run("quick", place).rows
+    assert [row.label for row in rows] == ["first", "second"]
+    assert steps == [*range(1, 13), *range(1, 13)], "no step is taken twice"
 
 
 @pytest.mark.parametrize(

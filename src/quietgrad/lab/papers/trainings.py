@@ -26,6 +26,7 @@ from quietgrad.lab.papers.finding import SCALES, Curve, Finding, Picture, Row, S
 from quietgrad.lab.papers.verdicts import Claim, judge
 from quietgrad.lab.run.config import Config, DataConfig, ModelConfig, load_config
 from quietgrad.lab.run.folder import RunFolder
+from quietgrad.lab.run.interrupt import Stopped
 from quietgrad.lab.run.task import load_task
 from quietgrad.lab.run.train import accuracy, train
 from quietgrad.schedules import steps_of
@@ -169,7 +170,10 @@ def _trained(config: Config, place: Place) -> dict[str, Any]:
     folder = RunFolder(place.out / "runs" / f"{config.method.name}-{digest}")
     parts = _parts(config.data, place.data_dir)
     if not (folder.exists and folder.finished):
-        train(config, folder.path, resume=folder.exists, data_dir=place.data_dir, parts=parts)
+        try:
+            train(config, folder.path, resume=folder.exists, data_dir=place.data_dir, parts=parts)
+        except Stopped as stopped:
+            raise Stopped("Stopped, and kept. Start the command again to go on.") from stopped
     else:
         folder.resume(config)
     result: dict[str, Any] = read_json(folder.path / "results.json")
