@@ -83,8 +83,9 @@ def _paper(one: Paper, results: Results) -> str:
         "|---|---|---|---|---|",
         *(_line(entry, result) for entry, result in found.items()),
     ]
-    if measured:
-        lines += ["", f"### Measured: {one.id}", "", *(_table(result, one) for result in measured)]
+    tables = [_table(result, one) for result in measured if (one.id, result.entry) != TOGETHER]
+    if tables:
+        lines += ["", f"### Measured: {one.id}", "", *tables]
     return "\n".join(lines) + "\n"
 
 
@@ -111,6 +112,10 @@ def _line(entry: Entry, result: Result | None) -> str:
         entry.ours,
         f"{why}. `{command}`",
     ]
+    return _cells(*cells)
+
+
+def _cells(*cells: str) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
@@ -122,15 +127,13 @@ def _table(result: Result, one: Paper) -> str:
     finding = result.finding
     took = "" if result.seconds is None else f", {result.seconds:.0f} s"
     lines = [
-        f"**{one.entry(result.entry).title}** ({result.entry}, {result.scale}{took}): {finding.settings}. "
-        f"`{result.command}`",
-        *([result.remark] if result.remark else []),
+        f"**{one.entry(result.entry).title}** ({result.entry}, {result.scale}{took}): `{result.command}`",
         "",
-        f"| {finding.unit} | theirs | ours | |",
+        _cells(finding.unit, "theirs", "ours", ""),
         "|---|---|---|---|",
     ]
     for row in finding.rows:
         theirs = "" if row.theirs is None else f"{row.theirs:g}"
         spread = "" if row.spread is None else f" ± {row.spread:.2g}"
-        lines.append(f"| {row.label} | {theirs} | {row.ours:g}{spread} | {row.note} |")
-    return "\n".join([*lines, ""])
+        lines.append(_cells(row.label, theirs, f"{row.ours:g}{spread}", row.note))
+    return "\n".join([*lines, "", f"{finding.settings}. {result.remark}".strip(), ""])

@@ -59,6 +59,7 @@ class Plan:
     Args:
         changes: what is changed in every cell.
         factors: of the learning rate, tried on seed 0.
+        seed_spread: standard deviation between seeds in points, as known from elsewhere, for a plan of one seed.
         said: the settings in words.
         cells: in the place of the experiment's own.
     """
@@ -66,6 +67,7 @@ class Plan:
     changes: tuple[str, ...] = ()
     seeds: int = 1
     factors: tuple[float, ...] = (1.0,)
+    seed_spread: float = 0.0
     said: str = ""
     cells: tuple[Cell, ...] = ()
 
@@ -120,7 +122,7 @@ class Trainings(Experiment):
             place.tell(f"{cell.label}: {config.method.name} on {config.data.name}")
             lr = _tuned(config, plan.factors, place)
             results = [_trained(_with(config, lr, seed), place) for seed in range(plan.seeds)]
-            rows.append(_row(cell, results, lr))
+            rows.append(_row(cell, results, lr, plan.seed_spread))
             curves.append(_curve(cell.label, results[0]))
         verdict, why = plan.judged(rows, self.claims)
         return Finding(
@@ -197,11 +199,11 @@ def _training_accuracy(config: Config, folder: RunFolder, parts: Parts, most: in
     return accuracy(model, TensorDataset(*(tensor[:most] for tensor in parts.private.tensors)))
 
 
-def _row(cell: Cell, results: Sequence[Mapping[str, Any]], lr: float) -> Row:
+def _row(cell: Cell, results: Sequence[Mapping[str, Any]], lr: float, seed_spread: float) -> Row:
     tests = [100 * result["accuracy"] for result in results]
     mean = statistics.mean(tests)
     sampling = math.sqrt(mean * (100 - mean) / results[0]["tests"])
-    spread = max(statistics.stdev(tests), sampling) if len(tests) > 1 else sampling
+    spread = max(statistics.stdev(tests) if len(tests) > 1 else seed_spread, sampling)
     epsilon = float(results[0]["epsilon"])
     return Row(
         label=cell.label,
