@@ -166,7 +166,7 @@ class PoissonBatches:
             rows = torch.tensor(indices, dtype=torch.long)
             yield Batch(
                 len(indices),
-                lambda a, b, rows=rows: [t[rows[a:b].to(t.device)] for t in tensors],  # type: ignore[misc]
+                lambda a, b, rows=rows: [t.index_select(0, rows[a:b].to(t.device)) for t in tensors],  # type: ignore[misc]
                 self.sampler.counts(step),
             )
 
