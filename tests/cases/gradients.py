@@ -90,6 +90,7 @@ KINDS: list[KindCase] = [
     KindCase("dense_number", dense(1), lambda x: DenseGrad(x["b"])),
     KindCase("outer", factors(1, 12, 10), factored("outer")),
     KindCase("tokens_ghost", factors(5, 12, 10), factored("ghost")),
+    KindCase("tokens_ghost_vectors", factors(5, 16, 8), factored("ghost")),
     KindCase("tokens_formed", factors(5, 12, 10), factored("formed")),
     KindCase("tokens_chunked", factors(5, 12, 10), factored("chunked")),
     KindCase("conv_ghost", maps(3, 4, 5), convolution("ghost")),

@@ -13,7 +13,7 @@ from torch import Tensor
 from quietgrad.gradients.base import BlockGrads, zero_rows
 from quietgrad.gradients.blocks import Positions
 from quietgrad.gradients.dense import DenseGrad
-from quietgrad.gradients.gram import GramNorms, gram_norms
+from quietgrad.gradients.gram import GramNorms, factor_norms
 from quietgrad.gradients.norms import row_squared_norms
 from quietgrad.gradients.pooling import Pooling
 from quietgrad.gradients.products import each_off, each_times, outer_sums
@@ -240,9 +240,7 @@ class FactoredGrad(TunableGrads):
 
     def _ghost(self) -> GramNorms:
         if self._gram is None:
-            inputs = torch.bmm(self.a, self.a.transpose(1, 2))
-            outputs = torch.bmm(self.b, self.b.transpose(1, 2))
-            self._gram = gram_norms(inputs, outputs, longest=max(self.matrix))
+            self._gram = factor_norms(self.a, self.b)
         return self._gram
 
     def _rows(self, chosen: Bool[Tensor, " n"]) -> FactoredGrad:

@@ -16,6 +16,8 @@ from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
 from quietgrad.gradients.norms import LOST
+from quietgrad.kernels.gram_rows import gram_rows, served
+from quietgrad.kernels.library import in_use
 
 OVERCLIP = 0.02
 """A bound above this part of ‖G‖² over-clips by 1%."""
@@ -44,6 +46,15 @@ class GramNorms:
         return norms
 
 
+def factor_norms(a: Float[Tensor, "n t i"], b: Float[Tensor, "n t o"]) -> GramNorms:
+    """From the factors: by the C kernel where it serves, which computes half of each Gram matrix and keeps none."""
+    longest, library = max(a.shape[2], b.shape[2]), in_use()
+    if library is None or not served(a, b):
+        return gram_norms(torch.bmm(a, a.transpose(1, 2)), torch.bmm(b, b.transpose(1, 2)), longest=longest)
+    squared, roots = gram_rows(library, a, b, lost=LOST * max(longest, a.shape[1]))
+    return _bounded(squared, roots, a.dtype, positions=a.shape[1], longest=longest)
+
+
 def gram_norms(inputs: Float[Tensor, "n t t"], outputs: Float[Tensor, "n t t"], *, longest: int) -> GramNorms:
     """From the Gram matrices of the factors.
 
@@ -54,13 +65,32 @@ def gram_norms(inputs: Float[Tensor, "n t t"], outputs: Float[Tensor, "n t t"], 
     squared = torch.linalg.vecdot(inputs, outputs).double().sum(1)
     lost = LOST * max(longest, positions)
     a, b = (
-        (gram.diagonal(dim1=1, dim2=2).double().clamp_min(0.0) + lost).sqrt() for gram in (inputs, outputs)
+        (each.diagonal(dim1=1, dim2=2).double().clamp_min(0.0) + lost).sqrt() for each in (inputs, outputs)
     )
-    rounded = unit(inputs.dtype, max(longest, positions)) * (a * b).sum(1).square()
-    flushed = lost * (a.sum(1).square() + b.sum(1).square() + positions)
+    roots = torch.stack([(a * b).sum(1), a.sum(1), b.sum(1)], 1)
+    return _bounded(squared, roots, inputs.dtype, positions=positions, longest=longest)
+
+
+def _bounded(
+    squared: Float64[Tensor, " n"],
+    roots: Float64[Tensor, "n 3"],
+    dtype: torch.dtype,
+    *,
+    positions: int,
+    longest: int,
+) -> GramNorms:
+    """With the rounding bound added.
+
+    Args:
+        roots: the sums over t of ‖a_t‖‖b_t‖, ‖a_t‖ and ‖b_t‖, with what may be lost of each.
+    """
+    lengths, a, b = roots.unbind(1)
+    terms = max(longest, positions)
+    rounded = unit(dtype, terms) * lengths.square()
+    flushed = LOST * terms * (a.square() + b.square() + positions)
     bound = rounded + flushed
     careful = ~(bound <= OVERCLIP * squared)  # also where a norm is not a number
-    return GramNorms(squared.clamp_min(0.0) + bound, (a * b).sum(1), careful)
+    return GramNorms(squared.clamp_min(0.0) + bound, lengths, careful)
 
 
 def unit(dtype: torch.dtype, longest: int) -> float:

@@ -1,0 +1,55 @@
+"""What Gram norms need of each sample in C, of half the Gram matrices; the reference is `gradients.gram`."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+
+from quietgrad.kernels.library import address, in_use, level_number
+
+LANES = 8
+
+
+class Factor(ctypes.Structure):
+    """`struct factor` of gram_rows.c."""
+
+    _fields_ = (("values", ctypes.c_void_p), ("stride", ctypes.c_int64), ("length", ctypes.c_int64))
+
+
+def served(a: Tensor, b: Tensor) -> bool:
+    """Whether the kernel takes these factors: float32 on the CPU, features in whole vectors, and it is there."""
+    return in_use() is not None and all(
+        x.dtype == torch.float32 and x.device.type == "cpu" and x.shape[2] % LANES == 0 and x.numel()
+        for x in (a, b)
+    )
+
+
+def gram_rows(
+    library: ctypes.CDLL, a: Float[Tensor, "n t i"], b: Float[Tensor, "n t o"], *, lost: float
+) -> tuple[Float64[Tensor, " n"], Float64[Tensor, "n 3"]]:
+    """Σ_ts (a_t·a_s)(b_t·b_s), and the sums over t of ‖a_t‖‖b_t‖, ‖a_t‖ and ‖b_t‖.
+
+    Args:
+        lost: is added to each ‖a_t‖² and ‖b_t‖².
+    """
+    a, b = (x if x.stride(2) == 1 else x.contiguous() for x in (a, b))
+    squared = torch.empty(len(a), dtype=torch.float64)
+    roots = torch.empty(len(a), 3, dtype=torch.float64)
+    of_a, of_b = (Factor(x.data_ptr(), x.stride(1), x.shape[2]) for x in (a, b))
+    library.qg_gram_rows(
+        ctypes.byref(of_a),
+        ctypes.c_int64(a.stride(0)),
+        ctypes.byref(of_b),
+        ctypes.c_int64(b.stride(0)),
+        ctypes.c_int64(len(a)),
+        ctypes.c_int64(a.shape[1]),
+        ctypes.c_double(lost),
+        address(squared),
+        address(roots),
+        level_number(),
+        torch.get_num_threads(),
+    )
+    return squared, roots
