@@ -19,14 +19,20 @@ Inputs = tuple[Tensor, ...]
 
 
 def captured(
-    case: LayerCase, model: torch.nn.Module, inputs: Inputs, *, calls: int = 1, deterministic: bool = True
+    case: LayerCase,
+    model: torch.nn.Module,
+    inputs: Inputs,
+    *,
+    calls: int = 1,
+    deterministic: bool = True,
+    only_summed: bool = False,
 ) -> BlockwiseGrads:
     """The gradients of the last of several equal batches: the first call probes, later ones remember."""
     recorder = Recorder(model, deterministic=deterministic)
     recorder.attach()
     try:
         for _ in range(calls):
-            grads = recorder.collect(case.losses(model, inputs))
+            grads = recorder.collect(case.losses(model, inputs), only_summed=only_summed)
     finally:
         recorder.detach()
     return grads
@@ -54,6 +60,14 @@ def test_gradients_equal_the_loop(case: LayerCase, n: int, calls: int) -> None:
         looped(model, inputs, case.losses, n),
         n,
     )
+
+
+@pytest.mark.parametrize("n", [1, 5])
+@pytest.mark.parametrize("case", LAYERS, ids=str)
+def test_gradients_that_are_only_summed_equal_the_loop(case: LayerCase, n: int) -> None:
+    model, inputs = case.model(), case.batch(n)
+    grads = captured(case, model, inputs, deterministic=False, only_summed=True)
+    check(grads, looped(model, inputs, case.losses, n), n)
 
 
 @pytest.mark.parametrize("kind", list(OUTPUTS))

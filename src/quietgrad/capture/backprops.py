@@ -1,18 +1,22 @@
 """One activation-only backward: the gradient at every recorded output, samples first.
 
+Where the graph has proved where the samples lie, a gradient is handed over while the backward is at it, and may go
+before the next one comes: a step that held them all would need more memory, and time to get it from the system.
+
 Where the samples lie is proved for every batch anew: by the graph (`flow`) where its operations keep them apart, else
 by numbers (`owners`). Nothing is remembered, so nothing can change after it was proved.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.graph import GradientEdge
+from torch.autograd.graph import GradientEdge, Node
 
 from quietgrad.capture.call import Call, Output
 from quietgrad.capture.graph import Flow, Graph
@@ -25,6 +29,10 @@ from quietgrad.gradients.blocks import packed
 Key = tuple[int, int]
 """(serial number of the call, position of the output)."""
 CallOutput = tuple[Call, Output]
+Passing = tuple[Call, Output, Layout]
+"""An output whose gradient is taken while the backward is at it."""
+Take = Callable[[Call, list[Placement | None], list[Tensor]], None]
+"""Gets each call with the placements and gradients of its outputs."""
 
 PROBED_AT_ONCE = 1 << 24
 """Bytes of gradients that may always be probed together: 16 MB are small beside any model that needs splitting."""
@@ -48,8 +56,7 @@ class Arrival:
 
     @property
     def dims(self) -> int:
-        """Leading dimensions that may hold the samples."""
-        return self.call.unit.adapter.sample_dims(self.call.unit.module, self.output.shape)
+        return _dims(self.call, self.output)
 
 
 @dataclass
@@ -81,10 +88,8 @@ class Backward:
         self.unsettled: list[Call] = []
         """Calls of the last batch whose gradients belong to several samples each: all share them, or they are mixed."""
 
-    def __call__(
-        self, losses: Float[Tensor, " n"], calls: list[Call], graph: Graph
-    ) -> Iterator[tuple[Call, list[Placement | None], list[Float[Tensor, "n ..."]]]]:
-        """Each call that got gradients, narrowed to the outputs that did, with placements and gradients."""
+    def __call__(self, losses: Float[Tensor, " n"], calls: list[Call], graph: Graph, take: Take) -> None:
+        """Hand each call that got gradients to `take`, narrowed to the outputs that did, in no order."""
         n, self.proofs, self.unsettled = len(losses), Proofs(), []
         outputs = [(call, output) for call in calls for output in call.outputs]
         flow = Flow(graph, n) if n > 1 else None
@@ -95,12 +100,17 @@ class Backward:
         spread = {} if flow is None else _spreads(graph, flow, outputs, states)
         # Where placements are missing, more backwards follow; else the graph may go while this one is taken.
         keep = n > 1 and not all(isinstance(state, Layout) or key in spread for key, state in states.items())
-        arrivals, shared = _arrivals(losses, outputs, spread, keep=keep)
+        passing = [] if keep or n == 1 else _passing(losses, graph, outputs, states)
+        self.proofs.by_graph.update(call.place for call, _, _ in passing)
+        early = {_key((call, output)) for call, output, _ in passing}
+        with _on_the_way(passing, n, take):
+            left = [pair for pair in outputs if _key(pair) not in early]
+            arrivals, shared = _arrivals(losses, left, spread, keep=keep)
         self._place(losses, arrivals, states)
         for call in calls:
             mine = [arrival for arrival in arrivals if arrival.call is call]
             if mine:
-                yield call.narrowed([a.output for a in mine]), *self._rows(losses, mine, shared)
+                take(call.narrowed([a.output for a in mine]), *self._rows(losses, mine, shared))
 
     def _place(self, losses: Float[Tensor, " n"], arrivals: list[Arrival], states: dict[Key, State]) -> None:
         """Where the samples lie in each gradient: from the graph, or proved by numbers."""
@@ -135,6 +145,55 @@ class Backward:
 
 def _key(pair: CallOutput) -> Key:
     return (pair[0].serial, pair[1].position)
+
+
+def _passing(
+    losses: Tensor, graph: Graph, outputs: list[CallOutput], states: dict[Key, State]
+) -> list[Passing]:
+    """Outputs whose gradients can be taken on the way: the graph has told where their samples lie, and the backward
+    goes on from there to other outputs. Where it ends, the engine hands a gradient over and runs no hooks."""
+    if losses.device.type != "cpu":
+        return []  # hooks of other devices run in threads of their own
+    onward = graph.onward({output.edge.node for _, output in outputs})
+    return [
+        (call, output, state)
+        for call, output in outputs
+        if isinstance(state := states[_key((call, output))], Layout)
+        and state.dim < _dims(call, output)
+        and len(call.outputs) == 1
+        and not call.unit.adapter.replays
+        and output.edge.node in onward
+    ]
+
+
+@contextlib.contextmanager
+def _on_the_way(passing: list[Passing], n: int, take: Take) -> Iterator[None]:
+    """Hooks on the nodes that these gradients arrive at, for one backward."""
+    waiting: dict[Node, list[Passing]] = {}
+    for one in passing:
+        waiting.setdefault(one[1].edge.node, []).append(one)
+
+    def hook(node: Node) -> Callable[[tuple[Tensor | None, ...]], None]:
+        def arrived(gradients: tuple[Tensor | None, ...]) -> None:
+            for call, output, layout in waiting.pop(node):
+                gradient = gradients[output.edge.output_nr]
+                if gradient is not None:
+                    take(call, [layout], [layout.samples_first(gradient.reshape(output.shape), n)])
+
+        return arrived
+
+    handles = [node.register_prehook(hook(node)) for node in waiting]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+    assert not waiting, "the backward passed by a gradient"
+
+
+def _dims(call: Call, output: Output) -> int:
+    """Leading dimensions of an output that may hold the samples."""
+    return call.unit.adapter.sample_dims(call.unit.module, output.shape)
 
 
 def _spreads(

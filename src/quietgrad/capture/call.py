@@ -92,6 +92,10 @@ class Call:
         """The same call, of which only these outputs matter."""
         return self if len(outputs) == len(self.outputs) else dataclasses.replace(self, outputs=outputs)
 
+    def let_go(self) -> None:
+        """Hold nothing any more: the gradients are taken."""
+        self.args, self.kwargs, self.results, self.extras, self.versions = (), {}, [], [], []
+
     def check_inputs(self) -> None:
         """Refuse inputs that were written to after the module had read them."""
         if self.versions != versions(tensors_of(self.args, self.kwargs)):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -45,9 +46,12 @@ class Graph:
             stack.extend(child for child, _ in following)
         return cls(root, children)
 
-    @property
-    def order(self) -> Iterator[Node]:
+    @cached_property
+    def order(self) -> list[Node]:
         """Every node after all that send gradients to it."""
+        return list(self._ordered())
+
+    def _ordered(self) -> Iterator[Node]:
         waiting = Counter(
             child for following in self.children.values() for child, _ in following if child is not None
         )
@@ -60,6 +64,14 @@ class Graph:
                     waiting[child] -= 1
                     if waiting[child] == 0:
                         ready.append(child)
+
+    def onward(self, nodes: set[Node]) -> set[Node]:
+        """Those from which the backward goes on to others of them."""
+        leading: set[Node] = set()
+        for node in reversed(self.order):
+            if any(child in leading or child in nodes for child, _ in self.children[node]):
+                leading.add(node)
+        return leading & nodes
 
     def reaches(self, call: Call) -> bool:
         return any(output.edge.node in self.children for output in call.outputs)

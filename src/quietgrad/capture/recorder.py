@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from quietgrad.capture.backprops import Backward, mixed
 from quietgrad.capture.call import Call, Hook, Unit, record, set_apart
 from quietgrad.capture.dependence import Dependence
 from quietgrad.capture.graph import Graph, Use, check_coverage, uses
+from quietgrad.capture.layout import Placement
 from quietgrad.capture.lent import MARK, accountable, accounted, borrowers, lent
 from quietgrad.capture.registry import units
 from quietgrad.capture.validation import check_norm, validate
@@ -92,6 +94,8 @@ class Recorder:
         self.in_public = False
         """Whether a forward of public losses is under way."""
         self._handles: list[RemovableHandle] = []
+        self._ways: dict[str, LayerReport] = {}
+        """Of the parameters that are settled in the batch under way."""
         self._reports: tuple[LayerReport, ...] = ()
 
     # ---- hooks ----------------------------------------------------------------------------------------------
@@ -200,12 +204,18 @@ class Recorder:
     # ---- losses to gradients --------------------------------------------------------------------------------
 
     def collect(
-        self, losses: Float[Tensor, " n"] | Float[Tensor, "n views"], pool: Pool | None = None
+        self,
+        losses: Float[Tensor, " n"] | Float[Tensor, "n views"],
+        pool: Pool | None = None,
+        *,
+        only_summed: bool = False,
     ) -> BlockwiseGrads:
         """Per-sample gradients of the losses with respect to all of `parameters`, by one backward.
 
         Args:
             pool: makes the gradients of people of those of records, which were told apart before.
+            only_summed: nobody will ask for more than norms and weighted sums, so that factors are let go of, during
+                the backward, where gradients are formed.
 
         Formal guarantee: a record's views enter one row, ḡ_i = (1/K)·Σ_j g_ij, so the clip bounds the record and not
         each view.
@@ -224,7 +234,7 @@ class Recorder:
                 self._settle_borrowing(graph, calls, used)
             calls = [kept for call in calls if (kept := self._accounted(call))]
             check_coverage(graph, calls, used)
-            blocks = self._blocks(losses, calls, graph)
+            blocks = self._blocks(losses, calls, graph, condense=only_summed and pool is None)
             if not self.in_public:
                 self._check_dependence(given, graph)
         assert {name for _, name in used} <= set(blocks), "a parameter that is used has no gradient"
@@ -262,24 +272,41 @@ class Recorder:
         return call if id(call.unit) in self._accountable else accounted(call, self._lending)
 
     def _settled(self, blocks: dict[str, BlockGrads]) -> dict[str, BlockGrads]:
-        """Every block on its best way."""
-        tuner = self._public_tuner if self.in_public else self._tuner
-        tuner.begin()
-        settled = {name: tuner.settle(block) for name, block in blocks.items()}
+        """Every block on its best way, those that are not yet."""
+        settled = {k: block if k in self._ways else self._settle(k, block) for k, block in blocks.items()}
         if not self.in_public:
-            self._reports = tuple(report(name, block, choice) for name, (block, choice) in settled.items())
-        return {name: block for name, (block, _) in settled.items()}
+            self._reports = tuple(self._ways[name] for name in blocks)
+        return settled
 
-    def _blocks(self, losses: Float[Tensor, " n"], calls: list[Call], graph: Graph) -> dict[str, BlockGrads]:
+    def _settle(self, name: str, block: BlockGrads) -> BlockGrads:
+        settled, choice = self._current_tuner.settle(block)
+        self._ways[name] = report(name, settled, choice)
+        return settled
+
+    @property
+    def _current_tuner(self) -> Tuner:
+        return self._public_tuner if self.in_public else self._tuner
+
+    def _blocks(
+        self, losses: Float[Tensor, " n"], calls: list[Call], graph: Graph, *, condense: bool
+    ) -> dict[str, BlockGrads]:
         pieces: dict[str, list[BlockGrads]] = {}
-        for call, layouts, backprops in self._backward(losses, calls, graph):
+        times_used = Counter(name for call in calls for name in call.unit.names.values())
+        self._current_tuner.begin()
+        self._ways = {}
+
+        def take(call: Call, layouts: list[Placement | None], backprops: list[Tensor]) -> None:
             call.check_inputs()
             adapter = call.unit.adapter
             # Rows are normed, clipped and summed in float32 at least; a replay needs what its module works with.
             rows = backprops if adapter.replays else [at_least_single(b) for b in backprops]
             for local, piece in adapter.pieces(call, layouts, rows).items():
                 name = call.unit.names[local]
-                pieces.setdefault(name, []).append(piece)
+                alone = condense and times_used[name] == 1
+                pieces.setdefault(name, []).append(self._settle(name, piece).condensed() if alone else piece)
+            call.let_go()
+
+        self._backward(losses, calls, graph, take)
         return {name: self._checked(name, combine(parts)) for name, parts in pieces.items()}
 
     def _checked(self, name: str, block: BlockGrads) -> BlockGrads:

@@ -78,6 +78,11 @@ class BlockGrads(ABC):
 
         return DenseGrad(self.dense())
 
+    def condensed(self) -> BlockGrads:
+        """The same gradients for norms and weighted sums alone: what the norms need is computed now, while the factors
+        are in the cache, and factors that the sum does without are let go of."""
+        return self
+
     # ---- several at once ------------------------------------------------------------------------------------
 
     def project(self, directions: Float[Tensor, "k *shape"]) -> Float[Tensor, "n k"]:

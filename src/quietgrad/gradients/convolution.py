@@ -15,6 +15,7 @@ from quietgrad.gradients.blocks import Positions
 from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.factored import FactoredGrad
 from quietgrad.gradients.gram import GramNorms, gram_norms
+from quietgrad.gradients.kept_kernels import KeptKernels, in_kernel_order
 from quietgrad.gradients.kernel_gradients import (
     by_patches,
     convolve,
@@ -26,7 +27,7 @@ from quietgrad.gradients.kernel_gradients import (
     weight_backward,
 )
 from quietgrad.gradients.norms import row_squared_norms
-from quietgrad.gradients.patches import Window, from_rows, pixel_gram, unfold, unfold_rows
+from quietgrad.gradients.patches import Window, pixel_gram, unfold, unfold_rows
 from quietgrad.gradients.pooling import Pooling
 from quietgrad.gradients.products import outer_sums
 from quietgrad.gradients.restricted import WholeNormGrad, whole_rows
@@ -36,8 +37,6 @@ from quietgrad.kernels.conv_rows import served
 
 GHOSTS = ("ghost", "pixels")
 KEPT = ("grouped", "patches", "direct")
-CHANNELS_LAST = ("patches", "direct")
-"""Ways whose gradients have the taps in the order of `unfold_rows`."""
 WAYS = (*GHOSTS, *KEPT, "chunked")
 
 
@@ -175,7 +174,7 @@ class ConvGrad(TunableGrads):
             total = self._native_sum(weights.masked_fill(careful, 0.0))
             return total + self._rows(careful).weighted_sum(weights[careful])
         if self.way in KEPT:
-            return self._shaped(weighted_rows(weights, self._keep().flatten(1)))
+            return in_kernel_order(weighted_rows(weights, self._keep().flatten(1)), self.window, self.way)
         total = self.inputs.new_zeros(math.prod(self.shape), dtype=torch.float64)
         for places, part in self._chunks(self.inputs, self.backprops):
             total += weighted_rows(weights[places], part.flatten(1))
@@ -183,8 +182,15 @@ class ConvGrad(TunableGrads):
 
     def dense(self) -> Float[Tensor, "n *shape"]:
         if self._formed is not None:
-            return self._shaped(self._formed)
+            return in_kernel_order(self._formed, self.window, self.way)
         return form(self.inputs, self.backprops, self.window)
+
+    def condensed(self) -> BlockGrads:
+        if self.way in KEPT:
+            return KeptKernels(self._keep(), self.squared_norms(), self.window, self.way)
+        if self.way in GHOSTS:
+            self._ghost()
+        return self
 
     def project(self, directions: Float[Tensor, "k *shape"]) -> Float[Tensor, "n k"]:
         flat = directions.flatten(1).T
@@ -272,13 +278,6 @@ class ConvGrad(TunableGrads):
             make = by_patches if self.way == "patches" else grouped
             self._formed = make(self.inputs, self.backprops, self.window)
         return self._formed
-
-    def _shaped(self, gradient: Tensor) -> Tensor:
-        """A kept gradient (or sum of them) in the kernel's own order."""
-        if self.way not in CHANNELS_LAST:
-            return gradient.reshape(*gradient.shape[:-1], *self.shape) if gradient.dim() < 3 else gradient
-        lead = gradient.shape[:1] if gradient.dim() == 3 else ()
-        return from_rows(gradient.reshape(*lead, self.shape[0], -1), self.window).contiguous()
 
     def _chunks(self, inputs: Tensor, backprops: Tensor) -> Iterator[tuple[slice, Tensor]]:
         for start in range(0, len(inputs), self._chunk):

@@ -170,6 +170,15 @@ class FactoredGrad(TunableGrads):
             else self._formed
         )
 
+    def condensed(self) -> BlockGrads:
+        if self.way == "formed":
+            return DenseGrad(self._keep())
+        if self.way == "ghost":
+            self._ghost()
+        elif self.way == "outer":
+            self._squared_lengths()
+        return self
+
     def project(self, directions: Float[Tensor, "k *shape"]) -> Float[Tensor, "n k"]:
         """⟨G_n, D_k⟩ = Σ_t b_tᵀ D_k a_t; formed a few samples at a time unless t = 1, where it never pays."""
         k, (o, i) = directions.shape[0], self.matrix

@@ -32,6 +32,7 @@ from quietgrad.privatizer.research import Observer, Watch
 from quietgrad.privatizer.rows import Contributions, RowCount
 from quietgrad.privatizer.run_state import RunState
 from quietgrad.privatizer.step import Step
+from quietgrad.representations.identity import Identity
 from quietgrad.representations.public import Public
 from quietgrad.sampling.batches import PoissonBatches
 from quietgrad.sampling.poisson import PoissonSampler
@@ -109,6 +110,9 @@ class Privatizer:
         self._rows = RowCount(sampler, batches if isinstance(batches, PoissonBatches) else None)
         self._contributions = Contributions("mean" if sampler.people is None else sampler.people.pooled)
         self._current: Step | None = None
+        self._only_summed = not research and all(
+            isinstance(release.representation, Identity) for release in mechanism.releases
+        )
         self._guards = Guards(self._recorder, batches)
         self._guards.attach()
         self._recorder.attach()
@@ -133,7 +137,8 @@ class Privatizer:
         first = self._rows.consume(self.step, len(losses))
         step = self.current
         drop_grads(self.parameters)
-        self._add(step, self._recorder.collect(losses, lambda records: self.pool(records, first)))
+        pool = None if self.sampler.people is None else lambda records: self.pool(records, first)
+        self._add(step, self._recorder.collect(losses, pool, only_summed=self._only_summed))
         for person in self._contributions.finished():
             self._add(step, person)
 
