@@ -55,3 +55,15 @@ def test_explain_says_what_is_used(level: str) -> None:
         assert f"kernels: {library.described()}" in str(private.explain())
         assert ("torch" in library.described()) == (level == "off")
         private.close()
+
+
+@pytest.mark.skipif(not library.levels(), reason="the C library was not built")
+def test_a_library_of_older_sources_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "KERNELS", (*library.KERNELS, "qg_not_built_yet"))
+    library.native.cache_clear()
+    try:
+        assert library.native() is None
+        assert library.level() == "off"
+    finally:
+        monkeypatch.undo()
+        library.native.cache_clear()

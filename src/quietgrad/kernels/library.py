@@ -19,20 +19,32 @@ from torch import Tensor
 VARIABLE = "QUIETGRAD_KERNELS"
 LEVELS = ("portable", "avx2", "avx512")
 OFF = "off"
+KERNELS = (
+    "qg_add_steps",
+    "qg_aes",
+    "qg_best_level",
+    "qg_boxes",
+    "qg_conv_rows",
+    "qg_gram_rows",
+    "qg_key_stream",
+    "qg_tents",
+)
+"""What is called in the library."""
 
 _forced: list[str] = []
 
 
 @functools.cache
 def native() -> ctypes.CDLL | None:
-    """The library, or None where it was not built."""
+    """The library, or None where it was not built, or not from these sources: an editable install keeps an old one."""
     found = importlib.util.find_spec("quietgrad.kernels._native")
     if found is None or found.origin is None:
         return None
     try:
-        return ctypes.CDLL(found.origin)
+        library = ctypes.CDLL(found.origin)
     except OSError:
         return None  # built for another machine
+    return library if all(hasattr(library, name) for name in KERNELS) else None
 
 
 def levels() -> tuple[str, ...]:
