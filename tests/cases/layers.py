@@ -138,6 +138,23 @@ class Positions(nn.Module):
         return (self.words(ids) + (places + kinds)).tanh() + kinds.expand(len(ids), -1, -1)
 
 
+class Distances(nn.Module):
+    """A table of distances that is turned round and added to the scores of two layers, as in T5."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.distances = nn.Embedding(7, 4), nn.Embedding(4, 2)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        steps = torch.arange(ids.shape[1])
+        bias = self.distances((steps - steps[:, None]).clamp(-2, 1) + 2).permute(2, 0, 1).unsqueeze(0)
+        x = self.words(ids)
+        for _ in range(2):
+            heads = x.unflatten(2, (2, 2)).transpose(1, 2)
+            x = ((heads @ heads.transpose(2, 3) + bias).softmax(3) @ heads).transpose(1, 2).flatten(2)
+        return x
+
+
 class FirstOnly(nn.Module):
     """A layer of which only some outputs reach the loss."""
 
@@ -326,6 +343,7 @@ LAYERS: list[LayerCase] = [
     LayerCase("positions_batched", lambda: Positions(batched=True, added=True), tokens(7, 4)),
     LayerCase("positions_flat", lambda: Positions(batched=False, added=True), tokens(7, 4)),
     LayerCase("positions_multiplied", lambda: Positions(batched=True, added=False), tokens(7, 4)),
+    LayerCase("distances", Distances, tokens(7, 4)),
     LayerCase("bag_sum", bag("sum"), tokens(6, 5)),
     LayerCase("bag_mean_padding", bag("mean", padding_idx=1), tokens(6, 5)),
     LayerCase("bag_max", bag("max"), tokens(6, 5)),

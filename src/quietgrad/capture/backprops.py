@@ -23,7 +23,7 @@ from quietgrad.capture.graph import Flow, Graph
 from quietgrad.capture.layout import Layout, Placement, candidates, whole
 from quietgrad.capture.node_rules import Fate, State
 from quietgrad.capture.owners import Code, Probe, placed
-from quietgrad.capture.spread import Consumers, Ends, together
+from quietgrad.capture.spread import Consumers, End, together
 from quietgrad.gradients.blocks import packed
 
 Key = tuple[int, int]
@@ -43,12 +43,17 @@ second gradients at a time: that is below the peak of the step itself."""
 
 @dataclass(eq=False)
 class Arrival:
-    """The gradient that arrived at one output of a call, and where the samples lie in it (None: all share it)."""
+    """The gradient that arrived at one output of a call, and where the samples lie in it (None: all share it).
+
+    Args:
+        apart: whether it holds that of each sample already, one after the other.
+    """
 
     call: Call
     output: Output
     gradient: Tensor
     placement: Placement | None = None
+    apart: bool = False
 
     @property
     def key(self) -> Key:
@@ -91,7 +96,9 @@ class Backward:
     def __call__(self, losses: Float[Tensor, " n"], calls: list[Call], graph: Graph, take: Take) -> None:
         """Hand each call that got gradients to `take`, narrowed to the outputs that did, in no order."""
         n, self.proofs, self.unsettled = len(losses), Proofs(), []
-        outputs = [(call, output) for call in calls for output in call.outputs]
+        outputs = [
+            (call, output) for call in calls for output in call.outputs if output.edge.node in graph.children
+        ]
         flow = Flow(graph, n) if n > 1 else None
         states: dict[Key, State] = {
             _key((call, output)): Fate.SHARED if flow is None else flow.seen_as(output.edge, output.shape)
@@ -100,17 +107,19 @@ class Backward:
         spread = {} if flow is None else _spreads(graph, flow, outputs, states)
         # Where placements are missing, more backwards follow; else the graph may go while this one is taken.
         keep = n > 1 and not all(isinstance(state, Layout) or key in spread for key, state in states.items())
-        passing = [] if keep or n == 1 else _passing(losses, graph, outputs, states)
+        asked = {output.edge.node for call, output in outputs if _key((call, output)) not in spread}
+        asked |= {end.edge.node for ends in spread.values() for end in ends}
+        passing = [] if keep or n == 1 else _passing(losses, graph.onward(asked), outputs, states)
         self.proofs.by_graph.update(call.place for call, _, _ in passing)
         early = {_key((call, output)) for call, output, _ in passing}
         with _on_the_way(passing, n, take):
             left = [pair for pair in outputs if _key(pair) not in early]
-            arrivals, shared = _arrivals(losses, left, spread, keep=keep)
+            arrivals = _arrivals(losses, left, spread, keep=keep)
         self._place(losses, arrivals, states)
         for call in calls:
             mine = [arrival for arrival in arrivals if arrival.call is call]
             if mine:
-                take(call.narrowed([a.output for a in mine]), *self._rows(losses, mine, shared))
+                take(call.narrowed([a.output for a in mine]), *self._rows(losses, mine))
 
     def _place(self, losses: Float[Tensor, " n"], arrivals: list[Arrival], states: dict[Key, State]) -> None:
         """Where the samples lie in each gradient: from the graph, or proved by numbers."""
@@ -129,16 +138,16 @@ class Backward:
             self.proofs.by_numbers.update(a.call.place for a in doubtful if a.placement is not None)
 
     def _rows(
-        self, losses: Float[Tensor, " n"], arrivals: list[Arrival], shared: dict[Key, Float[Tensor, "n ..."]]
+        self, losses: Float[Tensor, " n"], arrivals: list[Arrival]
     ) -> tuple[list[Placement | None], list[Float[Tensor, "n ..."]]]:
         """Placements and gradients of one call."""
         place = arrivals[0].call.place
         if all(arrival.placement is not None for arrival in arrivals):
             self.proofs.by_graph.update({place} - self.proofs.by_numbers)
             return [a.placement for a in arrivals], [_samples_first(a, len(losses)) for a in arrivals]
-        if len(arrivals) == 1 and arrivals[0].key in shared:
+        if all(arrival.apart for arrival in arrivals):
             self.proofs.by_graph.add(place)
-            return [None], [shared[arrivals[0].key]]
+            return [None] * len(arrivals), [arrival.gradient for arrival in arrivals]
         self.proofs.one_by_one.add(place)
         return [None] * len(arrivals), _one_by_one(losses, arrivals)
 
@@ -148,13 +157,12 @@ def _key(pair: CallOutput) -> Key:
 
 
 def _passing(
-    losses: Tensor, graph: Graph, outputs: list[CallOutput], states: dict[Key, State]
+    losses: Tensor, onward: set[Node], outputs: list[CallOutput], states: dict[Key, State]
 ) -> list[Passing]:
     """Outputs whose gradients can be taken on the way: the graph has told where their samples lie, and the backward
-    goes on from there to other outputs. Where it ends, the engine hands a gradient over and runs no hooks."""
+    goes on from there (`onward`). Where it ends, the engine hands a gradient over and runs no hooks."""
     if losses.device.type != "cpu":
         return []  # hooks of other devices run in threads of their own
-    onward = graph.onward({output.edge.node for _, output in outputs})
     return [
         (call, output, state)
         for call, output in outputs
@@ -198,37 +206,38 @@ def _dims(call: Call, output: Output) -> int:
 
 def _spreads(
     graph: Graph, flow: Flow, outputs: list[CallOutput], states: dict[Key, State]
-) -> dict[Key, Ends]:
+) -> dict[Key, list[End]]:
     """Where the gradients of shared outputs are taken, as far as the graph tells."""
-    shared = [pair for pair in outputs if states[_key(pair)] is Fate.SHARED]
-    consumers = Consumers(graph) if shared else None
-    found = {}
-    for pair in shared:
-        assert consumers is not None
-        ends = consumers.ends(pair[1].edge, flow)
-        if ends:
-            found[_key(pair)] = ends
-    return found
+    shared = [pair for pair in outputs if states[_key(pair)] is Fate.SHARED and len(pair[0].outputs) == 1]
+    if not shared:
+        return {}
+    consumers = Consumers(graph)
+    found = {_key(pair): consumers.ends(pair[1].edge, flow) for pair in shared}
+    return {key: ends for key, ends in found.items() if ends}
 
 
 def _arrivals(
-    losses: Float[Tensor, " n"], outputs: list[CallOutput], spread: dict[Key, Ends], *, keep: bool
-) -> tuple[list[Arrival], dict[Key, Float[Tensor, "n ..."]]]:
-    """One backward: the gradients at all outputs, and those of the shared ones sample by sample."""
-    edges = [output.edge for _, output in outputs]
-    behind = [edge for ends in spread.values() for edge, _ in ends]
+    losses: Float[Tensor, " n"], outputs: list[CallOutput], spread: dict[Key, list[End]], *, keep: bool
+) -> list[Arrival]:
+    """One backward: the gradients at all outputs, and those of the shared ones sample by sample.
+
+    Before the places where a shared one was broadcast nothing is asked for, so that the graph there stays.
+    """
+    apart = [pair for pair in outputs if _key(pair) not in spread]
+    edges = [output.edge for _, output in apart]
+    behind = [end.edge for ends in spread.values() for end in ends]
     found = iter(_gradients(losses, edges + behind, torch.ones_like(losses), keep=keep))
     arrivals = [
         Arrival(call, output, gradient.reshape(output.shape))
-        for (call, output), gradient in zip(outputs, found, strict=False)
+        for (call, output), gradient in zip(apart, found, strict=False)
         if gradient is not None
     ]
-    shapes = {_key(pair): pair[1].shape for pair in outputs}
-    shared = {}
-    for key, ends in spread.items():
-        gradients = [next(found) for _ in ends]
-        shared[key] = together(gradients, [layout for _, layout in ends], shapes[key], len(losses))
-    return arrivals, shared
+    for pair in (pair for pair in outputs if _key(pair) in spread):
+        ends, (call, output) = spread[_key(pair)], pair
+        rows = together([next(found) for _ in ends], ends, output.edge, len(losses))
+        if rows is not None:
+            arrivals.append(Arrival(call, output, rows.reshape(len(losses), *output.shape), apart=True))
+    return arrivals
 
 
 def _prove(losses: Float[Tensor, " n"], arrivals: list[Arrival]) -> list[Call]:
@@ -317,3 +326,4 @@ def mixed(call: Call) -> str:
         "samples of the batch (a loss divided by a batch total, attention or normalisation across the batch). Check "
         "the model with quietgrad.check_independence(model, x)."
     )
+

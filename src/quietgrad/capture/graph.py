@@ -141,6 +141,12 @@ class Flow:
         """What is known of the gradient that arrives there; a place that is not reached gets none."""
         return self._states.get((edge.node, edge.output_nr), Fate.SHARED)
 
+    def reached(self, node: Node) -> Iterator[tuple[GradientEdge, State]]:
+        """Those outputs of a node that get gradients."""
+        for number in range(len(node._input_metadata)):
+            if (node, number) in self._states:
+                yield GradientEdge(node, number), self._states[node, number]
+
     def seen_as(self, edge: GradientEdge, shape: torch.Size) -> State:
         """The same, of a reshaped gradient: an edge may be that of a base, and what is recorded its view."""
         state, own = self.at(edge), torch.Size(edge.node._input_metadata[edge.output_nr].shape)

@@ -1,10 +1,14 @@
 """Outputs that all samples share, as position embeddings `[1, t, d]`: where broadcasting gives each sample its own.
 
 The gradient at such an output is already summed over the samples. But the sum that broadcast it (`words + places`) has
-an output with one slice for each sample, and the gradient there, sample by sample, is the gradient of the shared one.
+an output with one slice for each sample, and the gradient there, sample by sample, is the gradient of what was
+broadcast. Whatever lies between that and the output (T5 turns its table of distances round) belongs to no sample, and
+is gone back through for all samples at once.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -13,21 +17,19 @@ from torch.autograd.graph import GradientEdge, Node
 
 from quietgrad.capture.graph import Flow, Graph
 from quietgrad.capture.layout import Layout
+from quietgrad.capture.node_rules import Fate
 
-DEEPEST = 6
-"""Operations between a shared output and its broadcast: an unsqueeze, a view and a few sums of tables."""
-PASSING = (
-    "UnsqueezeBackward0",
-    "ViewBackward0",
-    "UnsafeViewBackward0",
-    "ReshapeAliasBackward0",
-    "CloneBackward0",
-)
 SPREADING = ("AddBackward0", "ExpandBackward0")
+"""Operations whose gradient is that of what they broadcast, once broadcasting is undone."""
 
 
-Ends = list[tuple[GradientEdge, Layout]]
-"""The places that together give a shared output its gradient, each with its layout."""
+@dataclass(frozen=True)
+class End:
+    """A place with the samples apart, and the shared tensor that was broadcast there."""
+
+    edge: GradientEdge
+    layout: Layout
+    shared: GradientEdge
 
 
 class Consumers:
@@ -40,50 +42,74 @@ class Consumers:
                 if child is not None:
                     self._parents.setdefault(child, []).append((node, place, number))
 
-    def of(self, edge: GradientEdge) -> list[GradientEdge] | None:
-        """Edges behind operations that pass a gradient on unchanged; None if any consumer is another operation."""
-        found = []
-        for node, place, number in self._parents.get(edge.node, []):
-            if number != edge.output_nr:
-                continue
-            name = node.name()
-            scaled = name == "AddBackward0" and place == 1 and node._saved_alpha != 1  # type: ignore[attr-defined]
-            if name not in PASSING + SPREADING or scaled:
-                return None
-            found.append(GradientEdge(node, 0))
-        return found
+    def ends(self, edge: GradientEdge, flow: Flow) -> list[End] | None:
+        """Where all of a shared output's gradient comes from, samples apart; None where the graph does not tell."""
+        found: list[End] = []
+        front, seen = [edge], {_place(edge)}
+        while front:
+            shared = front.pop()
+            for node, place, number in self._parents.get(shared.node, []):
+                if number != shared.output_nr:
+                    continue
+                for out, state in flow.reached(node):
+                    if isinstance(state, Layout) and _spreads(node, place):
+                        found.append(End(out, state, shared))
+                    elif state is not Fate.SHARED:
+                        return None
+                    elif _place(out) not in seen:
+                        seen.add(_place(out))
+                        front.append(out)
+        return found or None
 
-    def ends(self, edge: GradientEdge, flow: Flow) -> Ends | None:
-        """The first edges, through which all of the output's gradient flows, that have the samples apart."""
-        front = [edge]
-        for _ in range(DEEPEST):
-            following: list[GradientEdge] = []
-            for place in front:
-                behind = [place] if isinstance(flow.at(place), Layout) else self.of(place)
-                if not behind:
-                    return None
-                following += behind
-            front = following
-            found = [(place, state) for place in front if isinstance(state := flow.at(place), Layout)]
-            if len(found) == len(front):
-                return found
-        return None
+
+def _spreads(node: Node, place: int) -> bool:
+    scaled = node.name() == "AddBackward0" and place == 1 and node._saved_alpha != 1  # type: ignore[attr-defined]
+    return node.name() in SPREADING and not scaled
+
+
+def _place(edge: GradientEdge) -> tuple[Node, int]:
+    return edge.node, edge.output_nr
 
 
 def together(
-    gradients: list[Tensor | None], layouts: list[Layout], shape: torch.Size, n: int
+    gradients: list[Tensor | None], ends: list[End], edge: GradientEdge, n: int
+) -> Float[Tensor, "n ..."] | None:
+    """The gradient of a shared output, sample by sample, from what arrived at its ends; None if nothing did."""
+    rows: dict[tuple[Node, int], Tensor] = {}
+    for gradient, end in zip(gradients, ends, strict=True):
+        if gradient is not None:
+            part = reduced(end.layout.samples_first(gradient, n), _shape(end.shared))
+            before = rows.get(_place(end.shared))
+            rows[_place(end.shared)] = part if before is None else before + part
+    if not rows or list(rows) == [_place(edge)]:
+        return rows.get(_place(edge))
+    return _back([GradientEdge(*place) for place in rows], list(rows.values()), edge)
+
+
+def _back(
+    shared: list[GradientEdge], rows: list[Float[Tensor, "n ..."]], edge: GradientEdge
 ) -> Float[Tensor, "n ..."]:
-    """The shared output's gradient, sample by sample: the sum of what arrived at its ends."""
-    parts = [
-        reduced(layout.samples_first(gradient, n), shape)
-        for gradient, layout in zip(gradients, layouts, strict=True)
-        if gradient is not None
+    """From the shared tensors that were broadcast back to the output that they were made of."""
+    arriving = [
+        row.to(place.node._input_metadata[place.output_nr].dtype)
+        for place, row in zip(shared, rows, strict=True)
     ]
-    return torch.stack(parts).sum(0) if len(parts) > 1 else parts[0]
+    try:
+        return torch.autograd.grad(shared, [edge], arriving, retain_graph=True, is_grads_batched=True)[0]
+    except RuntimeError:  # a function of the user's that vmap does not know
+        each = [
+            torch.autograd.grad(shared, [edge], [row[i] for row in arriving], retain_graph=True)[0]
+            for i in range(len(rows[0]))
+        ]
+        return torch.stack(each)
+
+
+def _shape(edge: GradientEdge) -> torch.Size:
+    return torch.Size(edge.node._input_metadata[edge.output_nr].shape)
 
 
 def reduced(rows: Float[Tensor, "n ..."], shape: torch.Size) -> Float[Tensor, "n ..."]:
-    """Each sample's gradient of the shared output: broadcasting undone, or a mere reshape."""
+    """Each sample's gradient of a shared tensor: broadcasting undone, or a mere reshape."""
     n, own = len(rows), rows.shape[1:]
     if own.numel() == shape.numel():
         return rows.reshape(n, *shape)
