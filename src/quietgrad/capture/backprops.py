@@ -327,3 +327,11 @@ def mixed(call: Call) -> str:
         "the model with quietgrad.check_independence(model, x)."
     )
 
+
+def foreign(call: Call, function: str) -> str:
+    """What is said where in addition a function of the user's may have mixed them."""
+    return (
+        f"The gradient at the output of module {call.place!r} does not split into samples, and whether {function}, a "
+        "torch.autograd.Function of your own, hands gradients from one sample to another cannot be tested. Write its "
+        "backward sample by sample, use torch's own operations, or freeze the module."
+    )

@@ -19,7 +19,7 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from quietgrad.capture.call import Call
 from quietgrad.capture.layout import Layout, at_stride, stride_of
-from quietgrad.capture.node_rules import Fate, State, Visit, rule_for
+from quietgrad.capture.node_rules import Fate, State, Visit, is_foreign, rule_for
 
 Use = tuple[Node, str]
 """The operation that reads a parameter, and its name."""
@@ -72,6 +72,11 @@ class Graph:
             if any(child in leading or child in nodes for child, _ in self.children[node]):
                 leading.add(node)
         return leading & nodes
+
+    @property
+    def foreign(self) -> str | None:
+        """The name of a function of the user's, if there is any."""
+        return next((node.name() for node in self.children if is_foreign(node)), None)
 
     def reaches(self, call: Call) -> bool:
         return any(output.edge.node in self.children for output in call.outputs)
@@ -162,10 +167,9 @@ class Flow:
 
     def _pass_on(self, node: Node, state: State, number: int, shape: torch.Size) -> None:
         children = node.next_functions
+        found: list[State] = [Fate.DOUBT if is_foreign(node) else state] * len(children)
         if isinstance(state, Layout):
             found = rule_for(node)(Visit(node, number, state, shape, self._n))
-        else:
-            found = [state] * len(children)
         for (child, place), new in zip(children, found, strict=True):
             if child is not None:
                 known = self._states.setdefault((child, place), new)

@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import Node
 
 from quietgrad.capture.layout import Layout, at_stride, stride_of
@@ -82,15 +84,34 @@ def rule(*kinds: str) -> Callable[[Rule], Rule]:
     return register
 
 
+OWN: dict[type[Node], Rule] = {}
+"""Rules of functions that are written in Python, by their nodes' class: anybody may call one "Relu"."""
+
+
+def rule_of(function: type[Function]) -> Callable[[Rule], Rule]:
+    def register(apart: Rule) -> Rule:
+        OWN[function._backward_cls] = apart
+        return apart
+
+    return register
+
+
 @cache
 def _rule_named(name: str) -> Rule:
     kind = re.sub(r"Backward\d*$", "", name)
     return RULES.get(kind, doubtful)
 
 
+def is_foreign(node: Node) -> bool:
+    """Whether it is a function of the user's, whose backward need not be the derivative of what it computes."""
+    return issubclass(type(node), BackwardCFunction) and type(node) not in OWN
+
+
 def rule_for(node: Node) -> Rule:
     """The rule of the node's kind."""
-    return _rule_named(node.name())
+    return (
+        OWN[type(node)] if type(node) in OWN else doubtful if is_foreign(node) else _rule_named(node.name())
+    )
 
 
 def _wrapped(dim: int, rank: int) -> int:

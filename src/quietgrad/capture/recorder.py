@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from quietgrad.capture.adapters.attention import LinearWatch
-from quietgrad.capture.backprops import Backward, mixed
+from quietgrad.capture.backprops import Backward, foreign, mixed
 from quietgrad.capture.call import Call, Hook, Unit, record, set_apart
 from quietgrad.capture.dependence import Dependence
 from quietgrad.capture.graph import Graph, Use, check_coverage, uses
@@ -246,7 +246,7 @@ class Recorder:
 
     def _check_dependence(self, losses: Tensor, graph: Graph) -> None:
         """Refuse losses that depend on other records. Gradients that belong to several samples each are theirs in
-        common (learned queries) only if that was tested in this very batch."""
+        common (learned queries) only if that was tested in this very batch, and says something about gradients."""
         unsettled = self._backward.unsettled
         try:
             tested = self.dependence.check(losses, graph, again=bool(unsettled))
@@ -254,6 +254,8 @@ class Recorder:
             if not unsettled:
                 raise
             raise ValueError(mixed(unsettled[0])) from error
+        if unsettled and graph.foreign:
+            raise ValueError(foreign(unsettled[0], graph.foreign))
         if unsettled and not tested:
             raise ValueError(mixed(unsettled[0]))
 
