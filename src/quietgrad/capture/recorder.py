@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from quietgrad.capture.adapters.attention import LinearWatch
+from quietgrad.capture.adapters.base import Watch
 from quietgrad.capture.backprops import Backward, foreign, mixed
 from quietgrad.capture.call import Call, Hook, Unit, record, set_apart
 from quietgrad.capture.dependence import Dependence
@@ -50,7 +50,7 @@ class Watches(threading.local):
     """The watches that are open in this thread: another one may run the same model without gradients."""
 
     def __init__(self) -> None:
-        self.opened: list[LinearWatch] = []
+        self.opened: list[Watch | None] = []
 
 
 class Recorder:
@@ -90,7 +90,7 @@ class Recorder:
         self._public_tuner = Tuner(memory_budget, True) if public_by_rule else self._tuner
         self._pass = Pass()
         self._serial = 0
-        self._silent = False
+        self._silent = self._rehearsing = False
         self.in_public = False
         """Whether a forward of public losses is under way."""
         self._handles: list[RemovableHandle] = []
@@ -133,19 +133,29 @@ class Recorder:
 
     def _watch_functions(self, unit: Unit) -> Iterator[RemovableHandle]:
         """A watch around the module's forward; taken off even if the forward fails."""
-        watches = Watches()
+        watches, recording = Watches(), self._recording(unit)
+
+        def report(use: Unit, given: Tensor, result: Tensor) -> None:
+            if self._active():
+                self._record(use, (given,), {}, result)
 
         def enter(_: nn.Module, __: Any) -> None:
-            if self._active():
-                watches.opened.append(LinearWatch(unit, lambda use, x, out: self._record(use, (x,), {}, out)))
-                watches.opened[-1].__enter__()
+            if self._active() or self._rehearsing:
+                watches.opened.append(unit.adapter.watch(unit, report))
+                if watches.opened[-1] is not None:
+                    watches.opened[-1].__enter__()
 
-        def leave(_: nn.Module, __: Any, ___: Any) -> None:
-            if watches.opened:
-                watches.opened.pop().__exit__(None, None, None)
+        def leave(module: nn.Module, args: Any, kwargs: Any, result: Any) -> Any:
+            watch = watches.opened.pop() if watches.opened else None
+            if watch is not None:
+                watch.__exit__(None, None, None)
+            seen = watch is not None and watch.complete
+            return None if seen or result is None else recording(module, args, kwargs, result)
 
+        if unit.adapter.replays:
+            yield unit.module.register_forward_pre_hook(Hook(self._remembering_rng(unit)))
         yield unit.module.register_forward_pre_hook(Hook(enter))
-        yield unit.module.register_forward_hook(Hook(leave), prepend=True, always_call=True)
+        yield unit.module.register_forward_hook(Hook(leave), prepend=True, with_kwargs=True, always_call=True)
 
     def _before_model(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         for name, part in self.model.named_modules():
@@ -335,9 +345,11 @@ class Recorder:
         """The model is run again for a test, and its buffers are what they were afterwards."""
         kept = [(buffer, buffer.clone(), buffer._version) for buffer in self.model.buffers()]
         with self._quiet():
+            self._rehearsing = True
             try:
                 yield
             finally:
+                self._rehearsing = False
                 for buffer, value, version in kept:
                     if buffer._version != version:
                         buffer.copy_(value)

@@ -15,8 +15,8 @@ from quietgrad.capture.adapters.embedding import EmbeddingAdapter, EmbeddingBagA
 from quietgrad.capture.adapters.fallback import FallbackAdapter
 from quietgrad.capture.adapters.linear import LinearAdapter, TransposedLinearAdapter
 from quietgrad.capture.adapters.norm import GroupNormAdapter, LayerNormAdapter
+from quietgrad.capture.adapters.over_time import is_stock_recurrent
 from quietgrad.capture.adapters.recurrent import RecurrentAdapter
-from quietgrad.capture.adapters.through_time import is_stock_recurrent
 from quietgrad.capture.call import Unit
 
 ADAPTERS: dict[type[nn.Module], type[Adapter]] = {

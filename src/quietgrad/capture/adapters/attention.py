@@ -16,9 +16,8 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
-from quietgrad.capture.adapters.base import Adapter, Pieces
+from quietgrad.capture.adapters.base import Adapter, Pieces, Report, Watch
 from quietgrad.capture.adapters.linear import inputs_of, outputs_of
 from quietgrad.capture.call import Call, Unit
 from quietgrad.capture.layout import Placement
@@ -69,13 +68,16 @@ class AttentionAdapter(Adapter):
 
     watches_functions = True
 
+    def watch(self, unit: Unit, report: Report) -> LinearWatch:
+        return LinearWatch(unit, report)
+
     def pieces(
         self, call: Call, layouts: list[Placement | None], backprops: list[Float[Tensor, "n ..."]]
     ) -> Pieces:
         raise AssertionError("the linear maps inside are recorded, not the module")
 
 
-class LinearWatch(TorchFunctionMode):
+class LinearWatch(Watch):
     """While entered, reports every `F.linear` of an attention that uses the unit's parameters.
 
     A function mode, which belongs to one thread, catches `multi_head_attention_forward` but cannot look inside it: it
@@ -85,7 +87,7 @@ class LinearWatch(TorchFunctionMode):
         report: called with a unit for this one use, its input and its output.
     """
 
-    def __init__(self, unit: Unit, report: Callable[[Unit, Tensor, Tensor], None]) -> None:
+    def __init__(self, unit: Unit, report: Report) -> None:
         super().__init__()
         self._unit, self._report, self._uses = unit, report, 0
         named = dict(unit.module.named_parameters(remove_duplicate=False))

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from quietgrad.gradients.base import BlockGrads, zero_rows
 
 if TYPE_CHECKING:
-    from quietgrad.capture.call import Call
+    from quietgrad.capture.call import Call, Unit
     from quietgrad.capture.layout import Placement
 
 Pieces = dict[str, BlockGrads]
 """Local parameter name → its per-sample gradients from one call."""
+Report = Callable[["Unit", Tensor, Tensor], None]
+"""Takes a unit for one use of some parameters, what they were given, and what came of it."""
+
+
+class Watch(TorchFunctionMode):
+    """Sees the torch functions that a module's forward calls."""
+
+    complete: bool = True
+    """Whether every use of the module's parameters was reported; otherwise the module is recorded as a whole."""
 
 
 class Adapter(ABC):
@@ -32,7 +43,7 @@ class Adapter(ABC):
     """Whether it runs the module again (and so keeps the results to compare with)."""
 
     watches_functions: ClassVar[bool] = False
-    """Whether the linear maps inside the module's forward are recorded instead of the module."""
+    """Whether functions that the module's forward calls may be recorded instead of the module."""
 
     def sample_dims(self, module: nn.Module, shape: torch.Size) -> int:
         """How many leading dimensions of an output may hold the samples."""
@@ -41,6 +52,10 @@ class Adapter(ABC):
     def extras(self, result: Any) -> list[Tensor]:
         """What to keep of the graph that a call has just made."""
         return []
+
+    def watch(self, unit: Unit, report: Report) -> Watch | None:
+        """What is entered while the module's forward runs, to report the uses of its parameters; None: nothing."""
+        return None
 
     @abstractmethod
     def pieces(

@@ -1,4 +1,4 @@
-"""RNN, LSTM and GRU: one backward through time; replayed one by one where a batch entry is no sample's own."""
+"""RNN, LSTM and GRU: taken apart while they run; subclasses, half precision and checkpointed ones are run again."""
 
 from __future__ import annotations
 
@@ -10,26 +10,31 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from quietgrad.capture.adapters.base import Pieces
+from quietgrad.capture.adapters.base import Pieces, Report
 from quietgrad.capture.adapters.fallback import FallbackAdapter, surroundings
+from quietgrad.capture.adapters.over_time import RecurrentWatch
 from quietgrad.capture.adapters.packed import packed_pieces
 from quietgrad.capture.adapters.stacked import Stacked, masks
-from quietgrad.capture.adapters.through_time import ThroughTime, as_arrived, batch_layout
-from quietgrad.capture.call import Call
-from quietgrad.capture.layout import Layout, Placement
+from quietgrad.capture.call import Call, Unit
+from quietgrad.capture.layout import Placement
 
 
 class RecurrentAdapter(FallbackAdapter):
-    """Batched through time; else the fallback, given the zero state that the module would make itself (vmap cannot
-    batch that one).
+    """A watch that takes the layers apart; else the fallback, given the zero state that the module would make itself
+    (vmap cannot batch that one).
 
     Args:
         stock: whether the module computes what its kind computes.
     """
 
+    watches_functions = True
+
     def __init__(self, *, stock: bool) -> None:
         super().__init__()
         self._stock = stock
+
+    def watch(self, unit: Unit, report: Report) -> RecurrentWatch | None:
+        return RecurrentWatch(unit, report) if self._stock else None
 
     def sample_dims(self, module: nn.Module, shape: torch.Size) -> int:
         return len(shape) - 1
@@ -44,37 +49,10 @@ class RecurrentAdapter(FallbackAdapter):
         if isinstance(x, PackedSequence):
             _refuse_packed_dropout(module, call.place)
             return packed_pieces(call, layouts, backprops)
-        batch = batch_layout(call, x, layouts, len(backprops[0])) if self._stock else None
-        if batch is not None:
-            found = self._through_time(call, given, batch, layouts, backprops)
-            if found is not None:
-                return found
         if drops_out(module):
             unit = dataclasses.replace(call.unit, module=Stacked(module))
             call = dataclasses.replace(call, unit=unit)
         return super().pieces(call, layouts, backprops)
-
-    def _through_time(
-        self,
-        call: Call,
-        given: dict[str, Any],
-        batch: Layout,
-        layouts: list[Placement | None],
-        backprops: list[Float[Tensor, "n ..."]],
-    ) -> Pieces | None:
-        """All samples at once; None where the outputs are not those that were recorded."""
-        module, x = call.unit.module, given["input"]
-        assert isinstance(module, nn.RNNBase)
-        hx = initial_state(module, x) if given.get("hx") is None else given["hx"]
-        run = ThroughTime(call, x, hx if isinstance(hx, tuple) else (hx,), self._masks(module, call, x))
-        if not run.reproduced():
-            return None
-        arrived = {
-            output.position: as_arrived(b, layout, output.shape)
-            for output, layout, b in zip(call.outputs, layouts, backprops, strict=True)
-            if isinstance(layout, Layout)
-        }
-        return run.pieces(arrived, batch, len(backprops[0]))
 
     def arguments(self, call: Call) -> tuple[Any, Any]:
         module = call.unit.module
