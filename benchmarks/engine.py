@@ -1,7 +1,7 @@
 """A private step against an ordinary one and against every mode of Opacus, on five models and on more.
 
     python -m benchmarks.engine            a table
-    python -m benchmarks.engine --all      recurrent layers, BERT, ViT, GPT-2, nn.TransformerEncoder and LoRA too
+    python -m benchmarks.engine --all      LSTM, GRU, nn.TransformerEncoder, BERT, ViT, T5, DLRM, GPT-2 and LoRA too
     python -m benchmarks.engine --json     {"models": [{"name", "plain_ms", "quietgrad_ms", "ratio", ...}, ...]}
     python -m benchmarks.engine --plot docs/engine.png
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from benchmarks.models import CLASSES, Setting, images, words
 
 TOKENS, WORDS = 64, 8000
+COLUMNS, DENSE = 26, 13
 
 
 class Recurrent(nn.Module):
@@ -38,6 +40,27 @@ class Encoder(nn.Module):
 
     def forward(self, ids: Int[Tensor, "n t"]) -> Float[Tensor, "n o"]:
         out: Tensor = self.head(self.blocks(self.words(ids)).mean(1))
+        return out
+
+
+class Recommender(nn.Module):
+    """DLRM: a table for each of 26 columns, dense columns through a perceptron, products of all pairs, a head."""
+
+    def __init__(self, rows: int = 2000, width: int = 16) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(nn.EmbeddingBag(rows, width, mode="sum") for _ in range(COLUMNS))
+        self.dense = nn.Sequential(nn.Linear(DENSE, 64), nn.ReLU(), nn.Linear(64, width), nn.ReLU())
+        pairs = COLUMNS * (COLUMNS + 1) // 2
+        self.head = nn.Sequential(nn.Linear(width + pairs, 128), nn.ReLU(), nn.Linear(128, CLASSES))
+        self.register_buffer("pairs", torch.tril_indices(COLUMNS + 1, COLUMNS + 1, -1), persistent=False)
+
+    def forward(self, columns: Int[Tensor, "n c"]) -> Float[Tensor, "n o"]:
+        found = [table(ids[:, None]) for table, ids in zip(self.tables, columns.T[DENSE:], strict=True)]
+        dense = self.dense(columns[:, :DENSE].float().log1p())
+        each = torch.stack([dense, *found], 1)
+        first, second = self.pairs
+        products = (each @ each.transpose(1, 2))[:, first, second]
+        out: Tensor = self.head(torch.cat([dense, products], 1))
         return out
 
 
@@ -76,6 +99,25 @@ def vit() -> nn.Module:
     return Logits(transformers.ViTForImageClassification(config), "pixel_values")
 
 
+class Pairs(Logits):
+    """The same of an encoder and a decoder that are given one text."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.model(input_ids=x, decoder_input_ids=x).logits
+        return out
+
+
+def t5() -> nn.Module:
+    """4 layers on each side, whose tables of distances are shared by all layers and samples."""
+    import transformers
+
+    config = transformers.T5Config(
+        vocab_size=WORDS, d_model=256, d_kv=64, d_ff=1024, num_layers=4, num_heads=4, dropout_rate=0.0,
+        use_cache=False,
+    )  # fmt: skip
+    return Pairs(transformers.T5ForConditionalGeneration(config))
+
+
 def gpt2(**options: Any) -> nn.Module:
     """Its output matrix is the table of its words."""
     import transformers
@@ -109,6 +151,8 @@ MORE = (
     Setting("encoder", Encoder, 32, words(WORDS, TOKENS)),
     Setting("bert", bert, 16, words(WORDS, TOKENS)),
     Setting("vit", vit, 32, images(3, 32, 32)),
+    Setting("t5", t5, 16, words(WORDS, TOKENS), next_word),
+    Setting("dlrm", Recommender, 512, words(2000, COLUMNS + DENSE)),
     Setting("gpt2", gpt2, 16, words(WORDS, TOKENS), next_word),
     Setting("lora", lora, 4, words(WORDS, TOKENS), next_word),
 )
