@@ -7,7 +7,7 @@ import json
 import re
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -15,12 +15,26 @@ import transformers
 
 from quietgrad.integrations.hugging_face import PrivacyArguments, PrivateTrainer
 from tests.integrations.tiny_text import Records, arguments, bert, pad
+from tests.integrations.told import counts, numbers, printed
 
 LOSS = 1234567.0
 """No planned number of the run, so that it is found wherever the loss is told."""
 
+RECORDS, EXPECTED = 4000, 1200
+"""So many that what is drawn of them is no number of the plan, of the model or of its files."""
 
-class Told(transformers.TrainerCallback):  # type: ignore[misc]
+
+class Told(NamedTuple):
+    """What a run wrote, printed, logged and returned, and what it must not tell."""
+
+    folder: Path
+    screen: str
+    logs: list[dict[str, Any]]
+    output: Any
+    private: set[float]
+
+
+class Reporter(transformers.TrainerCallback):  # type: ignore[misc]
     """What reporters (TensorBoard, Weights & Biases) would be given."""
 
     def __init__(self) -> None:
@@ -33,31 +47,52 @@ class Told(transformers.TrainerCallback):  # type: ignore[misc]
 class Watched(PrivateTrainer):
     """Keeps what is private, for the test to look for."""
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.drawn: list[int] = []
+        self.tokens: list[int] = []
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
+        self.drawn.append(len(inputs))
+        self.tokens.append(0)
+        return super().training_step(model, inputs, num_items_in_batch)
+
     def compute_losses(self, model: Any, inputs: Any) -> Any:
+        self.tokens[-1] += int(inputs["attention_mask"].sum())
         losses = super().compute_losses(model, inputs)
         return losses * 0 + LOSS + losses - losses.detach()
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, list[dict[str, Any]], Any]:
-    folder, callback, screen = tmp_path_factory.mktemp("run"), Told(), io.StringIO()
+def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
+    folder, reporter, screen = tmp_path_factory.mktemp("run"), Reporter(), io.StringIO()
     run = Watched(
         bert(hidden_dropout_prob=0.1),
         arguments(folder, save_strategy="steps", save_steps=2, eval_strategy="steps", eval_steps=2,
-                  skip_memory_metrics=False),
-        privacy=PrivacyArguments(epsilon=8.0, delta=1e-3),
-        train_dataset=Records(40), eval_dataset=Records(6, seed=1), data_collator=pad, callbacks=[callback],
+                  skip_memory_metrics=False, per_device_train_batch_size=EXPECTED // 4, gradient_accumulation_steps=4),
+        privacy=PrivacyArguments(epsilon=8.0, delta=1e-4),
+        train_dataset=Records(RECORDS), eval_dataset=Records(6, seed=1), data_collator=pad, callbacks=[reporter],
     )  # fmt: skip
     with redirect_stdout(screen), redirect_stderr(screen):
         output = run.train()
         run.save_model()
         run.save_metrics("train", output.metrics)
         run.save_state()
-    return folder, screen.getvalue(), callback.logs, output
+    planned = {float(EXPECTED), float(RECORDS)}
+    private = (counts(run.drawn) | counts(run.tokens)) - planned
+    return Told(folder, screen.getvalue(), reporter.logs, output, private)
 
 
-def test_the_loss_is_on_no_screen_and_in_no_text(told: Any) -> None:
-    folder, screen, logs, output = told
+def test_no_number_of_a_run_counts_drawn_records_or_tokens(told: Told) -> None:
+    assert len(told.private) >= 12
+    others = {
+        float(number) for entry in told.logs for key, number in entry.items() if not key.startswith("eval_")
+    }
+    assert not told.private & (numbers(told.folder) | printed(told.screen) | others)
+
+
+def test_the_loss_is_on_no_screen_and_in_no_text(told: Told) -> None:
+    folder, screen, logs, output, _ = told
     texts = [screen, repr(logs), repr(output.metrics)]
     texts += [
         file.read_text(errors="ignore")
@@ -71,8 +106,8 @@ def test_the_loss_is_on_no_screen_and_in_no_text(told: Any) -> None:
     assert output.training_loss != output.training_loss
 
 
-def test_no_key_tells_of_losses_tokens_batches_or_speed(told: Any) -> None:
-    folder, screen, logs, output = told
+def test_no_key_tells_of_losses_tokens_batches_or_speed(told: Told) -> None:
+    folder, screen, logs, output, _ = told
     keys = {key for entry in logs for key in entry} | set(output.metrics)
     for file in folder.rglob("trainer_state.json"):
         state = json.loads(file.read_text())
@@ -84,8 +119,8 @@ def test_no_key_tells_of_losses_tokens_batches_or_speed(told: Any) -> None:
     assert not re.search(r"'(loss|train_\w+|num_tokens|total_flos)'", screen)
 
 
-def test_every_file_of_a_checkpoint_is_known_and_none_counts_draws(told: Any) -> None:
-    folder = told[0]
+def test_every_file_of_a_checkpoint_is_known_and_none_counts_draws(told: Told) -> None:
+    folder = told.folder
     names = {file.name for file in folder.rglob("*") if file.is_file()}
     assert names <= {
         "config.json", "model.safetensors", "training_args.bin", "optimizer.pt", "scheduler.pt", "trainer_state.json",
@@ -96,9 +131,9 @@ def test_every_file_of_a_checkpoint_is_known_and_none_counts_draws(told: Any) ->
     assert not any("rng" in name for name in names)
 
 
-def test_what_a_checkpoint_holds_follows_from_the_plan(told: Any) -> None:
+def test_what_a_checkpoint_holds_follows_from_the_plan(told: Told) -> None:
     """Two runs with other draws leave files with the same numbers, but for noise: nothing counts rows or tokens."""
-    saved = torch.load(next(told[0].rglob("privacy.pt")), weights_only=True)
+    saved = torch.load(next(told.folder.rglob("privacy.pt")), weights_only=True)
     assert set(saved) == {
         "step",
         "public_seed",
