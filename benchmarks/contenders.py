@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -45,12 +44,15 @@ def plain(setting: Setting, batch: int | None = None) -> Step:
     return step
 
 
-def quietgrad(setting: Setting, batch: int | None = None, **options: Any) -> Step:
+def quietgrad(
+    setting: Setting, batch: int | None = None, method: qg.Mechanism | None = None, **options: Any
+) -> Step:
     """The whole private step: capture, clip, default noise source, ledger, SGD. Rate 1 draws every row each time."""
+    mechanism = (method or qg.methods.dp_sgd(clip=1.0)).with_noise(1.0)
     model, (x, y) = setting.model(), data(setting, batch)
     optimizer = torch.optim.SGD(trained(model), lr=1e-3)
     batches = qg.PoissonBatches(TensorDataset(x, y), rate=1.0, steps=MANY)
-    private = qg.Privatizer(model, qg.methods.dp_sgd(clip=1.0).with_noise(1.0), batches, **options)
+    private = qg.Privatizer(model, mechanism, batches, **options)
     drawn = iter(batches)
 
     def step() -> None:
@@ -80,15 +82,16 @@ def opacus(setting: Setting, mode: str) -> Step:
         grad_sample_mode=mode,
         **({"criterion": torch.nn.CrossEntropyLoss(reduction="mean")} if mode == "ghost" else {}),
     )
-    private, private_optimizer, criterion = (
-        parts[0],
-        parts[1],
-        parts[2] if mode == "ghost" else F.cross_entropy,
-    )
+    private, private_optimizer = parts[0], parts[1]
+
+    def loss() -> Any:
+        if mode == "ghost":
+            return parts[2](private(x), y)
+        return setting.losses(private(x), x, y).mean()
 
     def step() -> None:
         private_optimizer.zero_grad()
-        criterion(private(x), y).backward()
+        loss().backward()
         private_optimizer.step()
 
     return step
