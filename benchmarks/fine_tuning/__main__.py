@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.fine_tuning import heads, language, scale, sst2
@@ -42,14 +43,10 @@ def main() -> None:
         "--searched", type=float, default=8.0, help="the ε whose search gives `tune` its rate"
     )
     given = parser.parse_args()
-    run = {
-        "features": _features,
-        "head": _heads,
-        "search": _search,
-        "tune": _tune,
-        "language": _language,
-        "scale": _scale,
-    }
+    run: dict[str, Callable[[argparse.Namespace], None]] = {
+        "features": _features, "head": _heads, "search": _search, "tune": _tune, "language": _language,
+        "scale": lambda _: _scale(),
+    }  # fmt: skip
     run[given.what](given)
 
 

@@ -105,7 +105,7 @@ def _adapted(encoder: nn.Module) -> nn.Module:
     import peft
 
     config = peft.LoraConfig(r=4, lora_alpha=8, target_modules=["query", "value"])
-    adapted: nn.Module = peft.get_peft_model(encoder, config)  # type: ignore[arg-type]
+    adapted: nn.Module = peft.get_peft_model(encoder, config)
     return adapted
 
 

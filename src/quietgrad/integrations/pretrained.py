@@ -102,7 +102,8 @@ def image_encoder(name: str, side: int = 128) -> MobileNet:
     network = MobileNet(name, side)
     network.load_in_order(torch.load(_file(name, IMAGES[name]), weights_only=True, map_location="cpu"))
     # Channels last is the order in which convolutions of few channels a group are fast on a processor.
-    return network.to(memory_format=torch.channels_last).eval().requires_grad_(False)  # type: ignore[call-overload]
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return network.eval().requires_grad_(False)
 
 
 def _file(name: str, weights: Weights) -> Path:
