@@ -245,6 +245,19 @@ def test_arguments_that_break_the_guarantee_are_refused_by_name(
         trainer(tmp_path, **options)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("fp16", True), ("use_liger_kernel", True), ("deepspeed", {"zero": 3}), ("fsdp", ["full_shard"])],
+)
+def test_what_this_machine_could_not_even_set_up_is_refused_by_name_too(
+    tmp_path: Path, name: str, value: Any
+) -> None:
+    settings = arguments(tmp_path)
+    setattr(settings, name, value)
+    with pytest.raises(ValueError, match=rf"TrainingArguments\({name}\) is refused"):
+        PrivateTrainer(bert(), settings, privacy=PRIVACY, train_dataset=Records(8))
+
+
 def test_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = arguments(tmp_path)
     monkeypatch.setenv("WORLD_SIZE", "2")
