@@ -116,6 +116,10 @@ class BlockGrads(ABC):
         """The kept coordinates alone, of shape `(kept,)`."""
         return self.formed().restricted(kept)
 
+    def in_short_runs(self) -> BlockGrads:
+        """The same gradients, of which at most `sums.RUN` are added up in float32: for rows that cancel later."""
+        return self
+
     def pooled(self, pooling: Pooling) -> BlockGrads:
         """The gradients of people: those of each one's records, weighted and added."""
         return self.formed().pooled(pooling)

@@ -17,6 +17,7 @@ from quietgrad.gradients.factored import FactoredGrad
 from quietgrad.gradients.gram import GramNorms, gram_norms
 from quietgrad.gradients.kept_kernels import KeptKernels, in_kernel_order
 from quietgrad.gradients.kernel_gradients import (
+    IN_CACHE,
     by_patches,
     convolve,
     directly,
@@ -24,14 +25,13 @@ from quietgrad.gradients.kernel_gradients import (
     grouped,
     positions_first,
     positions_last,
-    weight_backward,
 )
 from quietgrad.gradients.norms import row_squared_norms
 from quietgrad.gradients.patches import Window, pixel_gram, unfold, unfold_rows
 from quietgrad.gradients.pooling import Pooling
 from quietgrad.gradients.products import outer_sums
 from quietgrad.gradients.restricted import WholeNormGrad, whole_rows
-from quietgrad.gradients.sums import added_up, runs, weighted_rows, widened
+from quietgrad.gradients.sums import POSITIONS, added_up, runs, weighted_rows, widened
 from quietgrad.gradients.tuning import TunableGrads, rounded
 from quietgrad.kernels.conv_rows import served
 
@@ -47,7 +47,7 @@ class ConvGrad(TunableGrads):
     that belong to one sample, mostly 1), window. `factors()` unfolds them for groups = 1.
 
     Ways to norms and sums:
-        ghost   the Gram norm of the patches, then one native backward on weighted output gradients.
+        ghost   the Gram norm of the patches, then products of patches and weighted output gradients.
         pixels  the same, the patches' Gram matrix from that of the pixels.
         grouped every gradient from one native backward, the samples folded into its groups; kept.
         patches every gradient as a product of unfolded patches; kept.
@@ -170,8 +170,8 @@ class ConvGrad(TunableGrads):
         if self.way in GHOSTS:
             careful = self._ghost().careful
             if not bool(careful.any()):
-                return self._native_sum(weights)
-            total = self._native_sum(weights.masked_fill(careful, 0.0))
+                return self._matmul_sum(weights)
+            total = self._matmul_sum(weights.masked_fill(careful, 0.0))
             return total + self._rows(careful).weighted_sum(weights[careful])
         if self.way in KEPT:
             return in_kernel_order(weighted_rows(weights, self._keep().flatten(1)), self.window, self.way)
@@ -228,6 +228,9 @@ class ConvGrad(TunableGrads):
         window = self.window.with_outputs(len(channels))
         return WholeNormGrad(ConvGrad(self.inputs, self.backprops.index_select(2, channels), window), None)
 
+    def in_short_runs(self) -> ConvGrad:
+        return self.through("chunked") if self.way in GHOSTS else self
+
     def pooled(self, pooling: Pooling) -> ConvGrad:
         """A person's records are further images of one sample."""
         inputs, backprops = self.inputs[pooling.rows], pooling.weighted(self.backprops)
@@ -247,12 +250,11 @@ class ConvGrad(TunableGrads):
             if self.way == "pixels":
                 inputs = pixel_gram(self.inputs, self.window)
             else:
-                flat = unfold_rows if self.window.dims == 2 else unfold
-                patches = flat(self.inputs, self.window)
+                patches = self._patches(self.inputs)
                 inputs = torch.bmm(patches, patches.transpose(1, 2))
             b = self._outputs()
             outputs = torch.bmm(b.transpose(1, 2), b)
-            self._gram = gram_norms(inputs, outputs, longest=max(self.window.taps, self.window.kernel[0]))
+            self._gram = gram_norms(inputs, outputs, inner=self.window.taps + self.window.kernel[0])
         return self._gram
 
     def _rows(self, chosen: Bool[Tensor, " n"]) -> ConvGrad:
@@ -261,14 +263,30 @@ class ConvGrad(TunableGrads):
             self.inputs[chosen], self.backprops[chosen], self.window, way="chunked", chunk=self._chunk
         )
 
-    def _native_sum(self, weights: Float[Tensor, " n"]) -> Float[Tensor, "*shape"]:
+    def _matmul_sum(self, weights: Float[Tensor, " n"]) -> Float[Tensor, "*shape"]:
+        """Of patches, unfolded a few samples at a time. torch's own backward would add up all positions of all samples
+        in float32, in an order of its own."""
         dropped = weights == 0
-        inputs, backprops = zero_rows(self.inputs, dropped), zero_rows(self.backprops, dropped)
-        backprops = backprops * weights.to(backprops.dtype).view(-1, *[1] * (backprops.dim() - 1))
-        return added_up(
-            weight_backward(inputs[part].flatten(0, 1), backprops[part].flatten(0, 1), self.window, 1)
-            for part in runs(self.samples, inputs.dtype, self.positions)
-        )
+        inputs, b = zero_rows(self.inputs, dropped), zero_rows(self.backprops, dropped)
+        b = positions_first(b) * weights.to(b.dtype).view(-1, 1, 1)
+        total = added_up(self._products_of_patches(inputs, b))
+        if self.window.dims != 2:
+            return total.reshape(self.shape)
+        return from_rows(total, self.window).contiguous()
+
+    def _products_of_patches(
+        self, inputs: Float[Tensor, "n m i *space"], b: Float[Tensor, "n t o"]
+    ) -> Iterator[Float[Tensor, "o taps"]]:
+        together = max(1, POSITIONS // max(1, self.positions))
+        at_once = max(1, IN_CACHE // max(1, together * self.positions * self.window.taps * b.element_size()))
+        for start in range(0, max(1, self.samples), together * at_once):
+            rows = slice(start, start + together * at_once)
+            patches, weighted = self._patches(inputs[rows]).flatten(0, 1), b[rows].flatten(0, 1)
+            for part in runs(len(b[rows]), self.positions, b.dtype):
+                yield weighted[part].T @ patches[part]
+
+    def _patches(self, inputs: Float[Tensor, "n m i *space"]) -> Float[Tensor, "n t taps"]:
+        return (unfold_rows if self.window.dims == 2 else unfold)(inputs, self.window)
 
     def _keep(self) -> Tensor:
         """Formed and kept, with the norms where they come with it."""

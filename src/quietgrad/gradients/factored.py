@@ -18,7 +18,7 @@ from quietgrad.gradients.norms import row_squared_norms
 from quietgrad.gradients.pooling import Pooling
 from quietgrad.gradients.products import each_off, each_times, outer_sums
 from quietgrad.gradients.restricted import RestrictedOuterGrad, whole_rows
-from quietgrad.gradients.sums import TINY, added_up, runs, weighted_rows, widened
+from quietgrad.gradients.sums import POSITIONS, RUN, TINY, added_up, runs, weighted_rows, widened
 from quietgrad.gradients.tuning import TunableGrads, rounded
 
 WAYS = ("outer", "ghost", "formed", "chunked")
@@ -55,8 +55,10 @@ class FactoredGrad(TunableGrads):
         *,
         way: str | None = None,
         chunk: int | None = None,
+        run: int = POSITIONS,
     ) -> None:
         self.a, self.b = widened(a), widened(b)
+        self._run = run
         self._shape = torch.Size((b.shape[2], a.shape[2])) if shape is None else shape
         assert math.prod(self._shape) == b.shape[2] * a.shape[2]
         self.way = self.rule() if way is None else way
@@ -225,6 +227,11 @@ class FactoredGrad(TunableGrads):
             return RestrictedOuterGrad(self, self.a[:, 0], self.b[:, 0], kept)
         return super().restricted(kept)
 
+    def in_short_runs(self) -> FactoredGrad:
+        return (
+            FactoredGrad(self.a, self.b, self._shape, run=RUN) if self.is_outer else self.through("chunked")
+        )
+
     def pooled(self, pooling: Pooling) -> FactoredGrad:
         """A person's records are further positions of one sequence: Σ_j Σ_t b_jt a_jtᵀ."""
         a, b = self.a[pooling.rows], pooling.weighted(self.b)
@@ -280,11 +287,9 @@ class FactoredGrad(TunableGrads):
             a = a * w
         else:
             b = b * w
-        products = (
-            b[part].flatten(0, 1).T @ a[part].flatten(0, 1)
-            for part in runs(self.samples, a.dtype, a.shape[1])
-        )
-        return added_up(products).reshape(self._shape)
+        places = runs(self.samples, a.shape[1], a.dtype, self._run)
+        a, b = a.flatten(0, 1), b.flatten(0, 1)
+        return added_up(b[part].T @ a[part] for part in places).reshape(self._shape)
 
     def _keep(self) -> Float[Tensor, "n *shape"]:
         if self._formed is None:

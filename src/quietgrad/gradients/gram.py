@@ -1,13 +1,16 @@
 """Norms without gradients: ‖Σ_t b_t a_tᵀ‖² = Σ_ts (a_t·a_s)(b_t·b_s), never below the truth.
 
-A float32 Gram norm falls below the true one when tokens cancel. Its error is at most u·(Σ_t ‖a_t‖‖b_t‖)², so that
-much is added; where it would over-clip by more than 1%, the caller must form the row instead. So is what float32 loses
-of products too small for it: at most `LOST` each, in the Gram matrices and in the product of the two.
+A float32 Gram norm falls below the true one when tokens cancel. Its error is at most γ·(Σ_t ‖a_t‖‖b_t‖)², so that
+much is added. γ counts the terms of all inner products, as if every rounding went the same way: there are records for
+which they do (`tests/attacks/test_conspiring_rows.py`). What float32 loses of products too small for it is added too:
+at most `LOST` each, in the Gram matrices and in the product of the two.
+
+The caller must form a row instead where this would over-clip by more than 1%, or where its positions cancel so much
+that a sum of products would round it coarsely (`sums.longest`).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,7 +18,8 @@ import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
-from quietgrad.gradients.norms import LOST
+from quietgrad.gradients.norms import LOST, slack
+from quietgrad.gradients.sums import longest
 from quietgrad.kernels.gram_rows import gram_rows, served
 from quietgrad.kernels.library import in_use
 
@@ -48,27 +52,27 @@ class GramNorms:
 
 def factor_norms(a: Float[Tensor, "n t i"], b: Float[Tensor, "n t o"]) -> GramNorms:
     """From the factors: by the C kernel where it serves, which computes half of each Gram matrix and keeps none."""
-    longest, library = max(a.shape[2], b.shape[2]), in_use()
+    inner, library = a.shape[2] + b.shape[2], in_use()
     if library is None or not served(a, b):
-        return gram_norms(torch.bmm(a, a.transpose(1, 2)), torch.bmm(b, b.transpose(1, 2)), longest=longest)
-    squared, roots = gram_rows(library, a, b, lost=LOST * max(longest, a.shape[1]))
-    return _bounded(squared, roots, a.dtype, positions=a.shape[1], longest=longest)
+        return gram_norms(torch.bmm(a, a.transpose(1, 2)), torch.bmm(b, b.transpose(1, 2)), inner=inner)
+    squared, roots = gram_rows(library, a, b, lost=LOST * max(inner, a.shape[1]))
+    return _bounded(squared, roots, a.dtype, positions=a.shape[1], inner=inner)
 
 
-def gram_norms(inputs: Float[Tensor, "n t t"], outputs: Float[Tensor, "n t t"], *, longest: int) -> GramNorms:
+def gram_norms(inputs: Float[Tensor, "n t t"], outputs: Float[Tensor, "n t t"], *, inner: int) -> GramNorms:
     """From the Gram matrices of the factors.
 
     Args:
-        longest: the longest inner product inside the Gram matrices, for the bound.
+        inner: terms of an inner product of inputs and of one of outputs, together.
     """
     positions = inputs.shape[1]
     squared = torch.linalg.vecdot(inputs, outputs).double().sum(1)
-    lost = LOST * max(longest, positions)
+    lost = LOST * max(inner, positions)
     a, b = (
         (each.diagonal(dim1=1, dim2=2).double().clamp_min(0.0) + lost).sqrt() for each in (inputs, outputs)
     )
     roots = torch.stack([(a * b).sum(1), a.sum(1), b.sum(1)], 1)
-    return _bounded(squared, roots, inputs.dtype, positions=positions, longest=longest)
+    return _bounded(squared, roots, inputs.dtype, positions=positions, inner=inner)
 
 
 def _bounded(
@@ -77,7 +81,7 @@ def _bounded(
     dtype: torch.dtype,
     *,
     positions: int,
-    longest: int,
+    inner: int,
 ) -> GramNorms:
     """With the rounding bound added.
 
@@ -85,14 +89,8 @@ def _bounded(
         roots: the sums over t of ‖a_t‖‖b_t‖, ‖a_t‖ and ‖b_t‖, with what may be lost of each.
     """
     lengths, a, b = roots.unbind(1)
-    terms = max(longest, positions)
-    rounded = unit(dtype, terms) * lengths.square()
-    flushed = LOST * terms * (a.square() + b.square() + positions)
+    rounded = slack(dtype, inner + positions) * lengths.square()
+    flushed = LOST * max(inner, positions) * (a.square() + b.square() + positions)
     bound = rounded + flushed
-    careful = ~(bound <= OVERCLIP * squared)  # also where a norm is not a number
-    return GramNorms(squared.clamp_min(0.0) + bound, lengths, careful)
-
-
-def unit(dtype: torch.dtype, longest: int) -> float:
-    """u of the bound: a few ulps, growing like the square root of the longest sum."""
-    return float(torch.finfo(dtype).eps) * (4.0 + math.sqrt(longest))
+    within = (bound <= OVERCLIP * squared) & (lengths.square() <= longest(positions) ** 2 * squared)
+    return GramNorms(squared.clamp_min(0.0) + bound, lengths, ~within)  # also where a norm is not a number

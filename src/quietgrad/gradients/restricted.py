@@ -55,6 +55,9 @@ class WholeNormGrad(BlockGrads):
         rows = as_rows(self.block.dense())
         return rows if self._kept is None else rows.index_select(1, self._kept)
 
+    def in_short_runs(self) -> WholeNormGrad:
+        return WholeNormGrad(self.block.in_short_runs(), self._kept)
+
     @property
     def layer_inputs(self) -> Tensor | None:
         return self.block.layer_inputs
@@ -106,6 +109,9 @@ class RestrictedOuterGrad(BlockGrads):
         inputs = self._a.shape[1]
         outputs = torch.div(self._kept, inputs, rounding_mode="floor")
         return self._a.index_select(1, self._kept - outputs * inputs) * self._b.index_select(1, outputs)
+
+    def in_short_runs(self) -> RestrictedOuterGrad:
+        return RestrictedOuterGrad(self._block.in_short_runs(), self._a, self._b, self._kept)
 
     @property
     def layer_inputs(self) -> Tensor | None:

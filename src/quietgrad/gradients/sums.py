@@ -3,13 +3,24 @@
     Σ_i w_i·g_i = Σ_runs fl32(Σ_{i in run} w_i·g_i)        the outer sum in float64, if there are several runs
 
 Formal guarantee: two batches that differ in one row, which is zero in the other one, differ in the sum of one run; all
-other runs hold the same numbers in the same places and add up to the same bits. A float32 sum of r rows of norm ≤ C is
-off by at most u·Σ_{k≤r} k·C, u = 2⁻²⁴: with RUN rows 1.3·10⁻⁴·C, so that the two sums differ by at most 2.6·10⁻⁴·C more
-than the row itself. Nothing grows with the batch.
+other runs hold the same numbers in the same places and add up to the same bits. Nothing grows with the batch. In
+whatever order a processor adds the K terms of a run, its float32 sum is off by at most u·Σ_k ‖s_k‖, s_k the partial
+sums and u = 2⁻²⁴; a term is in at most K of them. With every row at most C long, the two sums differ, beyond the row
+itself, by at most
+
+* formed rows, K = r ≤ RUN: 2u·Σ_{k≤r} k·C = 2.5·10⁻⁴·C;
+* products of factors, r samples of t positions, K = r·t ≤ POSITIONS, Σ_t ‖a_t‖‖b_t‖ ≤ κ·C for every sample:
+  2u·(r·K − r(r−1)/2)·κ·C, since at worst each sample's terms are one, added before all others. With t = 1 that is
+  3.9·10⁻³·C; `longest` says which κ keeps it below SPENT with more positions. A run within one sample is empty in the
+  other batch: u·K·κ·C.
+
+A clip's margin is above SPENT. The bound is reached to a fourth by rows along one coordinate that first add up to a
+power of two and then are half a unit of rounding long (`tests/attacks/test_conspiring_rows.py`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -21,9 +32,15 @@ from quietgrad.gradients.base import zero_rows
 RUN = 64
 """Formed rows that are added up in float32."""
 
-POSITIONS, FEWEST, MOST = 4096, 32, 512
-"""A product of factors adds up so many positions (and samples, within limits) in float32: fewer would cost more passes
-over the result, which is as large as the parameter."""
+POSITIONS = 256
+"""Positions whose products are added up in float32: fewer would cost more passes over the result, which is as large as
+the parameter; more would need a wider margin."""
+
+SPENT = 4.5e-3
+"""What the roundings of one run may move a sum, in parts of the clip's bound."""
+
+UNIT = 2.0**-24
+"""u, float32's unit of rounding."""
 
 TINY = 2.0**-100
 """A weight below this comes near what float32 rounds coarsely or flushes to zero: such a row is added in float64."""
@@ -37,12 +54,33 @@ def widened(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def runs(samples: int, dtype: torch.dtype, positions: int) -> Iterator[slice]:
-    """Which samples a product of factors adds up at a time, with so many positions each."""
-    step = min(MOST, max(FEWEST, POSITIONS // max(1, positions)))
+def runs(samples: int, positions: int, dtype: torch.dtype, most: int = POSITIONS) -> Iterator[slice]:
+    """Which positions, those of all samples side by side, are added up at a time: whole samples, or parts of one.
+
+    Args:
+        positions: of each sample.
+        most: positions of a run.
+    """
+    total, each = samples * positions, max(1, positions)
     if dtype == torch.float64:
-        step = max(1, samples)
-    return (slice(start, min(start + step, samples)) for start in range(0, max(1, samples), step))
+        return iter([slice(0, total)])
+    if each <= most:
+        step = most // each * each
+        return (slice(start, min(start + step, total)) for start in range(0, max(1, total), step))
+    step = math.ceil(each / math.ceil(each / most))
+    return (
+        slice(start, min(start + step, first + each))
+        for first in range(0, max(1, total), each)
+        for start in range(first, first + each, step)
+    )
+
+
+def longest(positions: int) -> float:
+    """κ: the largest Σ_t ‖a_t‖‖b_t‖/‖G‖ of a sample with which a run of products stays within SPENT."""
+    together = max(1, POSITIONS // max(1, positions))
+    terms = min(max(1, positions) * together, POSITIONS)
+    partial_sums = terms if together == 1 else 2 * (together * terms - together * (together - 1) / 2)
+    return SPENT / (UNIT * partial_sums)
 
 
 def added_up(parts: Iterable[Tensor]) -> Float[Tensor, "..."]:

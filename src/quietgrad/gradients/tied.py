@@ -8,9 +8,14 @@ from torch import Tensor
 
 from quietgrad.gradients.base import BlockGrads
 from quietgrad.gradients.factored import FactoredGrad
-from quietgrad.gradients.gram import OVERCLIP, unit
+from quietgrad.gradients.gram import OVERCLIP
 from quietgrad.gradients.indexed import IndexedGrad
+from quietgrad.gradients.norms import slack
 from quietgrad.gradients.pooling import Pooling
+from quietgrad.gradients.sums import longest
+
+CANCELS = 2.0
+"""How much longer than G its part M may be where it is added up in float32."""
 
 
 class TiedGrad(BlockGrads):
@@ -68,17 +73,25 @@ class TiedGrad(BlockGrads):
     def weighted_sums(self, weights: Float[Tensor, "k n"]) -> Float[Tensor, "k *shape"]:
         return self.table.weighted_sums(weights) + self.matrix.weighted_sums(weights)
 
+    def in_short_runs(self) -> TiedGrad:
+        return TiedGrad(self.table, self.matrix.in_short_runs())
+
     def pooled(self, pooling: Pooling) -> TiedGrad:
         return TiedGrad(self.table.pooled(pooling), self.matrix.pooled(pooling))
 
     def _norms(self) -> tuple[Float64[Tensor, " n"], Bool[Tensor, " n"]]:
         """Norms with their rounding bound, and the rows whose parts cancel: those are formed instead."""
-        first, second = self.table.squared_norms(), self.matrix.squared_norms()
-        together = 4 * (first + second) + 2 * self.matrix.lengths() * first.sqrt()
-        bound = unit(self.dtype, max(*self.matrix.matrix, self.matrix.a.shape[1])) * together
+        first, second, positions = (
+            self.table.squared_norms(),
+            self.matrix.squared_norms(),
+            self.matrix.a.shape[1],
+        )
+        lengths = self.matrix.lengths()
+        bound = slack(self.dtype, positions) * (4 * (first + second) + 2 * lengths * first.sqrt())
         squared = first + second + 2 * self._cross()
-        careful = ~(bound <= OVERCLIP * squared)  # also where a norm is not a number
-        return squared.clamp_min(0.0) + bound, careful
+        within = (bound <= OVERCLIP * squared) & (second <= CANCELS**2 * squared)
+        within &= lengths.square() <= longest(positions) ** 2 * squared
+        return squared.clamp_min(0.0) + bound, ~within  # also where a norm is not a number
 
     def _cross(self) -> Float64[Tensor, " n"]:
         """Σ_m ⟨E's entry m, M's row id_m⟩, with M's row = Σ_s b_s[id_m] a_s."""

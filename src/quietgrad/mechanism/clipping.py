@@ -10,12 +10,9 @@ any length, precision and scale and for batches of any size (u = 2⁻²⁴ is fl
 2. *Weights* are float64. The product of a row and its weight is rounded by at most 2u of it. Where float32 would round
    it coarsely (weights below 2⁻¹⁰⁰, factors longer than 2⁶⁰) it is made and added in float64.
 3. *Sums* are taken over few rows in float32 and over those sums in float64 (`sums`). Row i is in one of the former; all
-   others come out the same, bit for bit. That one is wrong by at most u·Σ_k‖s_k‖, s_k its partial sums, with row i
-   and without it: together 2.5·10⁻⁴·C for 64 formed rows, whatever they are.
-   Products of factors add up to 512 rows, or 4096 positions, in float32. There the same bound is of little use: it is
-   1.6·10⁻²·C, for 512 rows along one coordinate that conspire in every bit. If roundings are as good as independent
-   (Higham & Mary 2019) their standard deviation is 3.3·10⁻⁴·C for such rows and far less for others. This last step
-   is a model, not a proof, and so is the √ in the bound of Gram norms.
+   others come out the same, bit for bit. That one is wrong by so little, with row i and without it, that the two are
+   at most 2.5·10⁻⁴·C further apart for formed rows, and 4.5·10⁻³·C for products of factors, whatever the rows are and
+   in whatever order they are added: no rounding is taken for random.
 4. *Half-precision* gradients are converted to float32 before anything is computed from them.
 
 What is left of MARGIN is slack. A row whose norm is not finite contributes exactly zero; whether it does depends on
@@ -38,7 +35,9 @@ from quietgrad.gradients.blocks import Space
 from quietgrad.gradients.stages import ClippedSum, PerSampleGrads
 from quietgrad.schedules import Schedule, value_at
 
-MARGIN = 1e-3
+MARGIN = 5e-3
+"""Above `sums.SPENT`. A smaller one would need shorter float32 sums (112 rows for 10⁻³), each one more pass over a
+result that is as large as the parameter."""
 
 SMALLEST, LARGEST = 2.0**-40, 2.0**100
 """Bounds that float32 can be held to: beyond, the weights and sums themselves leave its range."""

@@ -80,14 +80,15 @@ class Basis:
 def projectable(grads: PerSampleGrads) -> BlockwiseGrads:
     """The same gradients, formed where each of projection, norm and sum would otherwise form them anew.
 
-    Single outer products (t = 1) and embeddings are never formed: their projections and norms are exact without.
+    Single outer products (t = 1) and embeddings are never formed: their projections and norms are exact without. Sums
+    are taken in short runs: of a gradient much longer than its residual, the residual's bound allows less rounding.
     """
     blocks = grads.blocks
     loose = {name: block for name, block in blocks.items() if not block.projects_unformed}
     size = sum(block.shape.numel() for block in loose.values())
     if grads.samples * size * 4 <= FORMED_BYTES:
         blocks = {**blocks, **{name: block.formed() for name, block in loose.items()}}
-    return BlockwiseGrads(blocks, grads.samples)
+    return BlockwiseGrads({name: block.in_short_runs() for name, block in blocks.items()}, grads.samples)
 
 
 def held_bytes(grads: BlockwiseGrads) -> int:
