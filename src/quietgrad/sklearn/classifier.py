@@ -11,7 +11,12 @@ import torch
 from numpy import ndarray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import (
+    check_consistent_length,
+    check_is_fitted,
+    column_or_1d,
+    validate_data,
+)
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
@@ -37,6 +42,9 @@ from quietgrad.sklearn.column_bounds import SHARE, known_bounds, unknown_bounds
 
 IGNORED = -100
 """The label that cross entropy leaves out."""
+
+NOT_NUMBERS = ("could not convert string to float", "Complex data not supported")
+"""How messages of scikit-learn and numpy begin that go on with records."""
 
 MOST_WORK = 100_000
 """Tries of numpy to find a number that two arrays share."""
@@ -78,8 +86,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any) -> PrivateClassifier:
         """Release what the features need, then train; all of it within (epsilon, delta)."""
         _refuse_private_as_public(X, self.public)
-        values, targets = self._checked(X, y)
-        labels = self._numbered(targets)
+        values, labels = self._checked(X, y)
         rule = self._rule(len(values))
         known = known_bounds(self.bounds, values, values.shape[1])
         inputs = torch.from_numpy(np.asarray(values, dtype=np.float32))
@@ -99,7 +106,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def decision_function(self, X: Any) -> ndarray:
         """Logits; of two classes the second one's over the first one's."""
         check_is_fitted(self, "privacy_")
-        values = validate_data(self, _flat(X)[0], reset=False, dtype="numeric", ensure_all_finite=False)
+        values = self._validated(_flat(X)[0], reset=False)
         with torch.no_grad():
             rows = self._encode(torch.from_numpy(np.asarray(values, dtype=np.float32)))
             logits: ndarray = self._head(self._rescale(rows)).double().numpy()
@@ -128,26 +135,41 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     # ---- parts of fit ---------------------------------------------------------------------------------------
 
-    def _checked(self, X: Any, y: Any) -> tuple[ndarray, ndarray]:
+    def _checked(self, X: Any, y: Any) -> tuple[ndarray, Tensor]:
+        """Values, and places of the labels in `classes_`."""
         flat, shape = _flat(X)
         self._image_shape = tuple(self.image_shape) if self.image_shape is not None else shape
         self._encoder = nn.Identity() if self._image_shape is None else image_encoder(self._image_shape)
-        values, targets = validate_data(
-            self, flat, y, dtype="numeric", ensure_all_finite=False, y_numeric=False
-        )
-        check_classification_targets(targets)
-        self.classes_ = np.unique(targets if self.classes is None else np.asarray(self.classes))
+        if self.classes is None or y is None:
+            values, targets = self._validated(flat, y, y_numeric=False)
+            check_classification_targets(targets)
+            self.classes_ = np.unique(targets)
+        else:
+            # What the labels are is nobody's business here: an odd one is one of no class, not a reason to stop.
+            values, targets = self._validated(flat), column_or_1d(y, warn=True)
+            check_consistent_length(values, targets)
+            self.classes_ = np.unique(np.asarray(self.classes))
         if len(self.classes_) < 2:
             raise ValueError(
                 f"Expected at least 2 classes, got {len(self.classes_)}: one class only. Pass classes=[…] if more may "
                 "come."
             )
-        return values, targets
+        return values, self._numbered(targets)
+
+    def _validated(self, *data: Any, **options: Any) -> Any:
+        """scikit-learn's checks, whose messages show records where something is no real number."""
+        try:
+            return validate_data(self, *data, dtype="numeric", ensure_all_finite=False, **options)
+        except ValueError as error:
+            shown = next((kind for kind in NOT_NUMBERS if str(error).startswith(kind)), None)
+            if shown is None:
+                raise
+        raise ValueError(f"{shown}: X holds entries that are no real numbers. Encode or drop their columns.")
 
     def _numbered(self, targets: ndarray) -> Tensor:
         """Places in `classes_`. A record of another label contributes nothing: refusing it would tell of it."""
-        places = np.searchsorted(self.classes_, targets).clip(max=len(self.classes_) - 1)
-        return torch.from_numpy(np.where(self.classes_[places] == targets, places, IGNORED))
+        places = {label: place for place, label in enumerate(self.classes_.tolist())}
+        return torch.tensor([_looked_up(places, label) for label in targets.tolist()], dtype=torch.int64)
 
     def _rule(self, records: int) -> Settings:
         facts = {"records": records, "classes": len(self.classes_)}
@@ -200,6 +222,13 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             "directions": self._rescale.width - 1,
             "assumptions": assumed,
         }
+
+
+def _looked_up(places: dict[Any, int], label: Any) -> int:
+    try:
+        return places.get(label, IGNORED)
+    except TypeError:  # a list, say: of no class
+        return IGNORED
 
 
 def _flat(X: Any) -> tuple[Any, tuple[int, ...] | None]:

@@ -1,0 +1,66 @@
+"""One odd record stops a fit, or stands in its error: whoever sees that a run was refused has found the record.
+
+With `classes=` stated, a label that was NaN, a fraction or None was refused all the same, and scikit-learn's messages
+about entries that are no numbers showed them (of complex ones all records).
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sklearn")
+from quietgrad.sklearn import PrivateClassifier
+
+RECORDS = 60
+
+
+def data() -> tuple[np.ndarray, np.ndarray]:
+    values = np.random.default_rng(0).normal(size=(RECORDS, 3))
+    return values, (values[:, 0] > 0).astype(float)
+
+
+def classifier(**options: Any) -> PrivateClassifier:
+    return PrivateClassifier(epsilon=8.0, delta=1e-3, bounds=(-3, 3), **options)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("label", [np.nan, np.inf, 2.5, None, "odd", [1, 2], 7], ids=str)
+def test_a_label_of_no_class_stops_nothing(label: Any) -> None:
+    values, labels = data()
+    odd = labels.astype(object)
+    odd[3] = label
+    fitted = classifier(classes=[0, 1]).fit(values, odd)
+    assert fitted.classes_.tolist() == [0, 1]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("value", [np.nan, np.inf, -1e300, 1e39], ids=str)
+def test_a_value_beyond_all_bounds_stops_nothing(value: float) -> None:
+    values, labels = data()
+    values[3, 1] = value
+    classifier(classes=[0, 1]).fit(values, labels)
+
+
+@pytest.mark.parametrize("odd", ["a secret", 4242.0 + 1j], ids=str)
+def test_an_error_shows_no_record(odd: Any) -> None:
+    values, labels = data()
+    values = values.astype(complex if isinstance(odd, complex) else object)
+    values[0, 0] = odd
+    with pytest.raises(ValueError, match="no real numbers") as caught:
+        classifier(classes=[0, 1]).fit(values, labels)
+    assert "secret" not in str(caught.value)
+    assert "4242" not in str(caught.value)
+    assert caught.value.__cause__ is None
+    assert caught.value.__context__ is None
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_pickled_classifier_holds_no_record() -> None:
+    values, labels = data()
+    stored = pickle.dumps(classifier(classes=[0, 1]).fit(values, labels))
+    for kind in (np.float32, np.float64):
+        assert not any(number.tobytes() in stored for number in values.astype(kind).ravel())
