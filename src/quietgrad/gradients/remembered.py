@@ -1,7 +1,9 @@
 """Measured times of ways, kept in the user's cache: a second run starts tuned.
 
 A file holds, for one processor, torch and set of kernels, milliseconds a sample of each way for each shape of layer.
-How many samples a batch held is not in it: that is private. `QUIETGRAD_CACHE` names another folder, or `off`.
+How many samples a batch held is not in it. The positions of a sample are: where batches are padded to their longest
+record, that is a record's length, so only the user may read the file, and it is not for publishing. `QUIETGRAD_CACHE`
+names another folder, or `off`.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class TunableGrads(BlockGrads):
 
 @dataclass(frozen=True)
 class Choice:
-    """A way, and what it takes for a batch of the next power of two (0 if it was chosen by rule)."""
+    """A way, and what it takes for one sample (0 if it was chosen by rule): how many were drawn is private."""
 
     way: str
     milliseconds: float
@@ -82,8 +82,9 @@ class LayerReport:
     Args:
         way: how norms and sums are computed (outer, ghost, pixels, formed, grouped, patches, chunked, or the only
             one there is: indexed, tied, dense, zero).
-        milliseconds: norm plus sum, as measured when the way was chosen; 0 where there was no choice.
-        megabytes: what the gradients of an expected batch hold beyond the factors. Never those of a drawn one: how
+        milliseconds: norm plus sum of an expected batch, as measured when the way was chosen; 0 where there was no
+            choice.
+        megabytes: what the gradients of an expected batch hold beyond the factors. Neither is that of a drawn one: how
             many rows were drawn, and how many different tokens they hold, is private.
     """
 
@@ -94,14 +95,17 @@ class LayerReport:
 
 
 def report(name: str, block: BlockGrads, choice: Choice | None) -> LayerReport:
-    """The report of one block, its megabytes those of a single row."""
+    """The report of one block, its time and memory those of a single row."""
     milliseconds = 0.0 if choice is None else choice.milliseconds
     return LayerReport(layer=name, way=block.way, milliseconds=milliseconds, megabytes=block.row_bytes / 1e6)
 
 
 def for_rows(reports: Iterable[LayerReport], rows: float) -> tuple[LayerReport, ...]:
     """Reports of single rows as those of a batch."""
-    return tuple(replace(layer, megabytes=rows * layer.megabytes) for layer in reports)
+    return tuple(
+        replace(layer, milliseconds=rows * layer.milliseconds, megabytes=rows * layer.megabytes)
+        for layer in reports
+    )
 
 
 class Tuner:
@@ -156,7 +160,7 @@ class Tuner:
             times |= self._measured(block, unknown)
             self._remembered.keep(shape, {way: times[way] for way in unknown})
         way = min(hopeful, key=lambda way: times[way] * (PRICE_OF_MEMORY if held[way] else 1.0))
-        return Choice(way, times[way] * rounded(block.samples))
+        return Choice(way, times[way])
 
     def _hopeful(self, block: TunableGrads, held: dict[str, int]) -> list[str]:
         """Ways whose multiplications do not rule them out."""

@@ -1,0 +1,21 @@
+"""Times that `explain()` shows were those of the drawn batch, rounded up to a power of two: divided by the time of a
+sample, which the same machine tells anyone, they said whether 64 or 65 records were drawn."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from quietgrad.gradients.factored import FactoredGrad
+from quietgrad.gradients.tuning import LayerReport, Tuner, for_rows, report
+
+
+def explained(drawn: int) -> tuple[LayerReport, ...]:
+    block = FactoredGrad(torch.randn(drawn, 4, 6), torch.randn(drawn, 4, 5))
+    settled, choice = Tuner(None, deterministic=False).settle(block)
+    return for_rows([report("layer", settled, choice)], rows=60.0)
+
+
+def test_an_explanation_does_not_tell_how_many_were_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tuner, "_measured", lambda _, __, ways: {way: 0.5 + len(way) for way in ways})
+    assert len({explained(drawn) for drawn in (1, 2, 63, 64, 65, 128, 129)}) == 1
