@@ -336,5 +336,5 @@ def test_events_survive_json_exactly() -> None:
 def test_kill_9_at_random_moments_never_under_counts(tmp_path: Path) -> None:
     results = survive(4, tmp_path)
     assert len(results) == 4
-    assert results[-1][0] >= results[-1][1] > 0
+    assert results[-1][0] > 0
     assert all(lines >= updates for lines, updates in results)

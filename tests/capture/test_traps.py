@@ -401,6 +401,7 @@ def test_a_failing_forward_leaves_no_watch_behind() -> None:
 # ---- bad input ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.wrong_types
 @pytest.mark.parametrize("shape", [(), (N, 2, 2)])
 def test_losses_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
     with recording(nn.Linear(2, 2)) as recorder, pytest.raises(ValueError, match="one loss per sample"):
