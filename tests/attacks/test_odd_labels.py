@@ -37,7 +37,7 @@ def test_a_label_of_no_class_stops_nothing(label: Any) -> None:
     assert fitted.classes_.tolist() == [0, 1]
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.filterwarnings("ignore::UserWarning", "error::RuntimeWarning")
 @pytest.mark.parametrize("value", [np.nan, np.inf, -1e300, 1e39], ids=str)
 def test_a_value_beyond_all_bounds_stops_nothing(value: float) -> None:
     values, labels = data()

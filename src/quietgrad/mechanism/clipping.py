@@ -13,7 +13,8 @@ any length, precision and scale and for batches of any size (u = 2⁻²⁴ is fl
    others come out the same, bit for bit. That one is wrong by so little, with row i and without it, that the two are
    at most 2.5·10⁻⁴·C further apart for formed rows, and 4.5·10⁻³·C for products of factors, whatever the rows are and
    in whatever order they are added: no rounding is taken for random.
-4. *Half-precision* gradients are converted to float32 before anything is computed from them.
+4. *Half-precision* gradients are converted to float32 before anything is computed from them, and torch is not allowed
+   to multiply float32 numbers as bfloat16 or TF32 ones, which it does where `set_float32_matmul_precision` says so.
 
 What is left of MARGIN is slack. A row whose norm is not finite contributes exactly zero; whether it does depends on
 that row alone.
@@ -38,6 +39,9 @@ from quietgrad.schedules import Schedule, value_at
 MARGIN = 5e-3
 """Above `sums.SPENT`. A smaller one would need shorter float32 sums (112 rows for 10⁻³), each one more pass over a
 result that is as large as the parameter."""
+
+FULL_PRECISION = {"none", "ieee", "highest"}
+"""What torch calls products of float32 numbers that are not shortened first."""
 
 SMALLEST, LARGEST = 2.0**-40, 2.0**100
 """Bounds that float32 can be held to: beyond, the weights and sums themselves leave its range."""
@@ -79,6 +83,7 @@ class RowClip(Clip):
         return dict.fromkeys(grads.space, self._row_weights(grads, step))
 
     def __call__(self, grads: PerSampleGrads, step: int) -> ClippedSum:
+        refuse_coarse_products()
         blocks = grads.weighted_sum(self._row_weights(grads, step))
         return ClippedSum(blocks=blocks, sensitivity=self.sensitivity(step), dtypes=grads.dtypes)
 
@@ -158,6 +163,7 @@ class PerGroupClip(Clip):
         return self._weights(grads.blocks)
 
     def __call__(self, grads: PerSampleGrads, step: int) -> ClippedSum:
+        refuse_coarse_products()
         blocks = grads.blocks
         weights = self._weights(blocks)
         sums = {name: block.weighted_sum(weights[name]) for name, block in blocks.items()}
@@ -184,6 +190,26 @@ class PerGroupClip(Clip):
                 f"No group of `bounds` holds the parameter {name!r}. Add a prefix for it, or '' for all the rest."
             )
         return max(matching, key=len)
+
+
+def refuse_coarse_products() -> None:
+    """Norms and sums that torch would compute from fewer bits than float32 has.
+
+    Raises:
+        ValueError: torch is set to do so.
+    """
+    if not _product_precisions() <= FULL_PRECISION:
+        raise ValueError(
+            "torch is set to multiply float32 matrices in fewer bits, and norms and sums would be off by more than a "
+            "clip's margin. Call torch.set_float32_matmul_precision('highest') before the first private step."
+        )
+
+
+def _product_precisions() -> set[str]:
+    if not hasattr(torch.backends.mkldnn, "matmul"):  # before torch 2.9 there is one setting for all devices
+        return {torch.get_float32_matmul_precision()}
+    cuda = {torch.backends.cuda.matmul.fp32_precision} if torch.cuda.is_initialized() else set()
+    return {torch.backends.mkldnn.matmul.fp32_precision} | cuda
 
 
 def clip_weights(squared_norms: Float64[Tensor, " n"], bound: float) -> Float64[Tensor, " n"]:

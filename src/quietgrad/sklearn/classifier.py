@@ -89,7 +89,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         values, labels = self._checked(X, y)
         rule = self._rule(len(values))
         known = known_bounds(self.bounds, values, values.shape[1])
-        inputs = torch.from_numpy(np.asarray(values, dtype=np.float32))
+        inputs = _single(values)
         program, source = self._program(rule, known is None, values.shape[1])
         batches = all_at_once(TensorDataset(inputs), rule)
         program = calibrate(program, batches, epsilon=self.epsilon, delta=self.delta)
@@ -108,7 +108,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "privacy_")
         values = self._validated(_flat(X)[0], reset=False)
         with torch.no_grad():
-            rows = self._encode(torch.from_numpy(np.asarray(values, dtype=np.float32)))
+            rows = self._encode(_single(values))
             logits: ndarray = self._head(self._rescale(rows)).double().numpy()
         return logits[:, 1] - logits[:, 0] if len(self.classes_) == 2 else logits
 
@@ -222,6 +222,12 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             "directions": self._rescale.width - 1,
             "assumptions": assumed,
         }
+
+
+def _single(values: ndarray) -> Tensor:
+    """In float32, without a word about what is beyond it."""
+    with np.errstate(over="ignore"):
+        return torch.from_numpy(np.asarray(values, dtype=np.float32))
 
 
 def _looked_up(places: dict[Any, int], label: Any) -> int:
