@@ -25,7 +25,7 @@ def by_the_old_name() -> None:
 
 
 def by_the_new_name() -> None:
-    torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+    torch.backends.mkldnn.matmul.fp32_precision = "bf16"  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("shorten", [by_the_old_name, by_the_new_name])
