@@ -14,7 +14,7 @@ from torch import Tensor
 from quietgrad.gradients.blocks import Space
 from quietgrad.gradients.factored import FactoredGrad
 from quietgrad.gradients.stages import BlockwiseGrads, Released
-from quietgrad.mechanism.clipping import FlatClip
+from quietgrad.mechanism.clipping import MARGIN, FlatClip
 from quietgrad.representations.public import Public
 from quietgrad.representations.subspace.basis import Basis
 from quietgrad.representations.subspace.residual import LARGEST, Residual, ResidualCodec
@@ -144,7 +144,7 @@ def test_a_crowd_inside_the_span_leaves_no_room_for_one_more(length: float) -> N
 
 
 def test_the_bound_costs_little() -> None:
-    """A residual at the clip is scaled by less than 5 per mille; one that lies to a tenth outside not much more."""
+    """Beyond the clip's margin, a residual at the clip is scaled by less than 5 per mille."""
     size = 2500
     embedding, residual = codecs(public_view(rows_of(60, size), space=WIDE), 1.0, rank=50)
     basis = embedding.basis.groups["part0"].rows
@@ -154,7 +154,7 @@ def test_the_bound_costs_little() -> None:
     for inside in (0.0, 1.0, LARGEST - 1):
         row = (outside + inside * in_span(basis, 1, seed=3)).float()
         kept = norm(FlatClip(1.0)(residual.encode(blockwise(row, WIDE)), 0).blocks)
-        assert 0.995 <= kept <= 1.0
+        assert 0.995 * (1 - MARGIN) <= kept <= 1.0
 
 
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
