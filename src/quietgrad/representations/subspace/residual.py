@@ -12,7 +12,8 @@ Formal guarantee: that difference of squares cancels (a float32 basis let a resi
   samples' cancelling parts does not grow with the batch,
 * and the bound is raised by ROUNDING for that: RUN rows of norm LARGEST·S.
 
-Sensitivity is then S at any scale of the gradients, inside span(B) too.
+Sensitivity is then S at any scale of the gradients, inside span(B) too. One step is a model and no proof: the roundings
+of the expansion Bᵀw, k terms each, are taken for independent. Nobody chooses B's numbers, which are public but random.
 """
 
 from __future__ import annotations
