@@ -27,7 +27,7 @@ from quietgrad.gradients.kernel_gradients import (
     positions_last,
 )
 from quietgrad.gradients.norms import row_squared_norms
-from quietgrad.gradients.patches import Window, pixel_gram, unfold, unfold_rows
+from quietgrad.gradients.patches import Window, from_rows, pixel_gram, unfold, unfold_rows
 from quietgrad.gradients.pooling import Pooling
 from quietgrad.gradients.products import outer_sums
 from quietgrad.gradients.restricted import WholeNormGrad, whole_rows
