@@ -32,8 +32,8 @@ share its run). Made by `python -m scripts.papers_page`.
 ✓ confirmed · ≈ weaker than claimed, or not told from chance · ✗ refuted at the scale tried · – not checkable here ·
 … not run, with its cost. A verdict is about the scale that stands beside it: "reduced" is real data on a smaller
 network or in fewer steps, "quick" a few minutes on the embedded images, "full" the paper's plan. A lead counts if it
-is above twice its error, and is weaker if it is below half of the paper's. Errors of one seed are those of the test
-set alone; seeds of these small runs differ by half a point to a point, so that one seed shows large leads only.
+is above twice its error, and is weaker if it is below half of the paper's. Errors of one seed are what seeds are known
+to differ by where that is said, else those of the test set alone: one seed shows large leads only.
 
 | paper | {" | ".join(MARKS.values())} |
 |---|{"---|" * len(MARKS)}
