@@ -1,5 +1,5 @@
 # ruff: noqa: I001, RUF022 (the names stand in the order of a private step, not of the alphabet)
-"""quietgrad: train PyTorch models with differential privacy and less noise.
+"""quietgrad: train PyTorch models with differential privacy, with more signal per ε.
 
 The names in the order of a private step: draw batches, choose and calibrate a mechanism, make gradients private; then
 what an extension builds upon, and the rooms with more.

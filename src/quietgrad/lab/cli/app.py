@@ -41,7 +41,7 @@ def quietgrad(
         bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version.")
     ] = False,
 ) -> None:
-    """Train PyTorch models with differential privacy and less noise."""
+    """Train PyTorch models with differential privacy, with more signal per ε."""
 
 
 def add(command: Callable[..., None]) -> None:
