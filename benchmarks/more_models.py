@@ -46,6 +46,8 @@ class Encoder(nn.Module):
 class Recommender(nn.Module):
     """DLRM: a table for each of 26 columns, dense columns through a perceptron, products of all pairs, a head."""
 
+    pairs: Tensor
+
     def __init__(self, rows: int = 2000, width: int = 16) -> None:
         super().__init__()
         self.tables = nn.ModuleList(nn.EmbeddingBag(rows, width, mode="sum") for _ in range(COLUMNS))

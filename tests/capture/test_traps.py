@@ -16,6 +16,7 @@ from torch.utils.data import TensorDataset
 
 import quietgrad as qg
 from quietgrad.capture import backprops, owners
+from quietgrad.capture.graph import Graph, uses
 from quietgrad.capture.recorder import Recorder
 from quietgrad.gradients import kernel_gradients
 from tests.cases.layers import LAYERS, Apply
@@ -321,12 +322,44 @@ def test_autocast_works(layer: nn.Module) -> None:
 
 
 def test_a_compiled_model_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"torch\.compile"):
+    with pytest.raises(ValueError, match=r"the model is compiled and trains 'weight'"):
         Recorder(cast(nn.Module, torch.compile(nn.Linear(2, 2))))
     model = nn.Linear(2, 2)
     model.compile()
-    with pytest.raises(ValueError, match=r"compile"):
+    with pytest.raises(ValueError, match=r"Compile only parts without trained parameters"):
         Recorder(model)
+
+
+def test_why_compiled_parts_with_trained_parameters_are_refused() -> None:
+    """Their backward is one node that reads the weights: no gradient arrives at the output of a layer inside."""
+    inner = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 2))
+    graph = Graph.of(torch.compile(inner, backend="aot_eager")(images(3).float()).sum(1))
+    readers = {node.name() for node, _ in uses(graph, dict(inner.named_parameters()))}
+    assert len(readers) == 1
+    assert readers.pop().startswith("CompiledFunction")
+
+
+def test_frozen_parts_may_be_compiled() -> None:
+    frozen = nn.Sequential(nn.Linear(4, 4), nn.Tanh()).requires_grad_(False)
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        return m.b(m.frozen(m.a(x)))
+
+    parts = {"a": nn.Linear(3, 4), "b": nn.Linear(4, 2)}
+    plain = Apply(forward, frozen=frozen, **parts).double()
+    compiled = Apply(forward, frozen=cast(nn.Module, torch.compile(frozen, backend="aot_eager")), **parts)
+    x = images(3)
+    expected = looped(plain, (x,), squares, N)
+    batches = qg.PoissonBatches.replay(TensorDataset(x), [range(N)] * 2, rate=1.0)
+    with qg.Privatizer(compiled, qg.methods.dp_sgd(clip=1e6).with_noise(0.0), batches) as private:
+        for batch in batches:
+            for (rows,) in batch.split(N):
+                private.backward(squares(compiled, (rows,)))
+            private.release()
+        assert "replaced, in 2 micro-batches" in str(private.explain())
+    for name, parameter in parts["a"].named_parameters():
+        assert parameter.grad is not None
+        torch.testing.assert_close(parameter.grad * N, expected[f"a.{name}"].sum(0), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ class Trace(TorchFunctionMode):
         self.entries: list[Entry] = []
         self.broken: str | None = None
         self.rng = torch.get_rng_state()
-        self._open = self._closed = False
+        self._open = self._closed = self._away = False
         self._depth = 0
         self._sized = {id(leaf) for leaf in tensors(rows) if leaf.dim() and len(leaf) == n}
 
@@ -95,21 +95,32 @@ class Trace(TorchFunctionMode):
         """Stop noting; leave the stack of modes unless another mode lies on top, which a later `close` sees gone."""
         self._closed = True
         forget_lengths(self.length)
-        if self._open and torch.overrides._get_current_function_mode() is self:
-            self._open = False
-            self.__exit__(None, None, None)
+        self._leave()
+
+    def _leave(self) -> bool:
+        if not self._open or torch.overrides._get_current_function_mode() is not self:
+            return False
+        self._open = False
+        self.__exit__(None, None, None)
+        return True
 
     def length(self, thing: Any) -> Count | None:
         """What `len` gives of a tensor with one slice for each row."""
         return Count(self.n, self.n + 1) if not self._idle and id(thing) in self._sized else None
 
     def pause(self) -> None:
-        """The model is called, or public data comes between: what happens there is not noted."""
+        """The model is called, or public data comes between: what happens there is not noted, nor seen if possible
+        (a compiled part would be compiled with this mode in it)."""
         self._depth += 1
+        if self._leave():
+            self._away = True
 
     def resume(self, entry: Entry | None = None) -> None:
         """It has ended; `entry` is the call as a whole."""
         self._depth -= 1
+        if self._away and self._depth == 0 and not self._closed:
+            self._open, self._away = True, False
+            self.__enter__()
         if entry is not None and not self._idle:
             self._keep(entry)
 

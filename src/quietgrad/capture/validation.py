@@ -12,7 +12,6 @@ WRAPPERS = {
     "DataParallel": "pass the bare module",
     "FullyShardedDataParallel": "pass the bare module: sharded parameters have no per-sample gradients here",
     "FSDPModule": "pass the module before fully_shard: sharded parameters have no per-sample gradients here",
-    "OptimizedModule": "pass the module before torch.compile: a compiled graph shows no layers",
     "ScriptModule": "pass the Python module: a scripted one runs no hooks",
     "GradSampleModule": "pass the bare module (its ._module)",
 }
@@ -28,8 +27,7 @@ def validate(model: nn.Module) -> None:
         for kind in type(module).__mro__:
             if kind.__name__ in WRAPPERS:
                 raise ValueError(f"{place} is a {kind.__name__}: {WRAPPERS[kind.__name__]}.")
-        if module._compiled_call_impl is not None:
-            raise ValueError(f"{place} was compiled with .compile(): {WRAPPERS['OptimizedModule']}.")
+        check_compiled(module, place)
         check_norm(module, place)
         check_embedding(module, place)
     for name, parameter in model.named_parameters():
@@ -37,6 +35,20 @@ def validate(model: nn.Module) -> None:
             raise ValueError(
                 f"Parameter {name!r} is not initialised yet. Run one forward before making it private."
             )
+
+
+def check_compiled(module: nn.Module, place: str) -> None:
+    """Refuse compiled modules with trained parameters; a frozen one is an operation like any other."""
+    compiled = any(kind.__name__ == "OptimizedModule" for kind in type(module).__mro__)
+    if not compiled and module._compiled_call_impl is None:
+        return
+    trained = next((name for name, p in module.named_parameters() if p.requires_grad), None)
+    if trained is not None:
+        raise ValueError(
+            f"{place} is compiled and trains {trained.removeprefix('_orig_mod.')!r}: its backward is one function, in "
+            "which the gradients at the outputs of its layers never appear, so that no sample's share of a weight's "
+            "gradient can be taken. Compile only parts without trained parameters, and pass the others uncompiled."
+        )
 
 
 def check_norm(module: nn.Module, place: str) -> None:
