@@ -345,6 +345,8 @@ LAYERS: list[LayerCase] = [
     LayerCase("positions_multiplied", lambda: Positions(batched=True, added=False), tokens(7, 4)),
     LayerCase("distances", Distances, tokens(7, 4)),
     LayerCase("bag_sum", bag("sum"), tokens(6, 5)),
+    LayerCase("bag_of_one", bag("mean"), tokens(6, 1)),
+    LayerCase("embedding_of_one", lambda: nn.Embedding(6, 3), tokens(6, 1)),
     LayerCase("bag_mean_padding", bag("mean", padding_idx=1), tokens(6, 5)),
     LayerCase("bag_max", bag("max"), tokens(6, 5)),
     LayerCase("bag_offsets", bag("sum"), offset_bags),

@@ -20,6 +20,9 @@ class IndexedGrad(BlockGrads):
 
     Stable public attributes: ids `[m]` table row, owner `[m]` sample, values `[m, o]`; each (owner, id) pair
     occurs once, so that norms are sums of squares: nothing cancels afterwards.
+
+    Args:
+        single: whether the m entries are those of m different samples, so that nothing is to be added up.
     """
 
     way = "indexed"
@@ -32,8 +35,12 @@ class IndexedGrad(BlockGrads):
         *,
         samples: int,
         table: int,
+        single: bool = False,
     ) -> None:
         self._samples, self._table = samples, table
+        if single:
+            self.ids, self.owner, self.values = ids, owner, widened(values)
+            return
         keys, position = torch.unique(owner * table + ids, return_inverse=True)
         self.owner, self.ids = keys // table, keys % table
         wide = widened(values)

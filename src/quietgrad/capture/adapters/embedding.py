@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from quietgrad.capture.adapters.base import Adapter, Pieces, inputs_for
 from quietgrad.capture.call import Call
-from quietgrad.capture.layout import Placement
+from quietgrad.capture.layout import Layout, Placement
 from quietgrad.gradients.indexed import IndexedGrad
 
 
@@ -34,7 +34,8 @@ class EmbeddingAdapter(Adapter):
         if module.padding_idx is not None:
             kept = ids != module.padding_idx
             ids, owner, values = ids[kept], owner[kept], values[kept]
-        grads = IndexedGrad(ids, owner, values, samples=n, table=module.num_embeddings)
+        single = backprops[0].numel() == n * backprops[0].shape[-1]
+        grads = IndexedGrad(ids, owner, values, samples=n, table=module.num_embeddings, single=single)
         return {"weight": grads}
 
 
@@ -53,8 +54,12 @@ class EmbeddingBagAdapter(Adapter):
             raise ValueError(
                 f"The bags of module {call.place!r} belong to no sample. Give each sample its own bags."
             )
-        ids, bag, scale = bags(module, call)
         values = backprops[0].reshape(-1, backprops[0].shape[-1])
+        if len(values) == n and layouts[0] == Layout(0) and is_single(module, call):
+            ids, owner = call.args[0].flatten().long(), torch.arange(n, device=values.device)
+            table = module.num_embeddings
+            return {"weight": IndexedGrad(ids, owner, values, samples=n, table=table, single=True)}
+        ids, bag, scale = bags(module, call)
         where = layouts[0].samples_first(torch.arange(len(values), device=ids.device), n).flatten()
         row = torch.empty_like(where)
         row[where] = torch.arange(len(values), device=ids.device)  # where a bag's gradient went
@@ -67,6 +72,12 @@ class EmbeddingBagAdapter(Adapter):
             table=module.num_embeddings,
         )
         return {"weight": grads}
+
+
+def is_single(module: nn.EmbeddingBag, call: Call) -> bool:
+    """Whether every bag is one row of the table as it is."""
+    plain = len(call.args) == 1 and not call.kwargs and module.padding_idx is None
+    return plain and call.args[0].dim() == 2 and call.args[0].shape[1] == 1
 
 
 def bags(module: nn.EmbeddingBag, call: Call) -> tuple[Tensor, Tensor, Tensor]:
