@@ -25,18 +25,11 @@ from benchmarks.models import Setting, words
 from benchmarks.more_models import Logits, next_word
 
 VOCABULARY = 49_152
-WAYS = ("lora", "lora_bf16", "rgp", "full", "plain_lora", "plain_full", "opacus_lora", "opacus_full")
+WAYS = ("lora", "lora_bf16", "rgp", "full", "opacus_lora", "plain_lora", "plain_full", "opacus_full")
+LARGER = ((16, 32, 4), (4, 96, 4), (4, 32, 12))
 ROWS = (
-    *(
-        ("lora", rank, length, batch)
-        for rank, length, batch in ((4, 32, 4), (16, 32, 4), (4, 96, 4), (4, 32, 12))
-    ),
-    *((way, 4, 32, 4) for way in WAYS if way != "lora"),
-    ("rgp", 16, 32, 4),
-    ("rgp", 4, 96, 4),
-    ("opacus_lora", 16, 32, 4),
-    ("opacus_lora", 4, 96, 4),
-    ("opacus_lora", 4, 32, 12),
+    *((way, 4, 32, 4) for way in WAYS),
+    *((way, *larger) for larger in LARGER for way in ("lora", "rgp", "opacus_lora")),
 )
 """(way, rank, tokens, sentences): from the first, one of them larger at a time."""
 STEPS = 3
