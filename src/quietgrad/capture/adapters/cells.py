@@ -26,7 +26,7 @@ Arranged = Callable[[Tensor], Tensor]
 class Weights:
     """What one direction of one layer multiplies its states with; None where the module has no such thing."""
 
-    w_hh: Float[Tensor, "g h"]
+    w_hh: Float[Tensor, "g p"]
     b_hh: Float[Tensor, " g"] | None
     w_hr: Float[Tensor, "p h"] | None
 
