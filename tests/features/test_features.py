@@ -193,3 +193,12 @@ def test_moments_keep_their_directions_around_another_centre() -> None:
     assert isinstance(moved, Moments)
     torch.testing.assert_close(moved.mean, torch.ones(4))
     torch.testing.assert_close(moved.directions, moments.directions)
+
+
+def test_rescaled_rows_have_unit_length_and_the_same_constant() -> None:
+    """However far a record lies from the centre, the clip bounds errors alone and the bias is worth the same to all."""
+    rng = torch.Generator().manual_seed(0)
+    public, lengths = torch.randn(50, 6, generator=rng), torch.logspace(-3, 3, 20)[:, None]
+    rows = Rescale(moments_of(public, 4), 0.5)(lengths * torch.randn(20, 6, generator=rng))
+    torch.testing.assert_close(rows.norm(dim=1), torch.ones(20))
+    torch.testing.assert_close(rows[:, -1], torch.full((20,), 0.2 / 1.04**0.5))
