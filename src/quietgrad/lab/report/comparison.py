@@ -71,7 +71,8 @@ def _leaderboard(made: Comparison) -> str:
     ranked = sorted(made.rows, key=lambda row: -row.accuracy)
     alt = "Bars: " + ", ".join(f"{row.method} {100 * row.accuracy:.1f}%" for row in ranked) + "."
     runs = max((len(row.runs) for row in made.rows), default=1)
-    seeds = f"mean of {runs} seeds" if runs > 1 else "one seed: differences below about one point mean little"
+    few = "one seed: differences below about one point mean little"
+    seeds = f"mean of {runs} seeds where a spread is given, elsewhere {few}" if runs > 1 else few
     note = f"Every method has its own learning rate from the presets. {totals(made)}"
     return section(
         "Leaderboard",
