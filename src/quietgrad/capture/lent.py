@@ -14,9 +14,41 @@ from torch import nn
 from quietgrad.capture.adapters.fallback import FallbackAdapter
 from quietgrad.capture.call import Call, Unit
 from quietgrad.capture.graph import Graph, Use, uncovered
+from quietgrad.capture.registry import units
 
 MARK = "*"
 """Behind the name of a module that is run again for what it borrows."""
+
+
+class Lending:
+    """Which unit accounts for which trained parameter. Open until the first losses show who uses what.
+
+    Args:
+        names: id of each trained parameter → its name in the model.
+    """
+
+    def __init__(self, model: nn.Module, names: dict[int, str]) -> None:
+        self.units = [*units(model, names), *borrowers(model, names)]
+        self.settled = False
+        self._lent: dict[str, str] = {}
+        self._accountable: set[int] = set()
+
+    def settle(self, graph: Graph, calls: list[Call], used: set[Use]) -> list[Unit]:
+        """The units that account for something; no other needs to be listened to."""
+        borrowing = [call for call in calls if call.unit.name.endswith(MARK)]
+        self._lent = lent(graph, [call for call in calls if call not in borrowing], borrowing, used)
+        self.units = [kept for unit in self.units if (kept := accountable(unit, self._lent))]
+        self._accountable = {id(unit) for unit in self.units}
+        self.settled = True
+        return self.units
+
+    def accounted(self, call: Call) -> Call | None:
+        """The call with the parameters that it accounts for, if any: only one that was recorded before all was settled
+        needs to be changed."""
+        if id(call.unit) in self._accountable:
+            return call
+        unit = accountable(call.unit, self._lent)
+        return None if unit is None else dataclasses.replace(call, unit=unit)
 
 
 def borrowers(model: nn.Module, names: Mapping[int, str]) -> Iterator[Unit]:
@@ -49,14 +81,9 @@ def lent(graph: Graph, calls: Iterable[Call], borrowing: list[Call], used: set[U
     return found
 
 
-def accounted(call: Call, lending: Mapping[str, str]) -> Call | None:
-    """The call with the parameters that it accounts for, if any: a borrower's own, and never one that it has lent."""
-    unit = accountable(call.unit, lending)
-    return None if unit is None else dataclasses.replace(call, unit=unit)
-
-
 def accountable(unit: Unit, lending: Mapping[str, str]) -> Unit | None:
-    """The unit with each of its parameters once, under its first name."""
+    """The unit with the parameters that it accounts for, each once under its first name: a borrower what it borrows,
+    all others what they have not lent. None if there are none."""
     local: dict[str, str] = {}
     for key, full in unit.names.items():
         mine = lending.get(full) == unit.name if unit.name.endswith(MARK) else full not in lending

@@ -1,27 +1,23 @@
-"""Records a model's calls through forward hooks and turns the losses of a batch into per-sample gradients."""
+"""Turns the losses of a batch into per-sample gradients, by what the model's modules were heard to be called with."""
 
 from __future__ import annotations
 
-import contextlib
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
-from quietgrad.capture.adapters.base import Watch
 from quietgrad.capture.backprops import Backward, foreign, mixed
-from quietgrad.capture.call import Call, Hook, Unit, record, set_apart
+from quietgrad.capture.call import Call
 from quietgrad.capture.dependence import Dependence
-from quietgrad.capture.graph import Graph, Use, check_coverage, uses
+from quietgrad.capture.graph import Graph, check_coverage, uses
 from quietgrad.capture.layout import Placement
-from quietgrad.capture.lent import MARK, accountable, accounted, borrowers, lent
-from quietgrad.capture.registry import units
-from quietgrad.capture.validation import check_norm, validate
+from quietgrad.capture.lent import Lending
+from quietgrad.capture.listener import Listener
+from quietgrad.capture.validation import validate
 from quietgrad.gradients.base import BlockGrads
 from quietgrad.gradients.blocks import at_least_single
 from quietgrad.gradients.combined import combine
@@ -29,28 +25,8 @@ from quietgrad.gradients.dense import ZeroGrad
 from quietgrad.gradients.stages import BlockwiseGrads
 from quietgrad.gradients.tuning import LayerReport, Tuner, for_rows, report
 
-MOST_PENDING = 4096
-"""Recorded calls that wait for their losses; older ones are given up, so that evaluating with grad on leaks nothing."""
-
-
 Pool = Callable[[BlockwiseGrads], BlockwiseGrads]
 """From the gradients of records to those of people."""
-
-
-class Pass:
-    """The calls recorded since losses were last collected."""
-
-    def __init__(self) -> None:
-        self.calls: list[Call] = []
-        self.counts: dict[str, int] = {}
-        self.rng: dict[str, Tensor] = {}
-
-
-class Watches(threading.local):
-    """The watches that are open in this thread: another one may run the same model without gradients."""
-
-    def __init__(self) -> None:
-        self.opened: list[Watch | None] = []
 
 
 class Recorder:
@@ -79,137 +55,43 @@ class Recorder:
                 "The model has no trainable parameters. Call requires_grad_(True) on those to train."
             )
         names = {id(p): name for name, p in self.parameters.items()}
-        self._units = list(units(model, names))
-        self._borrowers: list[Unit] | None = list(borrowers(model, names))
-        """Modules that may use parameters of others, until the first losses show which of them do."""
-        self._lending: dict[str, str] = {}
-        self._accountable: set[int] = set()
+        self._lending = Lending(model, names)
+        self._listener = Listener(model, self._lending.units)
         self._backward = Backward()
-        self.dependence = Dependence(self._rehearsal)
         self._tuner = Tuner(memory_budget, deterministic)
         self._public_tuner = Tuner(memory_budget, True) if public_by_rule else self._tuner
-        self._pass = Pass()
-        self._serial = 0
-        self._silent = self._rehearsing = False
-        self.in_public = False
-        """Whether a forward of public losses is under way."""
-        self._handles: list[RemovableHandle] = []
         self._ways: dict[str, LayerReport] = {}
         """Of the parameters that are settled in the batch under way."""
         self._reports: tuple[LayerReport, ...] = ()
 
-    # ---- hooks ----------------------------------------------------------------------------------------------
+    # ---- listening ------------------------------------------------------------------------------------------
 
     def attach(self) -> None:
         """Put the hooks on."""
-        if not self._handles:
-            self._hook()
-
-    def _hook(self) -> None:
-        self._handles.append(self.model.register_forward_pre_hook(Hook(self._before_model), with_kwargs=True))
-        self._handles.append(
-            self.model.register_forward_hook(Hook(self._after_model), with_kwargs=True, always_call=True)
-        )
-        for unit in (*self._units, *(self._borrowers or ())):
-            self._handles.extend(
-                self._watch_functions(unit) if unit.adapter.watches_functions else self._watch(unit)
-            )
+        self._listener.attach()
 
     def detach(self) -> None:
-        """Take the hooks off and forget what was recorded."""
-        self._unhook()
-        self._pass = Pass()
-        self.dependence.end()
+        """Take the hooks off and forget what was heard."""
+        self._listener.detach()
 
-    def _unhook(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-
-    def _watch(self, unit: Unit) -> Iterator[RemovableHandle]:
-        if unit.adapter.replays:
-            yield unit.module.register_forward_pre_hook(Hook(self._remembering_rng(unit)))
-        yield unit.module.register_forward_hook(Hook(self._recording(unit)), with_kwargs=True, prepend=True)
-
-    def _watch_functions(self, unit: Unit) -> Iterator[RemovableHandle]:
-        """A watch around the module's forward; taken off even if the forward fails."""
-        watches, recording = Watches(), self._recording(unit)
-
-        def report(use: Unit, given: Tensor, result: Tensor) -> None:
-            if self._active():
-                self._record(use, (given,), {}, result)
-
-        def enter(_: nn.Module, __: Any) -> None:
-            if self._active() or self._rehearsing:
-                watches.opened.append(unit.adapter.watch(unit, report))
-                if watches.opened[-1] is not None:
-                    watches.opened[-1].__enter__()
-
-        def leave(module: nn.Module, args: Any, kwargs: Any, result: Any) -> Any:
-            watch = watches.opened.pop() if watches.opened else None
-            if watch is not None:
-                watch.__exit__(None, None, None)
-            seen = watch is not None and watch.complete
-            return None if seen or result is None else recording(module, args, kwargs, result)
-
-        if unit.adapter.replays:
-            yield unit.module.register_forward_pre_hook(Hook(self._remembering_rng(unit)))
-        yield unit.module.register_forward_pre_hook(Hook(enter))
-        yield unit.module.register_forward_hook(Hook(leave), prepend=True, with_kwargs=True, always_call=True)
-
-    def _before_model(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        for name, part in self.model.named_modules():
-            check_norm(part, f"module {name!r}")
-        if not self._silent and not self.in_public:
-            self.dependence.enter_model(args, kwargs)
-
-    def _after_model(self, module: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
-        if not self._silent and not self.in_public:
-            self.dependence.leave_model(module, args, kwargs, result)
-
-    def _remembering_rng(self, unit: Unit) -> Any:
-        """A replay must draw what the call drew."""
-
-        def hook(_: nn.Module, __: Any) -> None:
-            if self._active():
-                self._pass.rng[unit.name] = torch.get_rng_state()
-
-        return hook
-
-    def _recording(self, unit: Unit) -> Any:
-        def hook(_: nn.Module, args: Any, kwargs: Any, result: Any) -> Any:
-            if not self._active():
-                return None
-            if unit.adapter.replays:
-                result = set_apart(result)
-            self._record(unit, args, kwargs, result)
-            return result
-
-        return hook
-
-    def _active(self) -> bool:
-        return torch.is_grad_enabled() and not self._silent
-
-    def _record(self, unit: Unit, args: Any, kwargs: Any, result: Any) -> None:
-        index = self._pass.counts.get(unit.name, 0)
-        call = record(unit, index, self._serial, args, kwargs, result, self._pass.rng.pop(unit.name, None))
-        if call is None:
-            return
-        self._serial += 1
-        self._pass.counts[unit.name] = index + 1
-        self._pass.calls.append(call)
-        del self._pass.calls[:-MOST_PENDING]
-
-    @contextlib.contextmanager
-    def nested(self) -> Iterator[None]:
+    def nested(self) -> AbstractContextManager[None]:
         """Record a public forward apart from the private one around it."""
-        outer, was_public = self._pass, self.in_public
-        self._pass, self.in_public = Pass(), True
-        try:
-            with self.dependence.aside():
-                yield
-        finally:
-            self._pass, self.in_public = outer, was_public
+        return self._listener.nested()
+
+    @property
+    def pending(self) -> int:
+        """How many calls wait for their losses."""
+        return len(self._listener.calls)
+
+    @property
+    def in_public(self) -> bool:
+        """Whether a forward of public losses is under way."""
+        return self._listener.in_public
+
+    @property
+    def dependence(self) -> Dependence:
+        """Who asks whether a loss depends on other records."""
+        return self._listener.dependence
 
     # ---- losses to gradients --------------------------------------------------------------------------------
 
@@ -234,21 +116,21 @@ class Recorder:
         given, losses = losses, losses.mean(1) if losses.dim() == 2 else losses
         self._check(losses)
         if len(losses) == 0:
-            self._pass = Pass()
+            self._listener.forget_all()
             return BlockwiseGrads({name: ZeroGrad(0, p) for name, p in self.parameters.items()}, 0)
-        with self._quiet(), torch.no_grad():
+        with self._listener.quiet(), torch.no_grad():
             graph = Graph.of(losses)
-            calls = [call for call in self._pass.calls if graph.reaches(call)]
+            calls = [call for call in self._listener.calls if graph.reaches(call)]
             used = uses(graph, self.parameters)
-            if self._borrowers is not None:
-                self._settle_borrowing(graph, calls, used)
-            calls = [kept for call in calls if (kept := self._accounted(call))]
+            if not self._lending.settled:
+                self._listener.listen_to(self._lending.settle(graph, calls, used))
+            calls = [kept for call in calls if (kept := self._lending.accounted(call))]
             check_coverage(graph, calls, used)
             blocks = self._blocks(losses, calls, graph, condense=only_summed and pool is None)
             if not self.in_public:
                 self._check_dependence(given, graph)
         assert {name for _, name in used} <= set(blocks), "a parameter that is used has no gradient"
-        self._forget(calls)
+        self._listener.forget(calls)
         rows = {name: blocks.get(name) or ZeroGrad(len(losses), p) for name, p in self.parameters.items()}
         grads = BlockwiseGrads(rows, len(losses))
         grads = grads if pool is None else pool(grads)
@@ -268,20 +150,6 @@ class Recorder:
             raise ValueError(foreign(unsettled[0], graph.foreign))
         if unsettled and not tested:
             raise ValueError(mixed(unsettled[0]))
-
-    def _settle_borrowing(self, graph: Graph, calls: list[Call], used: set[Use]) -> None:
-        """The first losses show which modules use parameters of others; the rest need no hooks."""
-        borrowing = [call for call in calls if call.unit.name.endswith(MARK)]
-        self._lending = lent(graph, [call for call in calls if call not in borrowing], borrowing, used)
-        settled = (accountable(unit, self._lending) for unit in (*self._units, *(self._borrowers or ())))
-        self._units, self._borrowers = [unit for unit in settled if unit is not None], None
-        self._accountable = {id(unit) for unit in self._units}
-        self._unhook()
-        self._hook()
-
-    def _accounted(self, call: Call) -> Call | None:
-        """Only calls that were recorded before the first losses came need to be changed."""
-        return call if id(call.unit) in self._accountable else accounted(call, self._lending)
 
     def _settled(self, blocks: dict[str, BlockGrads]) -> dict[str, BlockGrads]:
         """Every block on its best way, those that are not yet."""
@@ -325,35 +193,6 @@ class Recorder:
         assert block.shape == self.parameters[name].shape, (name, block.shape)
         return block
 
-    def _forget(self, calls: list[Call]) -> None:
-        """What the losses used is done with, and so is everything older than it."""
-        newest = max((call.serial for call in calls), default=-1)
-        self._pass.calls = [call for call in self._pass.calls if call.serial > newest]
-        self._pass.counts = {}
-
-    @contextlib.contextmanager
-    def _quiet(self) -> Iterator[None]:
-        """No recording while replays and checkpoint recomputations run."""
-        before, self._silent = self._silent, True
-        try:
-            yield
-        finally:
-            self._silent = before
-
-    @contextlib.contextmanager
-    def _rehearsal(self) -> Iterator[None]:
-        """The model is run again for a test, and its buffers are what they were afterwards."""
-        kept = [(buffer, buffer.clone(), buffer._version) for buffer in self.model.buffers()]
-        with self._quiet():
-            self._rehearsing = True
-            try:
-                yield
-            finally:
-                self._rehearsing = False
-                for buffer, value, version in kept:
-                    if buffer._version != version:
-                        buffer.copy_(value)
-
     @property
     def independence(self) -> str:
         """What was proved about the samples: of the last batch's gradients, and of the losses so far."""
@@ -371,7 +210,7 @@ class Recorder:
                 f"Expected one loss per sample, a vector [n], got shape {tuple(losses.shape)}. "
                 'Pass reduction="none" and reduce to one number per sample.'
             )
-        if not self._handles:
+        if not self._listener.attached:
             raise ValueError("The recorder is detached: call attach() before the forward.")
         now = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         if now.keys() != self.parameters.keys() or any(now[k] is not p for k, p in self.parameters.items()):
