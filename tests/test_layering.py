@@ -76,6 +76,7 @@ SAME_NAME_SAME_MEANING = {
     "low_rank": "the representation, and its figures",
     "subspace": "the representation, and its figures",
     "comparison": "the comparison, and its page",
+    "verification": "whether a claim stands: of a run, and of all runs of a comparison",
 }
 """Modules may share a name only for one meaning."""
 

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from quietgrad.accounting.evaluate import epsilon
 from quietgrad.accounting.ledger import Ledger
 from quietgrad.lab.cli.app import app
-from quietgrad.lab.compare.compare import jobs, private_jobs, run_job, total_epsilon
-from quietgrad.lab.compare.comparison import Comparison
+from quietgrad.lab.compare.compare import folders, jobs, private_jobs, run_job
+from quietgrad.lab.compare.comparison import Comparison, total_epsilon
 from quietgrad.lab.run.config import load_config, parse_config
 from quietgrad.lab.run.presets import presets, with_method
 from tests.lab.tiny import contents, write_config
@@ -158,8 +158,8 @@ def test_a_finished_job_is_read_back_and_the_total_counts_whole_plans(tmp_path: 
     assert again == first
     assert contents(tmp_path / "out") == before
     assert first[1]["epsilon"] == math.inf
-    assert total_epsilon(private_jobs(todo), 1e-5) == pytest.approx(first[0]["epsilon"], rel=1e-6)
-    assert total_epsilon(todo, 1e-5) == math.inf
+    assert total_epsilon(folders(private_jobs(todo)), 1e-5) == pytest.approx(first[0]["epsilon"], rel=1e-6)
+    assert total_epsilon(folders(todo), 1e-5) == math.inf
 
 
 def test_a_comparison_survives_the_way_through_json(tmp_path: Path) -> None:
@@ -192,4 +192,4 @@ def test_without_the_baseline_the_total_is_finite(tmp_path: Path) -> None:
     todo = jobs(base, ["dp_sgd"], [1.0], 1, tmp_path / "out", None, baseline=False)
     assert [job.label for job in todo] == ["dp_sgd"]
     run_job(todo[0], silent)
-    assert total_epsilon(todo, 1e-5) <= 1.0
+    assert total_epsilon(folders(todo), 1e-5) <= 1.0

@@ -12,11 +12,12 @@ from typer.testing import CliRunner
 
 from quietgrad.lab.cli.app import app
 from quietgrad.lab.compare.baselines import public_only
-from quietgrad.lab.compare.compare import jobs, private_jobs, rows, run_job, total_epsilon
-from quietgrad.lab.compare.comparison import Comparison
+from quietgrad.lab.compare.compare import folders, jobs, private_jobs, rows, run_job
+from quietgrad.lab.compare.comparison import Comparison, total_epsilon
 from quietgrad.lab.files import to_json
 from quietgrad.lab.report import write_report
 from quietgrad.lab.run.config import load_config
+from quietgrad.lab.run.statement.recorded import read_run
 from quietgrad.lab.run.train import train
 from tests.lab.tiny import write_config
 
@@ -150,7 +151,7 @@ def test_the_report_of_a_comparison_has_leaderboard_curves_and_ledgers(tmp_path:
     out = tmp_path / "board"
     todo = jobs(base, ["dp_sgd", "random_freeze"], [1.0, 2.0], 1, out, None)
     results = [run_job(job, lambda _: None) for job in todo]
-    totals = (total_epsilon(todo, 1e-5), total_epsilon(private_jobs(todo), 1e-5))
+    totals = (total_epsilon(folders(todo), 1e-5), total_epsilon(folders(private_jobs(todo)), 1e-5))
     made = Comparison((1.0, 2.0), 1e-5, *totals, (*public_only(base, 1, None), *rows(todo, results)))
     (out / "results.json").write_text(to_json(made.as_dict()))
     page = read(write_report([out]))
@@ -167,6 +168,21 @@ def test_the_report_of_a_comparison_has_leaderboard_curves_and_ledgers(tmp_path:
         "What ε does not cover",
     ):
         assert said in page.words, said
+
+
+def test_the_card_of_steps_speaks_of_all_runs(tmp_path: Path) -> None:
+    """The quiet recipe takes few steps of many records, DP-SGD many of few."""
+    base = load_config(write_config(tmp_path), ["training.epochs=0.5"])
+    todo = jobs(base, ["dp_sgd", "quiet"], [2.0], 1, tmp_path, None, baseline=False)
+    found = {job.label: (run_job(job, lambda _: None), read_run(job.out))[1] for job in todo}
+    first, quiet = found["dp_sgd"], found["quiet"]
+    assert first.planned < quiet.planned
+    results = [{**run.results, "epsilon": run.epsilon} for run in found.values() if run.results]
+    made = Comparison((2.0,), 1e-5, 2.0, 2.0, tuple(rows(todo, results)))
+    (tmp_path / "results.json").write_text(to_json(made.as_dict()))
+    page = read(write_report([tmp_path]))
+    assert f"{first.planned} to {quiet.planned}" in page.words
+    assert f"of 24 to {quiet.units} records each on average" in page.words
 
 
 def test_figures_take_the_colours_of_the_page(finished: Path) -> None:

@@ -1,27 +1,59 @@
-"""`quietgrad verify`: whether the privacy claim of a run stands."""
+"""`quietgrad verify`: whether the privacy claim of a run, or of every run of a comparison, stands."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from quietgrad.lab.cli.options import Json
+from quietgrad.lab.compare.verification import TableVerdict, is_comparison, verify_comparison
 from quietgrad.lab.files import to_json
+from quietgrad.lab.run.statement.verification import Verdict
 from quietgrad.lab.run.statement.verification import verify as check
 
 
 def verify(
     run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="Folder of a run made by quietgrad train or federated.")
+        Path,
+        typer.Argument(
+            metavar="RUN", help="Folder of a run made by quietgrad train or federated, or of a comparison."
+        ),
     ],
     *,
     as_json: Json = False,
 ) -> None:
-    """Hold ledger, privacy.json, weights and config of a run against each other. Exits with 1 if the claim falls."""
-    found = check(run)
-    answer = {"stands": found.stands, "said": found.said, "problems": found.problems}
-    typer.echo(to_json(answer) if as_json else found.said)
+    """Hold ledger, privacy.json, weights and config against each other. Exits with 1 if a claim falls."""
+    found = verify_comparison(run) if is_comparison(run) else check(run)
+    if as_json:
+        typer.echo(to_json(_plain(found)))
+    else:
+        typer.echo("\n".join([*_lines(found), found.said]))
     if not found.stands:
         raise typer.Exit(1)
+
+
+def _plain(found: Verdict | TableVerdict) -> dict[str, Any]:
+    answer = {"stands": found.stands, "said": found.said, "problems": found.problems}
+    if isinstance(found, TableVerdict):
+        answer["runs"] = {
+            name: {**_plain(verdict), "claims": not verdict.claims_nothing}
+            for name, verdict in found.runs.items()
+        }
+    return answer
+
+
+def _lines(found: Verdict | TableVerdict) -> list[str]:
+    """One for each run of a comparison."""
+    if isinstance(found, Verdict):
+        return []
+    return [f"{_answer(verdict)} {name}: {_why(verdict)}" for name, verdict in found.runs.items()]
+
+
+def _answer(found: Verdict) -> str:
+    return "yes     " if found.stands else "no claim" if found.claims_nothing else "no      "
+
+
+def _why(found: Verdict) -> str:
+    return f"{found.problems[0]}." if found.claims_nothing else found.said

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import quietgrad as qg
-from quietgrad.accounting.evaluate import epsilon as epsilon_of
-from quietgrad.accounting.ledger import Ledger
 from quietgrad.lab.compare.baselines import non_private, public_only
-from quietgrad.lab.compare.comparison import NON_PRIVATE, Comparison, Row, row_of
+from quietgrad.lab.compare.comparison import NON_PRIVATE, Comparison, Row, row_of, total_epsilon
 from quietgrad.lab.compare.parallel import Message, OnMessage, Send, run_parallel
 from quietgrad.lab.errors import LabError
 from quietgrad.lab.files import make_folder, number, to_json, write_whole
@@ -68,8 +66,8 @@ def compare(
     made = Comparison(
         epsilons=tuple(sorted({job.config.privacy.epsilon for job in todo if job.config.privacy.epsilon})),
         delta=base.privacy.delta,
-        total_epsilon=total_epsilon(todo, base.privacy.delta),
-        private_total_epsilon=total_epsilon(private_jobs(todo), base.privacy.delta),
+        total_epsilon=total_epsilon(folders(todo), base.privacy.delta),
+        private_total_epsilon=total_epsilon(folders(private_jobs(todo)), base.privacy.delta),
         rows=(*public_only(base, seeds, data_dir), *rows(todo, results)),
     )
     write_whole(out / "results.json", to_json(made.as_dict()).encode())
@@ -169,13 +167,8 @@ def private_jobs(todo: Sequence[Job]) -> list[Job]:
     return [job for job in todo if job.config.privacy.epsilon is not None]
 
 
-def total_epsilon(todo: Sequence[Job], delta: float) -> float:
-    """What these runs cost together, since all of them train on the same private records.
-
-    ∞ with the non-private baseline among them: whoever keeps its model or its accuracy has given the records away.
-    """
-    plans = (Ledger.read(RunFolder(job.out).ledger).plan or () for job in todo)
-    return epsilon_of([phase for plan in plans for phase in plan], delta)
+def folders(todo: Sequence[Job]) -> list[Path]:
+    return [job.out for job in todo]
 
 
 def _check_folder(out: Path, todo: Sequence[Job]) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from quietgrad.accounting.evaluate import epsilon as epsilon_of
+from quietgrad.accounting.ledger import Ledger
 from quietgrad.lab.errors import LabError
 from quietgrad.lab.files import number, read_json
 from quietgrad.lab.formatting import epsilon_text
+from quietgrad.lab.run.folder import RunFolder
 
 NON_PRIVATE, PUBLIC_ONLY = "non-private", "public only"
 
@@ -76,6 +79,15 @@ class Comparison:
             raise LabError(
                 f"{folder / 'results.json'} is not of a comparison. Make it with quietgrad compare."
             ) from None
+
+
+def total_epsilon(runs: Iterable[Path], delta: float) -> float:
+    """What the runs in these folders cost together, since all of them train on the same private records.
+
+    ∞ with the non-private baseline among them: whoever keeps its model or its accuracy has given the records away.
+    """
+    plans = (Ledger.read(RunFolder(run).ledger).plan or () for run in runs)
+    return epsilon_of([phase for plan in plans for phase in plan], delta)
 
 
 def totals(made: Comparison) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from quietgrad.lab.compare.comparison import Comparison, totals
@@ -22,7 +23,7 @@ def comparison_article(folder: Path) -> str:
     private = [name for row in made.rows if not plots.is_baseline(row) for name in row.runs]
     shown = runs[private[0]]
     parts = [
-        _head(folder, made, shown),
+        _head(folder, made, shown, [runs[name] for name in private]),
         _winner(made),
         _leaderboard(made),
         _against_epsilon(made),
@@ -41,7 +42,7 @@ def comparison_article(folder: Path) -> str:
     return f"<article>{''.join(parts)}</article>"
 
 
-def _head(folder: Path, made: Comparison, shown: RecordedRun) -> str:
+def _head(folder: Path, made: Comparison, shown: RecordedRun, private: list[RecordedRun]) -> str:
     best = max(
         (row for row in made.rows if not plots.is_baseline(row)), key=lambda row: (row.accuracy, -row.target)
     )
@@ -52,13 +53,22 @@ def _head(folder: Path, made: Comparison, shown: RecordedRun) -> str:
         {
             "ε of each run": (budgets, f"at δ = {made.delta:g}"),
             "best method": (best.method, f"{100 * best.accuracy:.1f}% at ε = {best.target:g}"),
-            "steps": (f"{shown.planned:,}", f"{shown.rate * shown.units:.0f} of them each on average"),
+            "steps": (
+                _range(run.planned for run in private),
+                f"of {_range(round(run.rate * run.units) for run in private)} {many} each on average",
+            ),
             "ε of all runs together": (
                 epsilon_text(made.total_epsilon),
                 f"of the private ones {epsilon_text(made.private_total_epsilon)}",
             ),
         }
     )
+
+
+def _range(numbers: Iterable[int]) -> str:
+    """One number if all are the same, else the smallest and the largest."""
+    found = sorted(set(numbers))
+    return f"{found[0]:,}" if len(found) == 1 else f"{found[0]:,} to {found[-1]:,}"
 
 
 def _winner(made: Comparison) -> str:

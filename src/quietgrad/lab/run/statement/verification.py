@@ -19,6 +19,8 @@ from quietgrad.lab.run.statement.recorded import RecordedRun, read_run
 from quietgrad.lab.run.statement.statement import FILE, SCHEMA, Statement, signature, statement_of
 from quietgrad.schedules import steps_of
 
+NO_NOISE = "ε is infinite: no noise was added"
+
 TOLERANCE = 1e-3
 """How far numbers may differ that were computed twice, perhaps with other versions: relative."""
 
@@ -38,6 +40,11 @@ class Verdict:
     @property
     def stands(self) -> bool:
         return not self.problems
+
+    @property
+    def claims_nothing(self) -> bool:
+        """Whether all that is wrong is that the run is not private, as it says itself."""
+        return self.problems == (NO_NOISE,)
 
 
 def verify(path: Path) -> Verdict:
@@ -103,7 +110,7 @@ def _unfinished(run: RecordedRun) -> Iterator[str]:
     if run.ledger.count < run.results["steps"]:
         yield f"the ledger holds {run.ledger.count} releases, the results tell of {run.results['steps']}"
     reported = number(run.results["epsilon"])
-    if run.config.tuning.on != "private" and not _close(reported, run.epsilon):
+    if run.config.tuning.on != "private" and not close(reported, run.epsilon):
         yield f"results.json says ε = {epsilon_text(reported)}, the ledger's plan costs {epsilon_text(run.epsilon)}"
 
 
@@ -116,7 +123,7 @@ def _against_config(run: RecordedRun) -> Iterator[str]:
     if run.epsilon > budget * (1 + TOLERANCE):
         yield f"the config's budget is ε = {budget:g}, the plan costs {epsilon_text(run.epsilon)}"
     fixed = privacy.noise_multiplier
-    if fixed is not None and not _close(run.mechanism["noise_multiplier"], fixed):
+    if fixed is not None and not close(run.mechanism["noise_multiplier"], fixed):
         yield "the config's noise multiplier is not the ledger's"
 
 
@@ -129,7 +136,7 @@ def _planned_otherwise(run: RecordedRun) -> Iterator[str]:
         yield f"the config has {run.config.federated.clients} clients, the ledger {run.units}"
     if run.mechanism["name"] != run.config.method.name:
         yield f"the config's method is {run.config.method.name}, the ledger's {run.mechanism['name']}"
-    if not _close(rate, run.rate):
+    if not close(rate, run.rate):
         yield f"the config's rate is {rate:.5g}, the ledger's {run.rate:.5g}"
     elif steps_of(training.epochs, rate) != run.planned:
         yield f"the config plans {steps_of(training.epochs, rate)} steps, the ledger {run.planned}"
@@ -143,7 +150,7 @@ def _another_card(stated: Statement, card: Path) -> Iterator[str]:
 
 def _not_private(stated: Statement) -> Iterator[str]:
     if math.isinf(number(stated["claim"]["epsilon"])):
-        yield "ε is infinite: no noise was added"
+        yield NO_NOISE
     elif not stated["claim"]["covered"]:
         yield "the run is not covered by ε: research observers, fixed noise or replayed draws were on"
 
@@ -163,11 +170,12 @@ def _differences(path: str, stated: Any, found: Any) -> Iterator[str]:
 def _same(a: Any, b: Any, *, small: bool) -> bool:
     """Whether two values agree; `small` numbers, probabilities near 0, may differ by rounding, but δ may not."""
     if isinstance(a, float) and isinstance(b, float):
-        return _close(a, b) or (small and abs(a - b) < 1e-9)
+        return close(a, b) or (small and abs(a - b) < 1e-9)
     return type(a) is type(b) and bool(a == b)
 
 
-def _close(a: float, b: float) -> bool:
+def close(a: float, b: float) -> bool:
+    """Whether two numbers that were computed twice agree."""
     return a == b or abs(a - b) <= TOLERANCE * min(abs(a), abs(b))
 
 
