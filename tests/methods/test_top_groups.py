@@ -43,7 +43,11 @@ def chosen(energy: list[float], budget: int, explore: float = 0.0, seed: int = 0
     generator = torch.Generator().manual_seed(seed)
     return set(
         choose_groups(
-            torch.tensor(energy), group_coordinates(SPACE, "channel"), budget, explore, generator
+            torch.tensor(energy, dtype=torch.float32),
+            group_coordinates(SPACE, "channel"),
+            budget,
+            explore,
+            generator,
         ).tolist()
     )
 
@@ -194,6 +198,7 @@ def test_paid_energies_take_their_share_and_move_nothing() -> None:
     assert torch.allclose(state["paid"]["weight"], torch.tensor(0.01))
 
 
+@pytest.mark.wrong_types
 @pytest.mark.parametrize(
     ("options", "named"),
     [
