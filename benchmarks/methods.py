@@ -28,8 +28,7 @@ import quietgrad as qg
 from benchmarks.memory import high_water
 from quietgrad.lab.models import build
 from quietgrad.mechanism.mechanism import Mechanism
-from quietgrad.mechanism.post_inside import Inside
-from quietgrad.mechanism.project_onto import ProjectOnto
+from quietgrad.mechanism.post import Inside, ProjectOnto
 from quietgrad.representations.compose import ComposedCodec
 from quietgrad.representations.low_rank.low_rank import LowRank
 from quietgrad.representations.masks.mask import RandomMask

@@ -37,8 +37,8 @@ from quietgrad.capture.call import Call
 from quietgrad.capture.dependence import ONE_IN, Dependence
 from quietgrad.capture.graph import Flow, Graph
 from quietgrad.capture.node_rules import State
-from quietgrad.privatizer.grads import RawBackwardGuard
 from quietgrad.privatizer.guards import guards
+from quietgrad.privatizer.guards.guards import RawBackwardGuard
 from quietgrad.privatizer.guards.model_state import ModelStateGuard
 from quietgrad.privatizer.guards.private_inputs import PrivateInputs
 

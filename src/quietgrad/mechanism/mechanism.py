@@ -10,8 +10,7 @@ from quietgrad.accounting.calibrate import Steps
 from quietgrad.accounting.events import Event, Phase
 from quietgrad.mechanism.clipping import Clip
 from quietgrad.mechanism.description import describe
-from quietgrad.mechanism.post import Post
-from quietgrad.mechanism.post_inside import Inside
+from quietgrad.mechanism.post import Inside, Post
 from quietgrad.noise.base import Noise
 from quietgrad.noise.gaussian import Gaussian
 from quietgrad.representations.base import Representation

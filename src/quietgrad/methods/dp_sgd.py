@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from quietgrad.mechanism.clipping import Clip, FlatClip
 from quietgrad.mechanism.mechanism import Mechanism, Release
-from quietgrad.representations.identity import Identity
+from quietgrad.representations.base import Identity
 from quietgrad.schedules import Schedule
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from quietgrad.mechanism.clipping import Clip
 from quietgrad.mechanism.mechanism import Mechanism, then
-from quietgrad.mechanism.project_onto import ProjectOnto
+from quietgrad.mechanism.post import ProjectOnto
 from quietgrad.methods.dp_sgd import dp_sgd
 from quietgrad.representations.public import PublicLosses
 from quietgrad.representations.subspace.partition import ParameterGroups

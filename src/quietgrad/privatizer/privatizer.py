@@ -26,13 +26,12 @@ from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.noise.sources import NoiseSource, as_source
 from quietgrad.privatizer.explanation import Explanation, explain
 from quietgrad.privatizer.facts import open_ledger, run_facts, step_facts
-from quietgrad.privatizer.grads import drop_grads, write_grads
 from quietgrad.privatizer.guards.guards import Guards
 from quietgrad.privatizer.research import Observer, Watch
 from quietgrad.privatizer.rows import Contributions, RowCount
 from quietgrad.privatizer.run_state import RunState
-from quietgrad.privatizer.step import Step
-from quietgrad.representations.identity import Identity
+from quietgrad.privatizer.step import Step, drop_grads, write_grads
+from quietgrad.representations.base import Identity
 from quietgrad.representations.public import Public
 from quietgrad.sampling.batches import PoissonBatches
 from quietgrad.sampling.poisson import PoissonSampler

@@ -1,12 +1,13 @@
-"""One step in progress: its codecs, the sums of its micro-batches, and what it releases of them."""
+"""One step in progress: its codecs, the sums of its micro-batches, what it releases of them, and `p.grad` for it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
+from torch import nn
 
 from quietgrad.collective import Reducer
 from quietgrad.gradients.blocks import Blocks
@@ -124,3 +125,16 @@ class Step:
             for name, block in (self.codec(index).decode(part) or {}).items():
                 total[name] = total[name] + block if name in total else block
         return total
+
+
+def drop_grads(parameters: Mapping[str, nn.Parameter]) -> None:
+    """As zero_grad() does: the next release will overwrite them, and the backward needs the memory."""
+    for parameter in parameters.values():
+        parameter.grad = None
+
+
+def write_grads(parameters: Mapping[str, nn.Parameter], update: Blocks) -> None:
+    """Overwrite every `p.grad` with its block; zero where there is none."""
+    for name, parameter in parameters.items():
+        block = update.get(name)
+        parameter.grad = torch.zeros_like(parameter) if block is None else block.to(parameter.dtype)

@@ -1,10 +1,11 @@
-"""What a representation is: a map of each sample's gradient, chosen from public knowledge only."""
+"""What a representation is: a map of each sample's gradient, chosen from public knowledge only, or none at all."""
 
 from __future__ import annotations
 
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
@@ -80,6 +81,25 @@ class Representation(ABC):
     def observe(self, public: Public, state: State, released: Released) -> State:
         """The state after learning from what was released (public), before decoding; not changed in place."""
         return state
+
+
+class IdentityCodec(Codec):
+    def __init__(self, public: Public) -> None:
+        self.space = public.space
+
+    def encode(self, grads: PerSampleGrads) -> PerSampleGrads:
+        return grads
+
+    def decode(self, released: Released) -> Blocks:
+        return released.blocks
+
+
+@dataclass(frozen=True)
+class Identity(Representation):
+    """encode(g) = g: the gradient as it is, DP-SGD's representation."""
+
+    def refresh(self, public: Public, state: State) -> tuple[Codec, State]:
+        return IdentityCodec(public), state
 
 
 class Once(Generic[T]):

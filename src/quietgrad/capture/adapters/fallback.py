@@ -10,15 +10,16 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import grad, vmap
+from torch.nn.utils.parametrizations import _SpectralNorm
+from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.utils import _pytree as pytree
 
 from quietgrad.capture.adapters.base import Adapter, Pieces
 from quietgrad.capture.adapters.functional import called_with
 from quietgrad.capture.call import Call
 from quietgrad.capture.layout import Layout, Placement, candidates
-from quietgrad.capture.spectral import is_spectral
 from quietgrad.gradients.blocks import at_least_single
 from quietgrad.gradients.dense import DenseGrad
 
@@ -192,7 +193,7 @@ class Replay:
 def surroundings(call: Call) -> Iterator[None]:
     """The random numbers and the autocast state that the recorded call had."""
     enabled, dtype = call.autocast
-    frozen = [part for part in call.unit.module.modules() if is_spectral(part) and part.training]
+    frozen = [part for part in call.unit.module.modules() if _is_spectral(part) and part.training]
     for part in frozen:  # a replay divides by what the call has divided by, and estimates nothing anew
         part.training = False
     try:
@@ -207,3 +208,10 @@ def _with_state(call: Call, enabled: bool, dtype: torch.dtype) -> Iterator[None]
         if call.rng is not None:
             torch.set_rng_state(call.rng)
         yield
+
+
+def _is_spectral(module: nn.Module) -> bool:
+    """Whether a module divides a weight by an estimate of its largest singular value, which training improves at each
+    call."""
+    hooks = module._forward_pre_hooks.values()
+    return isinstance(module, _SpectralNorm) or any(isinstance(hook, SpectralNorm) for hook in hooks)

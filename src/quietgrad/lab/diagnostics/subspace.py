@@ -21,7 +21,7 @@ from torch import Tensor
 from quietgrad.gradients.blocks import Blocks, flatten_rows
 from quietgrad.gradients.stages import PerSampleGrads, Released
 from quietgrad.mechanism.mechanism import Mechanism
-from quietgrad.mechanism.project_onto import ProjectOnto
+from quietgrad.mechanism.post import ProjectOnto
 from quietgrad.privatizer.research import Observer
 from quietgrad.representations.public import Public
 from quietgrad.representations.subspace.basis import Basis
