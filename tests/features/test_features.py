@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from quietgrad.features.encoders import Columns, Frozen, Mirrored, Pixels, Scatter, encode, unit
 from quietgrad.features.images import image_encoder
+from quietgrad.features.interactions import Products
 from quietgrad.features.moments import (
     Moments,
     moments_from_diagonal,
@@ -155,6 +156,26 @@ def test_rescaled_rows_are_one_long_and_zeros_stay_zeros() -> None:
     rows[2] = 0.0
     lengths = rescale()(rows).norm(dim=1)
     torch.testing.assert_close(lengths, torch.tensor([1.0, 1.0, 0.0, 1.0, 1.0]))
+
+
+def test_products_are_those_of_the_leading_coordinates() -> None:
+    x = torch.randn(5, 9, generator=torch.Generator().manual_seed(4))
+    x[2] = 0.0
+    expanded = Products(rescale(), 3)
+    rows, turned = expanded(x), rescale()(x)
+    assert rows.shape == (5, expanded.width)
+    assert rows[2].eq(0).all()
+    assert rows[[0, 1, 3, 4]].norm(dim=1) == pytest.approx(torch.ones(4).numpy(), abs=1e-5)
+    for row, short in zip(rows[[0, 1]], turned[[0, 1]], strict=True):
+        outer = short[:3].outer(short[:3])
+        slow = torch.cat(
+            [
+                short,
+                torch.stack([outer[i, j] * (1 if i == j else 2**0.5) for i in range(3) for j in range(i, 3)])
+                / outer.norm(),
+            ]
+        )
+        assert torch.allclose(row, slow / slow.norm(), atol=1e-6)
 
 
 def test_whitening_makes_directions_equally_long() -> None:

@@ -8,7 +8,14 @@ import pytest
 import torch
 
 from quietgrad.audit.bounds import gaussian_delta
-from quietgrad.quiet.rule import effective_dimension, gaussian_parameter, settings, warning, whitening
+from quietgrad.quiet.rule import (
+    effective_dimension,
+    gaussian_parameter,
+    leading_products,
+    settings,
+    warning,
+    whitening,
+)
 
 DELTA = 1e-5
 
@@ -50,6 +57,14 @@ def test_whitening_is_the_least_that_reaches_the_dimension() -> None:
 def test_features_that_reach_the_dimension_are_left_alone() -> None:
     assert whitening(torch.ones(100), 50.0) == 0.0
     assert whitening(torch.tensor([1.0, 0.5]), 50.0) == 1.0
+
+
+def test_products_join_only_where_columns_are_fewer_than_the_budget_can_tell() -> None:
+    found = settings(records=12_000, classes=10, epsilon=2.0, delta=DELTA)
+    assert leading_products(math.ceil(found.dimension), found) == 0
+    assert leading_products(3, found) == 3
+    most = leading_products(math.ceil(found.dimension) - 1, found)
+    assert most * (most + 1) // 2 <= found.directions < (most + 1) * (most + 2) // 2
 
 
 def test_too_few_records_are_told_what_it_takes() -> None:

@@ -12,6 +12,7 @@ from torch.utils.data import TensorDataset
 
 from quietgrad.accounting.ledger import Ledger
 from quietgrad.features.encoders import encode, unit
+from quietgrad.features.interactions import Products
 from quietgrad.features.moments import (
     Moments,
     moments_from_diagonal,
@@ -32,7 +33,7 @@ from quietgrad.program.statistics import (
     SecondMoments,
     Statistic,
 )
-from quietgrad.quiet.rule import Settings, whitening
+from quietgrad.quiet.rule import Settings, leading_products, whitening
 from quietgrad.sampling.batches import PoissonBatches
 
 Source = Literal["public", "synthetic", "private", "mean"]
@@ -99,6 +100,12 @@ def rescaled_by_private(statistics: Statistics, rows: Float[Tensor, "n ..."], se
     return _rescale(
         moments_from_kronecker(mean, blocks["channels"], blocks["positions"], std, most), settings
     )
+
+
+def with_products(rescale: Rescale, settings: Settings) -> Rescale | Products:
+    """For tables: products of the leading directions too, where there are fewer than the budget could use."""
+    leading = leading_products(rescale.width - 1, settings)
+    return Products(rescale, leading) if leading else rescale
 
 
 def train_head(

@@ -7,6 +7,8 @@ grows in the weights to std τC/(μN), τ = lr·T the length of the path. So wit
     d = 2s       effective dimensions (Σλ)²/Σλ² that the budget can tell from noise; α is the least rescaling that
                  reaches it, 0 where the features reach it by themselves (pretrained ones often do)
     k ≤ 6s       directions; beyond them nothing is left
+    m(m+1)/2 ≤ 6s  products of the leading m directions join where a table has fewer than d columns: the budget could
+                 tell more directions from noise than there are
     T = 1.5 s·max(1, 5/classes)  enough that a step is stable; more steps cost time and no accuracy
 
 The constants were chosen on Gaussian mixtures, on images of MNIST and on twelve tables of KEEL, never on the data that
@@ -100,6 +102,13 @@ def whitening(variances: Float[Tensor, " k"], dimension: float) -> float:
     if excess(1.0) <= 0:
         return 1.0
     return float(brentq(excess, 0.0, 1.0, xtol=1e-4))
+
+
+def leading_products(columns: int, found: Settings) -> int:
+    """m: directions of a table whose products join the row; 0 if its columns are enough for the budget."""
+    if columns >= found.dimension:
+        return 0
+    return min(columns, (math.isqrt(8 * found.directions + 1) - 1) // 2)
 
 
 def warning(*, records: int, classes: int, epsilon: float, delta: float) -> str | None:

@@ -35,6 +35,7 @@ from quietgrad.quiet.recipe import (
     rescaled_by_public,
     rescaled_by_synthetic,
     train_head,
+    with_products,
     zero_head,
 )
 from quietgrad.quiet.rule import PrivacyWarning, Settings, settings, warning
@@ -96,11 +97,12 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         statistics = Statistics(program, batches)
         self._columns = Columns(*(_paid_bounds(statistics, inputs) if known is None else known))
         rows = self._encode(inputs)
-        self._rescale = self._fitted(source, statistics, rows, rule)
-        self._head = zero_head(self._rescale.width, len(self.classes_))
-        turned = all_at_once(TensorDataset(self._rescale(rows), labels), rule)
+        rescale = self._rescaled(source, statistics, rows, rule)
+        self._features = with_products(rescale, rule) if self._image_shape is None else rescale
+        self._head = zero_head(self._features.width, len(self.classes_))
+        turned = all_at_once(TensorDataset(self._features(rows), labels), rule)
         private = train_head(self._head, program, turned, rule, statistics.ledger)
-        self.privacy_ = self._statement(program, statistics, private)
+        self.privacy_ = self._statement(program, statistics, private, rescale.width - 1)
         return self
 
     def decision_function(self, X: Any) -> ndarray:
@@ -109,7 +111,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         values = self._validated(_flat(X)[0], reset=False)
         with torch.no_grad():
             rows = self._encode(_single(values))
-            logits: ndarray = self._head(self._rescale(rows)).double().numpy()
+            logits: ndarray = self._head(self._features(rows)).double().numpy()
         return logits[:, 1] - logits[:, 0] if len(self.classes_) == 2 else logits
 
     def predict_proba(self, X: Any) -> ndarray:
@@ -196,7 +198,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         scaled = columns * (inputs.shape[1] ** 0.5 / 0.6)  # from [−1, 1]/√d to about unit variance
         return encode(self._encoder, scaled.view(-1, *self._image_shape))
 
-    def _fitted(self, source: Source, statistics: Statistics, rows: Tensor, rule: Settings) -> Rescale:
+    def _rescaled(self, source: Source, statistics: Statistics, rows: Tensor, rule: Settings) -> Rescale:
         if source == "public":
             public = np.asarray(_flat(self.public)[0], dtype=np.float32)
             return rescaled_by_public(self._encode(torch.from_numpy(public)), rule)
@@ -205,7 +207,9 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         assert self._image_shape is not None
         return rescaled_by_synthetic(statistics, rows, self._encoder, self._image_shape, rule)
 
-    def _statement(self, program: Program, statistics: Statistics, private: Privatizer) -> dict[str, Any]:
+    def _statement(
+        self, program: Program, statistics: Statistics, private: Privatizer, directions: int
+    ) -> dict[str, Any]:
         assumed = ["the number of records and columns is public"]
         if self.classes is None:
             assumed.append("the set of labels is public (pass classes= to state it)")
@@ -219,7 +223,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             "covered": private.covered and statistics.covered,
             "neighbours": "one record replaced by nothing",
             "releases": {**dict.fromkeys(program.statistics, 1), "training": private.step},
-            "directions": self._rescale.width - 1,
+            "directions": directions,
+            "products": self._features.width - 1 - directions,
             "assumptions": assumed,
         }
 
