@@ -154,9 +154,62 @@ def test_every_public_class_has_an_example_that_runs(cls: type, tmp_path: Path) 
 def test_every_public_function_says_what_it_raises(function: FunctionType) -> None:
     doc = inspect.getdoc(function) or ""
     assert doc, f"{function.__name__} has no docstring"
-    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    if any(isinstance(node, ast.Raise) for node in ast.walk(tree)):
+    if _raises(function):
         assert "\nRaises:\n" in doc, function.__name__
+
+
+def raising(cls: type) -> list[str]:
+    """What of a class raises in its own lines: public methods and properties, and the constructor."""
+    own = {
+        name: getattr(value, "fget", None) or getattr(value, "__func__", value)
+        for name, value in vars(cls).items()
+    }
+    constructors = {"__init__", "__post_init__"}
+    return [
+        name
+        for name, function in own.items()
+        if isinstance(function, FunctionType)
+        and function.__module__ == cls.__module__
+        and function.__name__ == name
+        if (not name.startswith("_") or name in constructors) and _raises(function)
+    ]
+
+
+def _raises(function: FunctionType) -> bool:
+    if function.__code__.co_filename == "<string>":  # written by dataclass
+        return False
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    return any(isinstance(node, ast.Raise) for node in ast.walk(tree))
+
+
+def test_every_public_class_says_what_its_methods_raise() -> None:
+    found = [(cls, name) for cls in public(type) for name in raising(cls)]
+    assert len(found) > 20
+    silent = [
+        f"{cls.__name__}.{name}"
+        for cls, name in found
+        if "Raises:\n" not in (inspect.getdoc(cls if name.startswith("_") else getattr(cls, name)) or "")
+    ]
+    assert silent == []
+
+
+NAMES_IT = ("The ", "A ", "An ", "What ", "(", "`")
+"""How a first line begins that names what comes back; one that begins with a verb needs `Returns:`."""
+
+
+def test_every_public_function_says_what_it_returns() -> None:
+    of_methods = {getattr(qg.methods, name) for name in names(qg.methods)}
+    giving = [f for f in public(FunctionType) if f.__annotations__["return"] not in (None, "None")]
+    assert len(giving) > 40
+    silent = [
+        function.__name__
+        for function in giving
+        if function not in of_methods  # recipes, which all return a Mechanism
+        and "\nReturns:\n" not in (doc := inspect.getdoc(function) or "")
+        and not doc.startswith(NAMES_IT)
+    ]
+    assert silent == []
+    assert {f.__annotations__["return"] for f in of_methods if isinstance(f, FunctionType)} == {"Mechanism"}
 
 
 def test_the_names_stand_in_the_order_of_a_step() -> None:

@@ -60,7 +60,11 @@ class Reducer(ABC):
 
     @abstractmethod
     def broadcast(self, make: Callable[[], T]) -> T:
-        """What `make` gives on rank 0, on every rank; its error too."""
+        """What `make` gives on rank 0, on every rank.
+
+        Raises:
+            ValueError: `make` failed on rank 0, which raises what `make` did.
+        """
 
     @abstractmethod
     def agree(self, facts: Callable[[], Facts]) -> None:

@@ -82,6 +82,9 @@ class Linear(Schedule):
 class Exponential(Schedule):
     """start·(end/start)^min(t/length, 1).
 
+    Raises:
+        ValueError: an end is not above 0, or the length is below 1.
+
     Example:
         clip = qg.schedules.Exponential(4.0, 1.0, 100)
         assert clip.at(50) == 2.0
@@ -137,6 +140,9 @@ class Cooling(Schedule):
 @dataclass(frozen=True)
 class Piecewise(Schedule):
     """values[j] from boundaries[j − 1] up to, not including, boundaries[j].
+
+    Raises:
+        ValueError: the boundaries do not rise, or there is not one value more than those.
 
     Example:
         clip = qg.schedules.Piecewise((1.0, 0.5), (100,))  # 0.5 from step 100 on
@@ -199,6 +205,9 @@ class PerEpoch(Schedule):
         schedule: counts epochs.
         rate: q of the batches.
 
+    Raises:
+        ValueError: the rate is not in (0, 1].
+
     Example:
         clip = qg.schedules.PerEpoch(qg.schedules.Linear(2.0, 0.5, 10), rate=batches.rate)
         mechanism = qg.methods.dp_sgd(clip=clip)
@@ -238,7 +247,7 @@ def check_fits(name: str, value: float | Schedule, *, steps: int, rate: float) -
 
 
 def epoch_of(step: int, rate: float) -> int:
-    """Completed passes over the data in expectation."""
+    """The completed passes over the data in expectation."""
     return int(step * rate + 1e-9)
 
 

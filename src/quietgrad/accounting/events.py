@@ -16,6 +16,9 @@ class GaussianEvent:
         noise_multiplier: noise std over L2 sensitivity of everything released from one batch; 0 means
             ε = inf.
 
+    Raises:
+        ValueError: the multiplier is negative or infinite.
+
     Example:
         event = qg.accounting.GaussianEvent(noise_multiplier=1.1)
         epsilon = qg.accounting.epsilon([qg.accounting.Phase(event=event, rate=0.01, count=1_000)], 1e-5)
@@ -44,6 +47,9 @@ class MallowsSelection:
         group_size: coordinates of a group.
         kept: how many of them are selected.
         groups: number of groups of this shape.
+
+    Raises:
+        ValueError: the dispersion is negative or infinite, or more is kept than a group has.
 
     Example:
         selection = qg.accounting.MallowsSelection(theta=0.1, group_size=64, kept=16, groups=10)
@@ -91,6 +97,9 @@ Event: TypeAlias = GaussianEvent | MallowsSelection | JointEvent
 class Phase:
     """`count` steps, each of which made `event` from its own Poisson draw of rate `rate`.
 
+    Raises:
+        ValueError: the rate is not in (0, 1], or the count is no whole number.
+
     Example:
         phase = qg.accounting.Phase(event=gaussian, rate=0.01, count=1_000)
         epsilon = qg.accounting.epsilon([phase], delta=1e-5)
@@ -127,7 +136,7 @@ def effective_multiplier(multipliers: Iterable[float]) -> float:
 
 
 def coalesce(phases: Iterable[Phase]) -> tuple[Phase, ...]:
-    """Equal neighbours become one phase; empty phases vanish."""
+    """The same run, with equal neighbours as one phase and without empty ones."""
     merged: list[Phase] = []
     for phase in phases:
         if merged and (merged[-1].event, merged[-1].rate) == (phase.event, phase.rate):

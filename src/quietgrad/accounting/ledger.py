@@ -81,6 +81,9 @@ class Ledger:
         """A finished or running ledger, checked and kept in memory; the file is not touched.
 
         A torn last line counts as one release.
+
+        Raises:
+            ValueError: it is no ledger, or its chain is broken.
         """
         data = Path(path).read_bytes()
         if b"\n" not in data:
@@ -137,7 +140,11 @@ class Ledger:
         return None
 
     def record(self, event: Event, rate: float, *, step: int) -> None:
-        """Write one release down, to the disk if there is a file, before it becomes visible."""
+        """Write one release down, to the disk if there is a file, before it becomes visible.
+
+        Raises:
+            ValueError: the ledger is closed or another process's, or the plan does not hold this release.
+        """
         if self._file is not None and self._file.closed:
             raise ValueError(
                 "Expected an open ledger, got a closed one. Open it again with Ledger(path, ...)."
@@ -155,7 +162,11 @@ class Ledger:
         self._append(entry, event, float(rate))
 
     def verify_against(self, head: str, count: int) -> None:
-        """Refuse a ledger that is not a continuation of the one a checkpoint knew."""
+        """Refuse a ledger that is not a continuation of the one a checkpoint knew.
+
+        Raises:
+            ValueError: lines are missing, or it belongs to another run.
+        """
         if count > self._count:
             raise ValueError(
                 f"Expected a ledger of at least {count} lines (the checkpoint's), got {self._count}: "

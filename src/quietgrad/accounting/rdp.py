@@ -49,7 +49,7 @@ def rdp_epsilon(phases: Iterable[Phase], delta: float) -> float:
 def repeat_and_select(
     phases: Iterable[Phase], delta: float, mean_tries: float, *, tries: Tries = "logarithmic"
 ) -> float:
-    """Epsilon of running a RANDOM number of times with this mean and releasing only the best run.
+    """The ε of running a RANDOM number of times with this mean and releasing only the best run.
 
     Papernot and Steinke, "Hyperparameter tuning with Rényi differential privacy" (2022), theorems 2 and 6.
     The number of tries must really be drawn from `tries` before the first run; a fixed number is not covered.

@@ -44,7 +44,7 @@ def rmia(
     gamma: float = 1.0,
     offset: float = 0.3,
 ) -> Points:
-    """Offline RMIA (Zarifzadeh, Liu, Shokri 2024): the part of the population that a record beats.
+    """The scores of offline RMIA (Zarifzadeh, Liu, Shokri 2024): the part of the population that a record beats.
 
         ratio(x) = Pr(x|θ) / Pr(x),   score(x) = Pr_z[ratio(x) ≥ γ·ratio(z)]
 
@@ -63,7 +63,7 @@ def rmia(
 
 
 def lira(target: Points, shadows: OnShadows) -> Points:
-    """Offline LiRA (Carlini et al. 2022): (the attacked model's logit − the shadows' mean) / their common spread."""
+    """The scores of offline LiRA (Carlini et al. 2022): (logit − the shadows' mean) / their common spread."""
     _check_shadows(shadows, shadows)
     apart = _logit(target) - _logit(shadows).mean(0)
     spread = float(_logit(shadows).std(0, ddof=1).mean())

@@ -64,6 +64,9 @@ def encode_update(
         model: of the server's architecture; it ends with the locally trained weights.
         train: trains the model in place on this client's records.
 
+    Returns:
+        what the client sends back, for `FederatedServer.receive`.
+
     Raises:
         ValueError: the task is for another model.
     """

@@ -48,6 +48,9 @@ class Shares:
         least: t, the number of shares that make the whole noise: a sum of fewer clients must never be opened. A client
             knows its own share: if c of them tell it to the server, the noise that protects the others has t − c.
 
+    Raises:
+        ValueError: fewer than 2 shares make the noise, or all clients would have to.
+
     Example:
         shares = qg.federated.Shares(clients=100, least=80)
         server = qg.federated.FederatedServer(model, mechanism, clients=100, rate=1.0, rounds=5, shares=shares)

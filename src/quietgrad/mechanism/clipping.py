@@ -139,6 +139,9 @@ class PerGroupClip(Clip):
     Args:
         bounds: prefix of block names → C_b. A block belongs to the longest prefix it starts with.
 
+    Raises:
+        ValueError: there is no group, or a bound is not above 0.
+
     Example:
         clip = qg.PerGroupClip({"conv": 0.5, "": 1.0})  # what begins with conv, and all the rest
         mechanism = qg.methods.dp_sgd(clip=clip)

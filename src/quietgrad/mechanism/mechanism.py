@@ -51,6 +51,9 @@ class Mechanism:
         post: applied in order to the decoded release, free.
         noise_multiplier: σ; None until calibrated; 0 means ε = ∞.
 
+    Raises:
+        ValueError: the shares do not sum to 1, or the multiplier is negative or infinite.
+
     Example:
         mechanism = qg.methods.dp_sgd(clip=1.0).with_noise(1.1)
         std = mechanism.std(mechanism.releases[0], step=0)

@@ -45,7 +45,11 @@ class Noise(ABC):
 
     @abstractmethod
     def multiplier(self, noise_multiplier: float, step: int) -> float:
-        """The effective Gaussian multiplier of a step."""
+        """The effective Gaussian multiplier of a step.
+
+        Raises:
+            ValueError: it is not above 0 where noise is wanted.
+        """
 
     @abstractmethod
     def event(self, noise_multiplier: float, step: int) -> events.Event:

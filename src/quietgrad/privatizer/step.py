@@ -108,7 +108,11 @@ class Step:
         return released
 
     def check_conservation(self, released: list[Released]) -> None:
-        """Law 0: Σ (S/s)² of what was released is what the ledger was told."""
+        """Law 0: Σ (S/s)² of what was released is what the ledger was told.
+
+        Raises:
+            RuntimeError: it is not.
+        """
         precision = sum(part.precision for part in released)
         multiplier = self.mechanism.multiplier(self.public.step)
         told = multiplier**-2 if multiplier > 0 else math.inf

@@ -44,6 +44,9 @@ class Program:
         training: the mechanism of the steps; its share is what the statistics leave.
         statistics: name → what is released, in the order of release.
 
+    Raises:
+        ValueError: the shares of the statistics leave nothing for training.
+
     Example:
         statistics = {"mean": qg.StatisticRelease(statistic=Mean(), share=0.01)}
         program = qg.Program(training=qg.methods.dp_sgd(clip=0.5), statistics=statistics)

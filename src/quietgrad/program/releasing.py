@@ -37,6 +37,9 @@ class Statistics:
         ledger: a file for the one ledger of the program, in memory if left out.
         noise_source: as for the Privatizer.
 
+    Raises:
+        ValueError: the draws are of people.
+
     Example:
         statistics = qg.Statistics(program, batches)
         mean = statistics.release("mean", features)

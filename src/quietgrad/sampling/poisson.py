@@ -89,6 +89,9 @@ class PoissonSampler(Sampler[list[int]]):
         most_records: with `unit`, how many records of a person a step uses at most.
         pooled: with `unit`, whether the gradients of a person's records are averaged ("mean") or added ("sum").
 
+    Raises:
+        ValueError: there are no records or steps, the rate is not in (0, 1], or the people do not fit the records.
+
     Example:
         sampler = qg.PoissonSampler(len(train_set), rate=0.25, steps=10)
         loader = DataLoader(train_set, batch_sampler=sampler, collate_fn=qg.collate_possibly_empty(train_set))
@@ -194,7 +197,11 @@ class PoissonSampler(Sampler[list[int]]):
         self._owner.leave(owner)
 
     def divide(self, reducer: Reducer) -> None:
-        """Make the draws of rank 0 on every rank, and yield only this rank's part of each; parts may be empty."""
+        """Make the draws of rank 0 on every rank, and yield only this rank's part of each; parts may be empty.
+
+        Raises:
+            ValueError: draws were made before, among another number of ranks.
+        """
         if self._made.next and reducer.world != self._world:
             raise ValueError(
                 f"{self._made.next} batches were drawn in a world of {self._world} before {reducer.world} ranks began "

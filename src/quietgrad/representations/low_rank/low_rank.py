@@ -42,6 +42,9 @@ class LowRank(Representation):
         matrices: names of the parameters with carriers, `*` matching anything; left out, every matrix that gets at
             least twice smaller except the last, which is taken to be the classifier.
 
+    Raises:
+        ValueError: a rank is below 1, or there is no such release.
+
     Example:
         low_rank = qg.LowRank(rank=4)
         mechanism = qg.methods.dp_sgd(clip=1.0) @ low_rank  # what qg.methods.rgp(rank=4) does

@@ -88,6 +88,9 @@ class Subspace(Representation):
         refresh_every: steps between two bases; the one in between is kept.
         power_iterations: t, for rule "power".
 
+    Raises:
+        ValueError: a number is below 1, there is no such rule, or public losses are missing where it needs them.
+
     Example:
         subspace = qg.Subspace(public_losses=public_losses, rank=4)
         release = qg.Release(representation=subspace, clip=qg.FlatClip(1.0))
