@@ -63,6 +63,7 @@ def _objects(ids: Any) -> Any:
     return ids
 
 
+@pytest.mark.wrong_types
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -13,8 +13,6 @@ from jaxtyping import Float64
 from numpy import ndarray
 from scipy import optimize, special, stats
 
-Scores = Float64[ndarray, " n"]
-
 
 def proportion_at_least(successes: int, trials: int, alpha: float) -> float:
     """Clopper-Pearson: the true proportion is below this with probability at most alpha."""
@@ -48,7 +46,9 @@ def mu_from_counts(caught: int, members: int, false_alarms: int, others: int, *,
     return max(float(special.ndtri(hit) - special.ndtri(alarm)), 0.0) if hit > 0 and alarm < 1 else 0.0
 
 
-def slope_over_noise(signal: Scores, scores: Scores, *, alpha: float) -> float:
+def slope_over_noise(
+    signal: Float64[ndarray, " n"], scores: Float64[ndarray, " n"], *, alpha: float
+) -> float:
     """A lower bound on a/τ for scores = a·signal + c + N(0, τ²): exact, by the noncentral t distribution.
 
     With signal 1 for members and 0 for others this is μ of a Gaussian mechanism.
@@ -89,7 +89,9 @@ def scores_needed(mu: float, *, alpha: float, share: float) -> int:
     return math.ceil((z / (1 - share)) ** 2 * (4 / mu**2 + 0.5))
 
 
-def best_threshold(members: Scores, others: Scores, *, delta: float, alpha: float) -> float:
+def best_threshold(
+    members: Float64[ndarray, " n"], others: Float64[ndarray, " m"], *, delta: float, alpha: float
+) -> float:
     """The threshold of the largest Clopper-Pearson ε on these scores; count it on others."""
     candidates = np.unique(np.quantile(np.concatenate([members, others]), np.linspace(0, 1, 201)))
     bounds = [

@@ -12,7 +12,7 @@ from numpy import ndarray
 
 from quietgrad.accounting.evaluate import attack_advantage
 from quietgrad.accounting.events import Phase
-from quietgrad.audit.bounds import Scores, proportion_at_least, proportion_at_most
+from quietgrad.audit.bounds import proportion_at_least, proportion_at_most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +70,8 @@ def success_bound(phases: Iterable[Phase]) -> float:
 
 
 def threshold_attack(
-    members: Scores,
-    others: Scores,
+    members: Float64[ndarray, " n"],
+    others: Float64[ndarray, " m"],
     *,
     phases: Iterable[Phase] | None,
     name: str = "loss threshold",
@@ -112,7 +112,7 @@ def threshold_attack(
     )
 
 
-def _best_threshold(inside: Scores, outside: Scores) -> float:
+def _best_threshold(inside: Float64[ndarray, " n"], outside: Float64[ndarray, " m"]) -> float:
     """The threshold with the most right calls on these scores."""
     values = np.concatenate([inside, outside])
     member: Bool[ndarray, " n"] = np.arange(len(values)) < len(inside)
