@@ -55,10 +55,10 @@ CIFAR10 = Trainings(
             factors=(1.0, 2.0),
             seed_spread=1.0,
             said=f"CIFAR-10, 25,000 private records, 37k CNN, 234 steps of 320 in three epochs, k = 50, {SAID}; lr 2 "
-            "and 4 tried for each method and chosen by the accuracy on private records, one seed (seeds of such runs "
-            "differ by about a point), 3,000 test images. Theirs, of four papers: ResNet20 (GP, GEP, B-GEP), WRN28-4 "
-            "(RGP), the end-to-end CNN at ε = 7.53 (Random Freeze), WRN-16-4 at ε = 4 (GIP), thousands of steps: leads "
-            "over each paper's own DP-SGD can be compared, the figures cannot",
+            "and 4 tried for each method and chosen by the accuracy on private records (a choice that ε does not "
+            "cover), one seed (seeds of such runs differ by about a point), 3,000 test images. Theirs, of four papers: "
+            "ResNet20 (GP, GEP, B-GEP), WRN28-4 (RGP), the end-to-end CNN at ε = 7.53 (Random Freeze), WRN-16-4 at "
+            "ε = 4 (GIP), thousands of steps: leads over each paper's own DP-SGD can be compared, the figures cannot",
         ),
         "full": Plan(
             changes=(*RECIPE, "training.epochs=20", "training.micro_batch=128"),
