@@ -42,7 +42,7 @@ RATE, STEPS = 0.04, 500
 """DP-SGD's part of the records in a step: 20 passes."""
 RATES = {
     "linear": (1 / 16, 0.25, 1.0, 4.0),
-    "hidden": (1 / 32, 0.125, 0.5, 2.0),
+    "hidden": (1 / 32, 0.125, 0.5, 2.0, 4.0, 8.0),
     "cnn": (0.25, 0.5, 1.0, 2.0),
 }
 
