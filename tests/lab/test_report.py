@@ -183,6 +183,8 @@ def test_the_card_of_steps_speaks_of_all_runs(tmp_path: Path) -> None:
     page = read(write_report([tmp_path]))
     assert f"{first.planned} to {quiet.planned}" in page.words
     assert f"of 24 to {quiet.units} records each on average" in page.words
+    best = max(made.rows, key=lambda row: row.accuracy)
+    assert f"The guarantee, for the run {best.runs[0]}" in page.words
 
 
 def test_figures_take_the_colours_of_the_page(finished: Path) -> None:

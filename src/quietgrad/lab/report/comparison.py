@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from quietgrad.lab.compare.comparison import Comparison, totals
+from quietgrad.lab.compare.comparison import Comparison, Row, totals
 from quietgrad.lab.compare.leaderboard import TITLES, cells
 from quietgrad.lab.compare.verdict import verdict
 from quietgrad.lab.formatting import epsilon_text
@@ -21,7 +21,7 @@ def comparison_article(folder: Path) -> str:
     names = [name for row in made.rows for name in row.runs]
     runs = {name: read_run(folder / name) for name in names}
     private = [name for row in made.rows if not plots.is_baseline(row) for name in row.runs]
-    shown = runs[private[0]]
+    shown = runs[_best(made).runs[0]]
     parts = [
         _head(folder, made, shown, [runs[name] for name in private]),
         _winner(made),
@@ -43,9 +43,7 @@ def comparison_article(folder: Path) -> str:
 
 
 def _head(folder: Path, made: Comparison, shown: RecordedRun, private: list[RecordedRun]) -> str:
-    best = max(
-        (row for row in made.rows if not plots.is_baseline(row)), key=lambda row: (row.accuracy, -row.target)
-    )
+    best = _best(made)
     budgets = ", ".join(f"{value:g}" for value in made.epsilons)
     config, many = shown.config, shown.many
     lead = f"{config.model.name} on {config.data.name}, {shown.units:,} private {many}, folder {folder.name}"
@@ -63,6 +61,12 @@ def _head(folder: Path, made: Comparison, shown: RecordedRun, private: list[Reco
             ),
         }
     )
+
+
+def _best(made: Comparison) -> Row:
+    """The most accurate private row."""
+    private = [row for row in made.rows if not plots.is_baseline(row)]
+    return max(private, key=lambda row: (row.accuracy, -row.target))
 
 
 def _range(numbers: Iterable[int]) -> str:
@@ -121,22 +125,25 @@ def _curves(made: Comparison, runs: dict[str, RecordedRun]) -> str:
 
 
 def _noise(made: Comparison) -> str:
-    smallest = min(made.epsilons)
-    ratios = {row.method: row.noise_to_signal for row in made.rows if row.target == smallest}
-    known = {name: value for name, value in ratios.items() if value is not None}
-    if not known:
+    known: dict[float, dict[str, float]] = {target: {} for target in made.epsilons}
+    for row in made.rows:
+        if row.target in known and row.noise_to_signal is not None:
+            known[row.target][row.method] = row.noise_to_signal
+    target = max(known, key=lambda value: (len(known[value]), -value))  # where most methods can be compared
+    ratios = known[target]
+    if not ratios:
         return ""
     note = (
         "Length of a step's noise over the longest signal that the clips let through, before post-processing; known "
         "before training. The true signal is private and shorter; a method that also shortens the signal gains less."
     )
-    drawn = plots.noise_bars(known)
+    drawn = plots.noise_bars(ratios)
     alt = (
         "Bars: "
-        + ", ".join(f"{name} {value:.1f}" for name, value in sorted(known.items(), key=lambda item: item[1]))
+        + ", ".join(f"{name} {value:.1f}" for name, value in sorted(ratios.items(), key=lambda item: item[1]))
         + "."
     )
-    return section("Noise to signal", figure(drawn, f"At ε = {smallest:g}.", alt), paragraph(note))
+    return section("Noise to signal", figure(drawn, f"At ε = {target:g}.", alt), paragraph(note))
 
 
 def _ledgers(runs: dict[str, RecordedRun]) -> str:

@@ -71,7 +71,9 @@ def leaderboard_bars(rows: Sequence[Row]) -> Figure:
         axes.barh(labels, values, xerr=errors, color=colours, ecolor=INK, height=0.66)
         for place, value in enumerate(values):
             beside = value + (errors[place] if errors else 0.0)
-            axes.text(beside, place, f" {value:.1f}", va="center", fontsize=9)
+            axes.annotate(
+                f"{value:.1f}", (beside, place), (4, 0), textcoords="offset points", va="center", fontsize=9
+            )
         low = max(0.0, min(values) - 12)
         axes.set(xlabel="test accuracy (%)", xlim=(low, low + 1.12 * (max(values) - low)))
         axes.grid(axis="x")
@@ -106,7 +108,8 @@ def accuracy_against_epsilon(rows: Sequence[Row]) -> Figure:
         axes.minorticks_off()
         axes.set(xlabel="ε", ylabel="test accuracy (%)")
         axes.grid()
-        axes.legend(fontsize=8, ncols=2, loc="best")
+        # Above the axes: "best" sees no baseline, and would lie on its line.
+        axes.legend(fontsize=8, ncols=3, loc="lower left", bbox_to_anchor=(0, 1), frameon=False)
     return figure
 
 

@@ -90,13 +90,14 @@ def setting(run: RecordedRun) -> dict[str, str]:
         for phase in (run.ledger.plan or ())[:4]
     )
     more = len(run.ledger.plan or ()) - 4
-    one, many = run.one, run.many
+    one, many, batch = run.one, run.many, run.rate * run.units
+    average = f"{batch:,.0f}" if batch >= 1000 else f"{batch:.4g}"
     whole = " with all records" if many != "records" else ""
     return {
         "neighbours": f"one {one}{whole} replaced by nothing (zero-out); the number of {many} N = {run.units:,} is "
         "public",
         "sampling": f"Poisson: each step draws each {one} on its own with probability {run.rate:.5g}, "
-        f"{run.rate * run.units:.4g} {many} on average; drawn with operating-system entropy",
+        f"{average} {many} on average; drawn with operating-system entropy",
         "accountant": "the smaller of two upper bounds: privacy loss distributions (numerical composition, rounded "
         "towards more loss) and Rényi differential privacy",
         "plan": phases + (f"; and {more} more phases" if more > 0 else ""),
