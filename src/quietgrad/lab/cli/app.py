@@ -29,10 +29,12 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
-def _print_version(asked: bool) -> None:
+def _print_version(asked: bool) -> bool:
+    """What comes back is the option's value."""
     if asked:
         typer.echo(f"quietgrad {__version__}")
         raise typer.Exit
+    return asked
 
 
 @app.callback()
