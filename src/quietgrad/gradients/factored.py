@@ -18,7 +18,7 @@ from quietgrad.gradients.norms import row_squared_norms
 from quietgrad.gradients.pooling import Pooling
 from quietgrad.gradients.products import each_off, each_times, outer_sums
 from quietgrad.gradients.restricted import RestrictedOuterGrad, whole_rows
-from quietgrad.gradients.sums import POSITIONS, RUN, TINY, added_up, runs, weighted_rows, widened
+from quietgrad.gradients.sums import POSITIONS, RUN, TINY, runs, sum_of_products, weighted_rows, widened
 from quietgrad.gradients.tuning import TunableGrads, rounded
 
 WAYS = ("outer", "ghost", "formed", "chunked")
@@ -289,7 +289,7 @@ class FactoredGrad(TunableGrads):
             b = b * w
         places = runs(self.samples, a.shape[1], a.dtype, self._run)
         a, b = a.flatten(0, 1), b.flatten(0, 1)
-        return added_up(b[part].T @ a[part] for part in places).reshape(self._shape)
+        return sum_of_products(b, a, places).reshape(self._shape)
 
     def _keep(self) -> Float[Tensor, "n *shape"]:
         if self._formed is None:

@@ -23,11 +23,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from quietgrad.gradients.base import zero_rows
+from quietgrad.kernels.add_runs import add_runs
+from quietgrad.kernels.library import in_use
+from quietgrad.kernels.scratch import Scratch
 
 RUN = 64
 """Formed rows that are added up in float32."""
@@ -47,6 +51,11 @@ TINY = 2.0**-100
 
 SMALL = 1 << 15
 """Numbers that are converted to float64 faster than added in runs."""
+
+TOGETHER = 1 << 21
+"""Numbers, of several runs, that are added in one pass."""
+
+SCRATCH = Scratch()
 
 
 def widened(x: Tensor) -> Tensor:
@@ -92,6 +101,25 @@ def added_up(parts: Iterable[Tensor]) -> Float[Tensor, "..."]:
         total = first.double() if total is None else total
         total += part
     return first if total is None else total
+
+
+def sum_of_products(
+    b: Float[Tensor, "m o"], a: Float[Tensor, "m i"], places: Iterable[slice]
+) -> Float[Tensor, "o i"]:
+    """Σ_runs b_runᵀ a_run. With the C library several runs are added in one pass, and their products are written over
+    the last ones': fresh memory for each would cost as much as adding them."""
+    waiting, library = list(places), in_use()
+    if library is None or len(waiting) == 1 or a.dtype != torch.float32 or a.device.type != "cpu":
+        return added_up(b[part].T @ a[part] for part in waiting)
+    total = torch.empty(b.shape[1], a.shape[1], dtype=torch.float64)
+    together = max(1, min(len(waiting), TOGETHER // max(1, total.numel())))
+    products = torch.from_numpy(SCRATCH("products", together * total.numel(), np.float32)).view(together, -1)
+    for start in range(0, len(waiting), together):
+        now = waiting[start : start + together]
+        for part, product in zip(now, products, strict=False):
+            torch.mm(b[part].T, a[part], out=product.view_as(total))
+        add_runs(library, products[: len(now)], total.view(-1), begun=start > 0)
+    return total
 
 
 def weighted_rows(weights: Float[Tensor, " n"], rows: Float[Tensor, "n p"]) -> Float[Tensor, " p"]:

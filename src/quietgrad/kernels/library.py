@@ -20,6 +20,7 @@ VARIABLE = "QUIETGRAD_KERNELS"
 LEVELS = ("portable", "avx2", "avx512")
 OFF = "off"
 KERNELS = (
+    "qg_add_runs",
     "qg_add_steps",
     "qg_aes",
     "qg_best_level",
