@@ -32,9 +32,8 @@ def test_all_words_together_give_every_integer_of_the_tents_its_exact_count() ->
     u, v, slot = np.meshgrid(np.arange(apart), np.arange(apart), np.arange(SLOTS), indexing="ij")
     count = u.size
     words = Scripted(
-        (u.ravel() << 28).astype(np.uint32),
-        (v.ravel() << 28).astype(np.uint32),
-        slot.ravel().astype(np.uint16),
+        (u.ravel() << 28 | slot.ravel() >> 4).astype(np.uint32),
+        (v.ravel() << 28 | slot.ravel() & 15).astype(np.uint32),
     )
     out = np.empty(count, np.int32)
     slots = small._from_tents(out, words)
@@ -69,13 +68,13 @@ def test_tents_and_boxes_together_have_the_mass_of_the_rounded_gaussian(log_std:
 
 def test_boxes_of_a_strip_stand_on_each_other_without_gaps() -> None:
     drawn, boxes = default(), cut(1 << 26).boxes
-    starts = drawn._start[: drawn._boxes]
+    starts = drawn._box["start"][: drawn._boxes]
     width = drawn.std // PER_STD // STRIPS
     for strip in (0, 700, 1024, 2047):
         mine = np.flatnonzero(starts == (strip - REACH * PER_STD * STRIPS) * width)
-        assert drawn._level[mine].tolist() == list(range(boxes[strip]))
+        assert drawn._box["level"][mine].tolist() == list(range(boxes[strip]))
     assert len(starts) == boxes.sum()
-    assert drawn._level[drawn._boxes :].min() * drawn._height * UNIT > 1, "what is no box is rejected"
+    assert drawn._box["level"][drawn._boxes :].min() * drawn._height * UNIT > 1, "what is no box is rejected"
 
 
 @pytest.mark.parametrize(("log_std", "count"), [(7, 4_000_000), (9, 4_000_000)])
@@ -150,8 +149,8 @@ def trial(sampler: RoundedGaussian, box: int, *bits: int) -> int | None:
 def crossed(sampler: RoundedGaussian) -> tuple[int, int, float]:
     """A box that the curve goes through, its first integer, and how high the curve is in it there."""
     boxes = np.arange(sampler._boxes)
-    starts, height = sampler._start[boxes], sampler._height * UNIT
-    floor = sampler._roof(boxes, starts) + sampler._level[boxes]
+    starts, height = sampler._box["start"][boxes].astype(np.int64), sampler._height * UNIT
+    floor = sampler._roof(boxes, starts) + sampler._box["level"][boxes]
     share = np.exp(-(((starts - 0.5) / sampler.std) ** 2) / 2) / height - floor
     box = int(np.flatnonzero((share > 0.2) & (share < 0.8))[100])
     return box, int(starts[box]), float(share[box])

@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 
 from quietgrad.kernels.library import level_number
 
+BOX = np.dtype([("start", np.int32), ("left", np.int16), ("right", np.int16), ("level", np.float32)])
+"""`struct box` of trials.c: one line of the cache a point, not four."""
+
 UNSETTLED = 2
 """What `boxes` says of a point that exact arithmetic must settle; 1 is below the curve, 0 above it."""
 
@@ -20,10 +23,7 @@ class PieceTables(ctypes.Structure):
 
     _fields_ = (
         ("centre", ctypes.c_void_p),
-        ("start", ctypes.c_void_p),
-        ("left", ctypes.c_void_p),
-        ("right", ctypes.c_void_p),
-        ("level", ctypes.c_void_p),
+        ("box", ctypes.c_void_p),
         ("tents", ctypes.c_int64),
         ("boxes", ctypes.c_int64),
         ("strips", ctypes.c_int64),
@@ -58,13 +58,13 @@ def tents(
     pieces: PieceTables,
     out: NDArray[np.int32],
     at_once: int,
-    places: NDArray[np.int64],
-    slots: NDArray[np.int64],
+    places: NDArray[np.int32],
+    slots: NDArray[np.int16],
 ) -> int:
     """A point of a tent for each place of `out`; returns how many want a box instead, which `places` and `slots` name.
 
     Args:
-        bits: ten bytes a place, or where the kernel finds them.
+        bits: eight bytes a place, or where the kernel finds them.
     """
     place = bits if isinstance(bits, KeyPlace) else KeyPlace(key=bytes(32), number=0, position=0)
     raw = None if isinstance(bits, KeyPlace) else ctypes.c_void_p(bits.ctypes.data)
@@ -94,8 +94,8 @@ def boxes(
     words: NDArray[np.uint64],
     pieces: PieceTables,
     out: NDArray[np.int32],
-    places: NDArray[np.int64],
-    slots: NDArray[np.int64],
+    places: NDArray[np.int32],
+    slots: NDArray[np.int16],
 ) -> NDArray[np.uint8]:
     """A point of a box at each of the places of `out`; returns what became of it.
 

@@ -17,15 +17,15 @@ from quietgrad.gradients.grid import WORST_ROUNDING, Grid
 from quietgrad.gradients.stages import ClippedSum, Released
 from quietgrad.kernels.add_steps import add_steps, served
 from quietgrad.kernels.library import in_use
+from quietgrad.kernels.scratch import Scratch
 from quietgrad.noise.base import Noise, NoiseDraw
-from quietgrad.noise.rounded_gaussian import Scratch
 from quietgrad.noise.sources import NoiseSource
 from quietgrad.schedules import Schedule, value_at
 
-DRAWN = 1 << 18
+DRAWN = 1 << 20
 """Coordinates whose noise is drawn at a time: a call of the source costs as much as some thousand draws."""
 AT_ONCE = 1 << 15
-"""Coordinates that are rounded and converted at a time: they stay in the cache."""
+"""Coordinates that torch rounds and converts at a time: they stay in the cache."""
 SCRATCH = Scratch()
 
 
@@ -152,10 +152,19 @@ def add_integers(
             continue
         parts = [None] * len(group) if drawn is None else drawn.split(sizes)
         for (value, target), part in zip(group, parts, strict=True):
-            whole = grid.rounded(value, out=_whole(value))
-            if part is not None:
-                whole += part.to(value.device)
-            target.copy_(whole if scale is None else whole.mul_(scale))
+            _add_in_torch(value, target, part, grid, scale)
+
+
+def _add_in_torch(
+    values: Tensor, targets: Tensor, drawn: Tensor | None, grid: Grid, scale: float | None
+) -> None:
+    starts = range(0, max(1, len(values)), AT_ONCE)
+    for part in (slice(start, start + AT_ONCE) for start in starts):
+        value = values[part]
+        whole = grid.rounded(value, out=_whole(value))
+        if drawn is not None:
+            whole += drawn[part].to(value.device)
+        targets[part].copy_(whole if scale is None else whole.mul_(scale))
 
 
 def _drawn(source: NoiseSource, count: int) -> Int32[Tensor, " count"]:
@@ -175,6 +184,6 @@ def _drawn_together(values: list[Tensor], out: list[Tensor]) -> Iterator[list[tu
     pieces = (
         piece
         for value, target in zip(values, out, strict=True)
-        for piece in zip(value.reshape(-1).split(AT_ONCE), target.view(-1).split(AT_ONCE), strict=True)
+        for piece in zip(value.reshape(-1).split(DRAWN), target.view(-1).split(DRAWN), strict=True)
     )
     return packed(pieces, lambda piece: piece[0].numel(), DRAWN)

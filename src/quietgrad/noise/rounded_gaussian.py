@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import functools
-import threading
 from ctypes import CDLL
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from quietgrad.kernels import trials as kernel
 from quietgrad.kernels.library import in_use
+from quietgrad.kernels.scratch import Scratch
 from quietgrad.noise.aes import Words
 from quietgrad.noise.below import Span, lies_below
 from quietgrad.noise.pieces import BOXES, PER_STD, REACH, SLOTS, STRIPS, UNIT, cut
@@ -25,20 +24,6 @@ DOUBT = 2.0**-40
 """Closer than this to the curve, float64 does not decide; its error is below 2⁻⁴⁸."""
 NEVER = 2.0**40
 """The level of a box that lies above the curve."""
-
-
-class Scratch(threading.local):
-    """Arrays that are written over and over, each thread's own: fresh pages would cost more than the draws in them."""
-
-    def __init__(self) -> None:
-        self._kept: dict[str, NDArray[Any]] = {}
-
-    def __call__(self, name: str, count: int, dtype: DTypeLike) -> NDArray[Any]:
-        """`count` numbers of the array of this name; they mean nothing yet, and hold until it is asked for again."""
-        kept = self._kept.get(name)
-        if kept is None or len(kept) < count:
-            kept = self._kept[name] = np.empty(count, dtype)
-        return kept[:count]
 
 
 SCRATCH = Scratch()
@@ -58,6 +43,7 @@ class RoundedGaussian:
     def __init__(self, log_std: int = LOG_STD) -> None:
         self.std, self._apart = 1 << log_std, (1 << log_std) // PER_STD
         self._bits = log_std - 3
+        assert self._bits <= 23, "a word of 32 bits holds a point's and nine of a slot's"
         self._within = 56 - (self._bits - 4)
         pieces = cut(self.std)
         self._height, self._tents = pieces.height, int(pieces.tents.sum())
@@ -66,19 +52,18 @@ class RoundedGaussian:
         self._centres[: self._tents] = np.repeat(centres + 1, pieces.tents)  # u + u' has mean −1
         strips = np.repeat(np.arange(len(pieces.boxes)), pieces.boxes)
         self._boxes, rest = len(strips), (SLOTS - self._tents) * BOXES - len(strips)
-        self._start = np.pad((strips - REACH * PER_STD * STRIPS) * (self._apart // STRIPS), (0, rest))
-        self._left = np.pad(pieces.tents[strips // STRIPS], (0, rest))
-        self._right = np.pad(pieces.tents[strips // STRIPS + 1], (0, rest))
-        levels = np.concatenate([np.arange(count, dtype=np.float64) for count in pieces.boxes])
-        self._level = np.pad(levels, (0, rest), constant_values=NEVER)
+        # Integers of few bits and small whole levels: each is held exactly.
+        self._box = np.zeros(len(strips) + rest, kernel.BOX)
+        mine = self._box[: len(strips)]
+        mine["start"] = (strips - REACH * PER_STD * STRIPS) * (self._apart // STRIPS)
+        mine["left"], mine["right"] = pieces.tents[strips // STRIPS], pieces.tents[strips // STRIPS + 1]
+        mine["level"] = np.concatenate([np.arange(count) for count in pieces.boxes])
+        self._box["level"][len(strips) :] = NEVER
         self._numbers = np.zeros(SLOTS, np.int8)
         self._numbers[: self._tents] = (self._centres[: self._tents] - 1) // self._apart
         self._tables = kernel.PieceTables(
             centre=self._numbers.ctypes.data,
-            start=self._start.ctypes.data,
-            left=self._left.ctypes.data,
-            right=self._right.ctypes.data,
-            level=self._level.ctypes.data,
+            box=self._box.ctypes.data,
             tents=self._tents,
             boxes=self._boxes,
             strips=STRIPS,
@@ -123,11 +108,14 @@ class RoundedGaussian:
     def _from_tents(self, out: NDArray[np.int32], words: Words) -> NDArray[np.uint16]:
         """Overwrite `out` with points of tents and return the slots; where that is no tent, `out` means nothing."""
         count, shift = len(out), np.int32(32 - self._bits)
-        raw, index = SCRATCH("words", 10 * count, np.uint8), SCRATCH("index", count, np.intp)
+        raw, index = SCRATCH("words", 8 * count, np.uint8), SCRATCH("index", count, np.intp)
         words.fill(raw)
-        first, second = raw[: 8 * count].view(np.int32).reshape(2, count)
-        slot = raw[8 * count :].view(np.uint16)
-        slot &= np.uint16(SLOTS - 1)
+        first, second = raw.view(np.int32).reshape(2, count)
+        # What the points leave of the words, at their other end: nine bits of one and four of the other.
+        slot = first.astype(np.uint16)
+        slot <<= np.uint16(4)
+        slot &= np.uint16(SLOTS - 16)
+        slot |= second.astype(np.uint16) & np.uint16(15)
         np.copyto(index, slot)
         np.take(self._centres, index, out=out, mode="wrap")
         # A signed shift leaves a uniform integer between −apart/2 and apart/2.
@@ -139,12 +127,12 @@ class RoundedGaussian:
 
     def _in_c(self, out: NDArray[np.int32], words: Words, library: CDLL) -> NDArray[np.intp]:
         """The same integers from the same bits."""
-        places, slots = SCRATCH("places", len(out), np.int64), SCRATCH("slots", len(out), np.int64)
+        places, slots = SCRATCH("places", len(out), np.int32), SCRATCH("slots", len(out), np.int16)
         if kernel.makes_key_streams(library):
             found = kernel.tents(library, words.place(), self._tables, out, AT_ONCE, places, slots)
-            words.skip(10 * len(out))
+            words.skip(8 * len(out))
         else:
-            raw = SCRATCH("words", 10 * len(out), np.uint8)
+            raw = SCRATCH("words", 8 * len(out), np.uint8)
             words.fill(raw)
             found = kernel.tents(library, raw, self._tables, out, AT_ONCE, places, slots)
         places, slots = places[:found], slots[:found]
@@ -153,9 +141,9 @@ class RoundedGaussian:
         unsettled = np.flatnonzero(verdicts == kernel.UNSETTLED)
         if len(unsettled):
             first, second = drawn.reshape(2, found)[:, unsettled]
-            chosen = places[unsettled], slots[unsettled]
+            chosen = places[unsettled].astype(np.intp), slots[unsettled].astype(np.intp)
             verdicts[unsettled] = self._settle(out, *chosen, first, second, words)
-        rejected: NDArray[np.intp] = places[verdicts == 0]
+        rejected: NDArray[np.intp] = places[verdicts == 0].astype(np.intp)
         return rejected
 
     def _from_boxes(
@@ -166,7 +154,9 @@ class RoundedGaussian:
         box, integer = self._integer(slots, first)
         fraction = (first & np.uint64((1 << self._within) - 1)) * 2.0**-self._within
         x = (integer + (fraction - 0.5)) * (1 / self.std)
-        y = (self._roof(box, integer) + self._level[box] + second * 2.0**-64) * (self._height * UNIT)
+        y = (self._roof(box, integer) + self._box["level"][box].astype(np.float64) + second * 2.0**-64) * (
+            self._height * UNIT
+        )
         curve = np.exp(-0.5 * x * x)
         accepted = y < curve
         out[places] = integer
@@ -183,7 +173,7 @@ class RoundedGaussian:
         """The box of each point, and the integer."""
         box = slots * BOXES + (first >> np.uint64(56)).view(np.int64)
         inside = (first >> np.uint64(self._within)).view(np.int64) & (self._apart // STRIPS - 1)
-        return box, self._start[box] + inside
+        return box, self._box["start"][box] + inside
 
     def _settle(
         self,
@@ -209,15 +199,17 @@ class RoundedGaussian:
     def _roof(self, box: NDArray[np.intp], integer: NDArray[np.int64]) -> NDArray[np.float64]:
         """How high the tents are at an integer, in boxes: exact in float64."""
         along = integer & (self._apart - 1)
-        weighted = self._left[box] * (self._apart - along) + self._right[box] * along
-        return weighted * (STRIPS / self._apart)
+        left, right = self._box["left"][box], self._box["right"][box]
+        weighted = left * (self._apart - along) + right * along
+        roof: NDArray[np.float64] = weighted * np.float64(STRIPS / self._apart)
+        return roof
 
     def _settled(self, box: int, integer: int, first: int, second: int, words: Words) -> bool:
         """The same comparison for one point, exactly."""
         within = self._within
         fraction = Fraction(first & ((1 << within) - 1), 1 << within)
         roof = Fraction(float(self._roof(np.array([box]), np.array([integer]))[0]))
-        level = Fraction(float(self._level[box]))
+        level = Fraction(float(self._box["level"][box]))
         height = self._height * Fraction(UNIT)
         return lies_below(
             Span((integer - Fraction(1, 2) + fraction) / self.std, Fraction(1, self.std << within)),

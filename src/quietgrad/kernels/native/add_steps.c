@@ -39,13 +39,21 @@ LEVELS(add,
         double scale),
        (values, from, drawn, out, to, count, step, scale))
 
+#define PART 16384
+
 /* The same for many pieces, whose draws lie one after the other (none: `drawn` is NULL). */
 EXPORT void qg_add_steps(const void *const *values, void *const *out, const int64_t *starts, const int32_t *from,
                          const int32_t *to, int64_t pieces, const int32_t *drawn, double step, double scale, int level,
                          int threads) {
-#pragma omp parallel for schedule(dynamic) num_threads(threads) if (pieces > 1)
-    for (int64_t i = 0; i < pieces; i++)
-        AT_LEVEL(add, level)
-        (values[i], from[i], drawn ? drawn + starts[i] : (const int32_t *)0, out[i], to[i], starts[i + 1] - starts[i],
-         step, scale);
+    for (int64_t i = 0; i < pieces; i++) {
+        const int64_t count = starts[i + 1] - starts[i], parts = (count + PART - 1) / PART;
+        const int64_t in = from[i] == FLOAT32 ? 4 : 8, wide = to[i] == FLOAT32 ? 4 : 8;
+#pragma omp parallel for schedule(static) num_threads(threads) if (parts > 1)
+        for (int64_t part = 0; part < parts; part++) {
+            const int64_t start = part * PART, size = count - start < PART ? count - start : PART;
+            AT_LEVEL(add, level)
+            ((const char *)values[i] + in * start, from[i], drawn ? drawn + starts[i] + start : (const int32_t *)0,
+             (char *)out[i] + wide * start, to[i], size, step, scale);
+        }
+    }
 }

@@ -68,13 +68,16 @@ WITH_VAES static void with_vaes(const uint8_t *rounds, uint64_t number, uint64_t
     __m256i key[ROUNDS + 1], block[WIDE];
     for (int r = 0; r <= ROUNDS; r++)
         key[r] = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)rounds + r));
+    /* The counter lies in the upper half of each block, and counts in the processor's own order. */
+    const __m256i two = _mm256_set_epi64x(2, 0, 2, 0);
+    const __m256i big_endian = _mm256_set_epi8(8, 9, 10, 11, 12, 13, 14, 15, 7, 6, 5, 4, 3, 2, 1, 0, 8, 9, 10, 11, 12,
+                                               13, 14, 15, 7, 6, 5, 4, 3, 2, 1, 0);
+    __m256i place = _mm256_set_epi64x((int64_t)(first + 1), high, (int64_t)first, high);
     int64_t done = 0;
     for (; done + 2 * WIDE <= count; done += 2 * WIDE) {
         for (int j = 0; j < WIDE; j++) {
-            const uint64_t place = first + (uint64_t)(done + 2 * j);
-            block[j] = _mm256_xor_si256(
-                _mm256_set_epi64x((int64_t)__builtin_bswap64(place + 1), high, (int64_t)__builtin_bswap64(place), high),
-                key[0]);
+            block[j] = _mm256_xor_si256(_mm256_shuffle_epi8(place, big_endian), key[0]);
+            place = _mm256_add_epi64(place, two);
         }
         for (int r = 1; r < ROUNDS; r++)
             for (int j = 0; j < WIDE; j++) block[j] = _mm256_aesenc_epi128(block[j], key[r]);
