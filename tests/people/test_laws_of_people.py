@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.data import TensorDataset
 
 import quietgrad as qg
 from quietgrad.audit import NeighbourReport, audit_mechanism, compare_neighbours
+from quietgrad.capture.recorder import Recorder
 from quietgrad.gradients.pooling import Pooling
 from quietgrad.gradients.stages import BlockwiseGrads
 from quietgrad.gradients.tuning import TunableGrads
@@ -190,3 +194,25 @@ def test_canaries_that_are_people_catch_a_clip_per_record(
         seed=0,
     )
     assert report.verdict == verdict, str(report)
+
+
+def test_people_of_one_record_are_captured_as_records_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is pooled of them, so that their gradients may be taken during the backward."""
+    pools: list[bool] = []
+    collect = Recorder.collect
+
+    def noted(self: Recorder, losses: Tensor, pool: Any = None, **options: Any) -> BlockwiseGrads:
+        pools.append(pool is not None)
+        return collect(self, losses, pool, **options)
+
+    monkeypatch.setattr(Recorder, "collect", noted)
+    x, y = torch.randn(12, 3), torch.randint(0, 2, (12,))
+    for people, cut in ((np.arange(12), 5), (np.array([*range(11), 10]), 12), (np.arange(12) // 2, 5)):
+        model = torch.nn.Linear(3, 2)
+        batches = qg.PoissonBatches(TensorDataset(x, y), rate=1.0, steps=1, unit=people, most_records=2)
+        with qg.Privatizer(model, qg.methods.dp_sgd(clip=1.0).with_noise(1.0), batches) as private:
+            for batch in batches:
+                for rows, labels in batch.split(cut):
+                    private.backward(torch.nn.functional.cross_entropy(model(rows), labels, reduction="none"))
+                private.release()
+    assert pools == [False] * 3 + [True] + [True] * 3

@@ -136,10 +136,15 @@ class Privatizer:
         first = self._rows.consume(self.step, len(losses))
         step = self.current
         drop_grads(self.parameters)
-        pool = None if self.sampler.people is None else lambda records: self.pool(records, first)
+        pool = None if self._are_units(first, len(losses)) else lambda records: self.pool(records, first)
         self._add(step, self._recorder.collect(losses, pool, only_summed=self._only_summed))
         for person in self._contributions.finished():
             self._add(step, person)
+
+    def _are_units(self, first: int, rows: int) -> bool:
+        """Whether each of these rows is all that its person has: nothing is to be pooled, as with records."""
+        counts = self.sampler.counts(self.step)
+        return counts is None or self._contributions.single(counts, first, rows)
 
     def _add(self, step: Step, grads: BlockwiseGrads) -> None:
         self._watch.micro_batch(grads, step.public, self.mechanism)

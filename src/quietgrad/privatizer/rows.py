@@ -120,6 +120,11 @@ class Contributions:
         """Nothing is left of a step, also of one that was given up."""
         self._partial, self._whole = {}, []
 
+    def single(self, counts: list[int], first: int, rows: int) -> bool:
+        """Whether each of the rows first … first + rows of a step is a whole person."""
+        pooling, cuts = arrange(counts, first, rows, self._pooled)
+        return not cuts and pooling.keeps(rows)
+
     def pool(self, grads: BlockwiseGrads, counts: list[int], first: int = 0) -> BlockwiseGrads:
         """The people who are whole in these rows; others are kept for `finished`.
 
