@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -86,6 +87,26 @@ def test_a_second_run_starts_tuned(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
             assert remembered.RememberedTimes().of(block().signature()[1:]) == {}, (
                 "other kernels, other times"
             )
+
+
+def test_times_of_a_kernel_that_was_changed_are_not_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(remembered.VARIABLE, str(tmp_path / "cache"))
+    built = tmp_path / "kernels.so"
+    monkeypatch.setattr(library, "native", lambda: SimpleNamespace(_name=str(built)))
+    monkeypatch.setattr(library, "level", lambda: "avx2")
+
+    def after(build: bytes) -> dict[str, float]:
+        built.write_bytes(build)
+        remembered.code.cache_clear()
+        return remembered.RememberedTimes().of((1,))
+
+    assert after(b"first") == {}
+    remembered.RememberedTimes().keep((1,), {"ghost": 2.0})
+    assert after(b"first") == {"ghost": 2.0}
+    assert after(b"second") == {}
+    remembered.code.cache_clear()
 
 
 @pytest.mark.parametrize("content", ["", "[1]", '{"a": 3}', '{"a": {"b": "c"}}'])

@@ -1,6 +1,6 @@
 """Measured times of ways, kept in the user's cache: a second run starts tuned.
 
-A file holds, for one processor, torch and set of kernels, milliseconds a sample of each way for each shape of layer.
+A file holds, for one processor, torch and code of the ways, milliseconds a sample of each way for each shape of layer.
 How many samples a batch held is not in it. The positions of a sample are: where batches are padded to their longest
 record, that is a record's length, so only the user may read the file, and it is not for publishing. `QUIETGRAD_CACHE`
 names another folder, or `off`.
@@ -9,6 +9,7 @@ names another folder, or `off`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -47,8 +48,20 @@ def machine() -> str:
         torch.backends.cpu.get_cpu_capability(),
         torch.__version__,
         library.level(),
+        code(),
     )
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+@functools.cache
+def code() -> str:
+    """Of the kernels as they were built and of the ways as they are written: another one takes other times."""
+    native = library.native()
+    sources = sorted(Path(__file__).parent.glob("*.py"))
+    digest = hashlib.sha256()
+    for file in sources if native is None else [*sources, Path(native._name)]:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
 
 
 class RememberedTimes:
