@@ -57,7 +57,7 @@ class ModelStateGuard:
         """Watch for the first forward of a step, of the model or of any part of it that has parameters."""
         for module in self._model.modules():
             if module is self._model or module._parameters:
-                self._handles.append(module.register_forward_pre_hook(Hook(self._begin)))
+                self._handles.append(module.register_forward_pre_hook(Hook(lambda *_: self._begin())))
         self._handles.append(self._model.register_forward_pre_hook(Hook(self._begin_public)))
         self._handles.append(self._model.register_forward_hook(Hook(self._end_public)))
 
@@ -94,7 +94,7 @@ class ModelStateGuard:
 
     # ---- the first forward of a step ------------------------------------------------------------------------
 
-    def _begin(self, *_: Any) -> None:
+    def _begin(self) -> None:
         if self._before is not None or not torch.is_grad_enabled() or self._in_public():
             return
         if self._batch_waits():
