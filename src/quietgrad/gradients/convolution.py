@@ -254,7 +254,8 @@ class ConvGrad(TunableGrads):
                 inputs = torch.bmm(patches, patches.transpose(1, 2))
             b = self._outputs()
             outputs = torch.bmm(b.transpose(1, 2), b)
-            self._gram = gram_norms(inputs, outputs, inner=self.window.taps + self.window.kernel[0])
+            inner = self.window.taps + self.window.kernel[0]
+            self._gram = gram_norms(inputs, outputs, inner=inner, terms=inner, dtype=inputs.dtype)
         return self._gram
 
     def _rows(self, chosen: Bool[Tensor, " n"]) -> ConvGrad:

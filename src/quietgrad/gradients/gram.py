@@ -1,9 +1,10 @@
 """Norms without gradients: ‖Σ_t b_t a_tᵀ‖² = Σ_ts (a_t·a_s)(b_t·b_s), never below the truth.
 
 A float32 Gram norm falls below the true one when tokens cancel. Its error is at most γ·(Σ_t ‖a_t‖‖b_t‖)², so that
-much is added. γ counts the terms of all inner products, as if every rounding went the same way: there are records for
-which they do (`tests/attacks/test_conspiring_rows.py`). What float32 loses of products too small for it is added too:
-at most `LOST` each, in the Gram matrices and in the product of the two.
+much is added. γ counts the roundings of all inner products, as if every one went the same way: there are records for
+which they do (`tests/attacks/test_conspiring_rows.py`). Long inner products (a vocabulary's) are added up in float64, a
+part at a time: else the bound would be too coarse for every record. What float32 loses of products too small for it is
+added too: at most `LOST` each, in the Gram matrices and in the product of the two.
 
 The caller must form a row instead where this would over-clip by more than 1%, or where its positions cancel so much
 that a sum of products would round it coarsely (`sums.longest`).
@@ -20,11 +21,14 @@ from torch import Tensor
 
 from quietgrad.gradients.norms import LOST, slack
 from quietgrad.gradients.sums import longest
-from quietgrad.kernels.gram_rows import gram_rows, served
+from quietgrad.kernels.gram_rows import gram_rows, roundings, served
 from quietgrad.kernels.library import in_use
 
 OVERCLIP = 0.02
 """A bound above this part of ‖G‖² over-clips by 1%."""
+
+DEPTH = 2048
+"""Terms of an inner product that torch adds up in float32, in whatever order."""
 
 
 @dataclass(frozen=True)
@@ -54,25 +58,49 @@ def factor_norms(a: Float[Tensor, "n t i"], b: Float[Tensor, "n t o"]) -> GramNo
     """From the factors: by the C kernel where it serves, which computes half of each Gram matrix and keeps none."""
     inner, library = a.shape[2] + b.shape[2], in_use()
     if library is None or not served(a, b):
-        return gram_norms(torch.bmm(a, a.transpose(1, 2)), torch.bmm(b, b.transpose(1, 2)), inner=inner)
+        return gram_norms(_gram(a), _gram(b), inner=inner, terms=_terms(a) + _terms(b), dtype=a.dtype)
     squared, roots = gram_rows(library, a, b, lost=LOST * max(inner, a.shape[1]))
-    return _bounded(squared, roots, a.dtype, positions=a.shape[1], inner=inner)
+    terms = roundings(a.shape[2]) + roundings(b.shape[2])
+    return _bounded(squared, roots, a.dtype, positions=a.shape[1], inner=inner, terms=terms)
 
 
-def gram_norms(inputs: Float[Tensor, "n t t"], outputs: Float[Tensor, "n t t"], *, inner: int) -> GramNorms:
+def _gram(x: Float[Tensor, "n t d"]) -> Float[Tensor, "n t t"]:
+    """x xᵀ of every sample; DEPTH features at a time, added up in float64, where there are more."""
+    if x.shape[2] <= DEPTH or x.dtype == torch.float64:
+        return torch.bmm(x, x.transpose(1, 2))
+    total = x.new_zeros(len(x), x.shape[1], x.shape[1], dtype=torch.float64)
+    for part in x.split(DEPTH, 2):
+        total += torch.bmm(part, part.transpose(1, 2))
+    return total
+
+
+def _terms(x: Float[Tensor, "n t d"]) -> int:
+    return min(x.shape[2], DEPTH) if x.dtype != torch.float64 else x.shape[2]
+
+
+def gram_norms(
+    inputs: Float[Tensor, "n t t"],
+    outputs: Float[Tensor, "n t t"],
+    *,
+    inner: int,
+    terms: int,
+    dtype: torch.dtype,
+) -> GramNorms:
     """From the Gram matrices of the factors.
 
     Args:
-        inner: terms of an inner product of inputs and of one of outputs, together.
+        inner: numbers in an inner product of inputs and in one of outputs, together.
+        terms: how many of these were added up in `dtype`.
     """
     positions = inputs.shape[1]
-    squared = torch.linalg.vecdot(inputs, outputs).double().sum(1)
+    wide = torch.promote_types(inputs.dtype, outputs.dtype)
+    squared = torch.linalg.vecdot(inputs.to(wide), outputs.to(wide)).double().sum(1)
     lost = LOST * max(inner, positions)
     a, b = (
         (each.diagonal(dim1=1, dim2=2).double().clamp_min(0.0) + lost).sqrt() for each in (inputs, outputs)
     )
     roots = torch.stack([(a * b).sum(1), a.sum(1), b.sum(1)], 1)
-    return _bounded(squared, roots, inputs.dtype, positions=positions, inner=inner)
+    return _bounded(squared, roots, dtype, positions=positions, inner=inner, terms=terms + positions)
 
 
 def _bounded(
@@ -82,14 +110,16 @@ def _bounded(
     *,
     positions: int,
     inner: int,
+    terms: int,
 ) -> GramNorms:
     """With the rounding bound added.
 
     Args:
+        terms: roundings in `dtype` of one of the products that are added up.
         roots: the sums over t of ‖a_t‖‖b_t‖, ‖a_t‖ and ‖b_t‖, with what may be lost of each.
     """
     lengths, a, b = roots.unbind(1)
-    rounded = slack(dtype, inner + positions) * lengths.square()
+    rounded = slack(dtype, terms) * lengths.square()
     flushed = LOST * max(inner, positions) * (a.square() + b.square() + positions)
     bound = rounded + flushed
     within = (bound <= OVERCLIP * squared) & (lengths.square() <= longest(positions) ** 2 * squared)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 
 import torch
 from jaxtyping import Float, Float64
@@ -10,7 +11,8 @@ from torch import Tensor
 
 from quietgrad.kernels.library import address, in_use, level_number
 
-LANES = 8
+LANES, DEPTH = 8, 512
+"""As gram_rows.c has them: numbers in a vector, and those of an inner product that are added up in float32."""
 
 
 class Factor(ctypes.Structure):
@@ -20,11 +22,16 @@ class Factor(ctypes.Structure):
 
 
 def served(a: Tensor, b: Tensor) -> bool:
-    """Whether the kernel takes these factors: float32 on the CPU, features in whole vectors, and it is there."""
+    """Whether the kernel takes these factors: float32 on the CPU, not empty, and it is there."""
     return in_use() is not None and all(
-        x.dtype == torch.float32 and x.device.type == "cpu" and x.shape[2] % LANES == 0 and x.numel()
-        for x in (a, b)
+        x.dtype == torch.float32 and x.device.type == "cpu" and x.numel() for x in (a, b)
     )
+
+
+def roundings(length: int) -> int:
+    """Of a term of an inner product of so many numbers: its product, the sums of its lane, those of the lanes. What
+    float64 rounds afterwards is less than one of float32's."""
+    return math.ceil(min(length, DEPTH) / LANES) + 4
 
 
 def gram_rows(
