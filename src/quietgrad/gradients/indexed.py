@@ -18,8 +18,8 @@ from quietgrad.gradients.sums import widened
 class IndexedGrad(BlockGrads):
     """G_n = Σ_t e_{id_t} b_tᵀ of a table `[v, o]`, rows of equal id within a sample added up once.
 
-    Stable public attributes: ids `[m]` table row, owner `[m]` sample, values `[m, o]`; each (owner, id) pair
-    occurs once, so that norms are sums of squares: nothing cancels afterwards.
+    Stable public attributes: ids `[m]` table row, owner `[m]` sample in ascending order, values `[m, o]`; each (owner,
+    id) pair occurs once, so that norms are sums of squares: nothing cancels afterwards.
 
     Args:
         single: whether the m entries are those of m different samples, so that nothing is to be added up.
@@ -67,9 +67,14 @@ class IndexedGrad(BlockGrads):
         return self.values.dtype
 
     def weighted_sum(self, weights: Float[Tensor, " n"]) -> Float64[Tensor, "*shape"]:
+        total = self.values.new_zeros(self.shape, dtype=torch.float64)
+        self.add_weighted(total, weights)
+        return total
+
+    def add_weighted(self, total: Float64[Tensor, "*shape"], weights: Float[Tensor, " n"]) -> None:
+        """total += Σ_i weights_i · g_i."""
         per_row = weights.double()[self.owner]
-        values = zero_rows(self.values, per_row == 0).double() * per_row[:, None]
-        return values.new_zeros(self.shape).index_add_(0, self.ids, values)
+        total.index_add_(0, self.ids, zero_rows(self.values, per_row == 0).double() * per_row[:, None])
 
     def dense(self) -> Float[Tensor, "n *shape"]:
         dense = self.values.new_zeros(self._samples, *self.shape)

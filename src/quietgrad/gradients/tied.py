@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+from itertools import pairwise
+
 import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
@@ -32,7 +35,6 @@ class TiedGrad(BlockGrads):
         assert table.shape == matrix.shape
         assert table.samples == matrix.samples
         self.table, self.matrix = table, matrix
-        self._careful: Bool[Tensor, " n"] | None = None
 
     @property
     def samples(self) -> int:
@@ -51,15 +53,17 @@ class TiedGrad(BlockGrads):
         return self.matrix.dtype
 
     def squared_norms(self) -> Float64[Tensor, " n"]:
-        norms, careful = self._norms()
+        norms, careful = self._norms
+        norms = norms.clone()
         for i in careful.nonzero().flatten().tolist():
             norms[i] = self._row(i).double().square().sum()
         return norms
 
     def weighted_sum(self, weights: Float[Tensor, " n"]) -> Float64[Tensor, "*shape"]:
-        _, careful = self._norms()
+        _, careful = self._norms
         plain = weights.masked_fill(careful, 0.0)
-        total = self.table.weighted_sum(plain) + self.matrix.weighted_sum(plain)
+        total = self.matrix.weighted_sum(plain).double()
+        self.table.add_weighted(total, plain)
         for i in (careful & (weights != 0)).nonzero().flatten().tolist():
             total += weights[i].double() * self._row(i)
         return total
@@ -79,6 +83,7 @@ class TiedGrad(BlockGrads):
     def pooled(self, pooling: Pooling) -> TiedGrad:
         return TiedGrad(self.table.pooled(pooling), self.matrix.pooled(pooling))
 
+    @cached_property
     def _norms(self) -> tuple[Float64[Tensor, " n"], Bool[Tensor, " n"]]:
         """Norms with their rounding bound, and the rows whose parts cancel: those are formed instead."""
         first, second, positions = (
@@ -95,11 +100,14 @@ class TiedGrad(BlockGrads):
 
     def _cross(self) -> Float64[Tensor, " n"]:
         """Σ_m ⟨E's entry m, M's row id_m⟩, with M's row = Σ_s b_s[id_m] a_s."""
-        table, matrix = self.table, self.matrix
-        picked = matrix.b[table.owner, :, table.ids]
-        rows = torch.bmm(picked.unsqueeze(1), matrix.a[table.owner]).squeeze(1)
-        products = (rows.double() * table.values.double()).sum(1)
-        return products.new_zeros(self.samples).index_add_(0, table.owner, products)
+        ends = torch.bincount(self.table.owner, minlength=self.samples).cumsum(0).tolist()
+        found = [self._crossed(i, slice(begin, end)) for i, (begin, end) in enumerate(pairwise([0, *ends]))]
+        return torch.stack(found) if found else self.table.squared_norms()
+
+    def _crossed(self, i: int, mine: slice) -> Float64[Tensor, ""]:
+        """Of one sample, whose entries lie side by side."""
+        rows = self.matrix.b[i][:, self.table.ids[mine]].T @ self.matrix.a[i]
+        return (rows.double() * self.table.values[mine]).sum()
 
     def _row(self, i: int) -> Float[Tensor, "*shape"]:
         row = self.matrix.b[i].T @ self.matrix.a[i]
