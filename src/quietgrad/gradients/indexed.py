@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from quietgrad.gradients.base import BlockGrads, zero_rows
-from quietgrad.gradients.blocks import Positions
+from quietgrad.gradients.blocks import Blocks, Positions
 from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.norms import row_squared_norms
 from quietgrad.gradients.pooling import Pooling
@@ -38,6 +40,8 @@ class IndexedGrad(BlockGrads):
         single: bool = False,
     ) -> None:
         self._samples, self._table = samples, table
+        self.one_row_each = single and len(ids) == samples
+        """Whether entry i is that of sample i."""
         if single:
             self.ids, self.owner, self.values = ids, owner, widened(values)
             return
@@ -127,3 +131,41 @@ class IndexedGrad(BlockGrads):
 
     def _with(self, values: Float[Tensor, "m o2"]) -> IndexedGrad:
         return IndexedGrad(self.ids, self.owner, values, samples=self._samples, table=self._table)
+
+
+class OneRowTables:
+    """Many tables of one width of which each sample reads one row, side by side: one operation serves all columns of a
+    recommender.
+
+    Example:
+        tables = OneRowTables.among(grads.blocks)
+    """
+
+    def __init__(self, tables: Mapping[str, IndexedGrad]) -> None:
+        self._tables = tables
+        self._values = torch.stack([table.values for table in tables.values()])
+
+    @classmethod
+    def among(cls, blocks: Mapping[str, BlockGrads]) -> OneRowTables | None:
+        """Those that share the first one's width, precision and place; None where there are fewer than two."""
+        found = {k: b for k, b in blocks.items() if isinstance(b, IndexedGrad) and b.one_row_each}
+        kinds = {k: (b.values.shape, b.dtype, b.device) for k, b in found.items()}
+        first = next(iter(kinds.values()), None)
+        alike = {name: block for name, block in found.items() if kinds[name] == first}
+        return cls(alike) if len(alike) > 1 else None
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tables
+
+    def squared_norms(self) -> Float64[Tensor, " n"]:
+        count, samples = self._values.shape[:2]
+        return row_squared_norms(self._values.flatten(0, 1)).view(count, samples).sum(0)
+
+    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Blocks:
+        heights = [table.shape[0] for table in self._tables.values()]
+        starts = [sum(heights[:place]) for place in range(len(heights))]
+        ids = torch.stack([t.ids + start for t, start in zip(self._tables.values(), starts, strict=True)])
+        w = weights.double().repeat(len(heights))
+        values = zero_rows(self._values.flatten(0, 1), w == 0).double() * w[:, None]
+        total = values.new_zeros(sum(heights), values.shape[1]).index_add_(0, ids.flatten(), values)
+        return dict(zip(self._tables, total.split(heights), strict=True))

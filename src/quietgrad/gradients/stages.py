@@ -23,6 +23,7 @@ from quietgrad.gradients.base import BlockGrads
 from quietgrad.gradients.blocks import Blocks, Space
 from quietgrad.gradients.dense import DenseGrad, SmallBlocks
 from quietgrad.gradients.grid import Grid
+from quietgrad.gradients.indexed import OneRowTables
 from quietgrad.gradients.pooling import Pooling
 
 
@@ -121,23 +122,30 @@ class BlockwiseGrads(PerSampleGrads):
         return BlockwiseGrads(blocks, pooling.people, first_inputs=self.first_inputs)
 
     def squared_norms(self) -> Float64[Tensor, " n"]:
-        norms = [block.squared_norms() for block in self._single.values()]
-        norms += [] if self._small is None else [self._small.squared_norms()]
+        norms = [blocks.squared_norms() for blocks in (*self._single.values(), *self._together)]
         return torch.stack(norms).sum(0) if norms else torch.zeros(self.samples, dtype=torch.float64)
 
     def weighted_sum(self, weights: Float[Tensor, " n"]) -> Blocks:
-        sums = {} if self._small is None else self._small.weighted_sum(weights)
-        sums |= {name: block.weighted_sum(weights) for name, block in self._single.items()}
+        sums = {name: block.weighted_sum(weights) for name, block in self._single.items()}
+        for blocks in self._together:
+            sums |= blocks.weighted_sum(weights)
         return {name: sums[name] for name in self.blocks}
 
     @cached_property
-    def _small(self) -> SmallBlocks | None:
-        return SmallBlocks.among(self.blocks)
+    def _together(self) -> list[SmallBlocks | OneRowTables]:
+        """Blocks that one operation serves."""
+        return [
+            found for kind in (SmallBlocks, OneRowTables) if (found := kind.among(self.blocks)) is not None
+        ]
 
     @cached_property
     def _single(self) -> dict[str, BlockGrads]:
         """The blocks that take operations of their own."""
-        return {k: block for k, block in self.blocks.items() if self._small is None or k not in self._small}
+        return {
+            name: block
+            for name, block in self.blocks.items()
+            if not any(name in blocks for blocks in self._together)
+        }
 
     def dense(self) -> Blocks:
         return {name: block.dense() for name, block in self.blocks.items()}
