@@ -46,7 +46,7 @@ def gram_rows(
     squared = torch.empty(len(a), dtype=torch.float64)
     roots = torch.empty(len(a), 3, dtype=torch.float64)
     of_a, of_b = (Factor(x.data_ptr(), x.stride(1), x.shape[2]) for x in (a, b))
-    library.qg_gram_rows(
+    library.qg_gram_sums(
         ctypes.byref(of_a),
         ctypes.c_int64(a.stride(0)),
         ctypes.byref(of_b),

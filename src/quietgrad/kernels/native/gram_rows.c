@@ -132,7 +132,7 @@ LEVELS(sample,
        (a, b, positions, lost, squared, roots))
 
 /* Of n samples, which begin `apart` numbers from each other; `roots` [n, 3], each position's square `lost` larger. */
-EXPORT void qg_gram_rows(const struct factor *a, int64_t a_apart, const struct factor *b, int64_t b_apart, int64_t samples,
+EXPORT void qg_gram_sums(const struct factor *a, int64_t a_apart, const struct factor *b, int64_t b_apart, int64_t samples,
                     int64_t positions, double lost, double *squared, double *roots, int level, int threads) {
 #pragma omp parallel for schedule(static) num_threads(threads) if (samples > 1)
     for (int64_t i = 0; i < samples; i++) {
