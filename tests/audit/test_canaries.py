@@ -49,14 +49,15 @@ def method(name: str) -> MethodCase:
     return next(case for case in METHODS if case.name == name)
 
 
-def check_honest(report: AuditReport, name: str, *, shown: float = 0.6) -> None:
+def check_honest(report: AuditReport, name: str, *, shown: float = 0.5) -> None:
+    """`shown`: over seeds the bound is 0.57 to 0.87 of the claim for methods whose every canary counts."""
     assert report.verdict == "consistent"
     assert report.reachable is not None
     assert report.lower_bound <= report.claimed
     if name in SELECTS:
         assert 0.3 * report.reachable <= report.lower_bound <= report.reachable
     else:
-        assert report.lower_bound >= (0.5 if name in RANK_LIMITED else shown) * report.claimed
+        assert report.lower_bound >= shown * report.claimed
 
 
 @pytest.mark.slow
