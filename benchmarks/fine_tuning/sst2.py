@@ -29,7 +29,12 @@ HELD_OUT = 1000
 HEAD_RATE = 3e-2
 """The head's learning rate, the same for every way; that of the rest is what a search chooses."""
 
-RATES = {"lora": (3e-3, 1e-2, 3e-2), "bitfit": (1e-2, 3e-2), "rgp": (1e-3, 3e-3), "full": (1e-3, 3e-3)}
+RATES = {
+    "lora": (1e-3, 3e-3, 1e-2),
+    "bitfit": (1e-3, 3e-3, 1e-2),
+    "rgp": (1e-5, 3e-5, 1e-4),
+    "full": (1e-5, 3e-5, 1e-4),
+}
 PLAIN_RATES = {"lora": (3e-3, 1e-2), "full": (1e-4, 3e-4)}
 """Without privacy, in steps of 32."""
 PLAIN_BATCH = 32
