@@ -178,7 +178,7 @@ def plot(results: list[Result], path: Path) -> None:
     axes.axhline(1.0, color="black", linewidth=0.8)
     axes.set_xticks(range(len(results)), [r.name for r in results])
     axes.set_ylabel("cost of a private step\n(plain SGD = 1)")
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, ncols=2, loc="lower left", bbox_to_anchor=(0, 1))
     axes.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()
     figure.savefig(path, dpi=120)
