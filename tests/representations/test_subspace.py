@@ -144,17 +144,17 @@ def test_a_crowd_inside_the_span_leaves_no_room_for_one_more(length: float) -> N
 
 
 def test_the_bound_costs_little() -> None:
-    """Beyond the clip's margin, a residual at the clip is scaled by less than 5 per mille."""
+    """Beyond the clip's margin a residual at the clip is scaled by 0.1%, and by 1% if nine tenths lie in the span."""
     size = 2500
     embedding, residual = codecs(public_view(rows_of(60, size), space=WIDE), 1.0, rank=50)
     basis = embedding.basis.groups["part0"].rows
     outside = rows_of(1, size, seed=2).double()
     outside -= outside @ basis.double().T @ basis.double()
     outside /= outside.norm()
-    for inside in (0.0, 1.0, LARGEST - 1):
+    for inside, least in ((0.0, 0.999), (1.0, 0.999), (LARGEST - 1, 0.99)):
         row = (outside + inside * in_span(basis, 1, seed=3)).float()
         kept = norm(FlatClip(1.0)(residual.encode(blockwise(row, WIDE)), 0).blocks)
-        assert 0.995 * (1 - MARGIN) <= kept <= 1.0
+        assert least * (1 - MARGIN) <= kept <= 1.0
 
 
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])

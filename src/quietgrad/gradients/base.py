@@ -11,6 +11,7 @@ from torch import Tensor
 
 from quietgrad.gradients.blocks import Positions, as_rows
 from quietgrad.gradients.pooling import Pooling
+from quietgrad.gradients.products import inner_products
 
 if TYPE_CHECKING:
     from quietgrad.gradients.dense import DenseGrad
@@ -85,9 +86,9 @@ class BlockGrads(ABC):
 
     # ---- several at once ------------------------------------------------------------------------------------
 
-    def project(self, directions: Float[Tensor, "k *shape"]) -> Float[Tensor, "n k"]:
-        """Inner products ⟨g_i, direction_j⟩; row i depends on sample i alone."""
-        return as_rows(self.dense()) @ as_rows(directions).T
+    def project(self, directions: Float[Tensor, "k *shape"]) -> Float64[Tensor, "n k"]:
+        """⟨g_i, direction_j⟩ to within `products.ACCURACY`·‖g_i‖·‖direction_j‖; row i depends on sample i alone."""
+        return inner_products(as_rows(self.dense()), as_rows(directions))
 
     def weighted_sums(self, weights: Float[Tensor, "k n"]) -> Float[Tensor, "k *shape"]:
         """k weighted sums at once: weights @ g."""

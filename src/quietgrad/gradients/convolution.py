@@ -29,7 +29,7 @@ from quietgrad.gradients.kernel_gradients import (
 from quietgrad.gradients.norms import row_squared_norms
 from quietgrad.gradients.patches import Window, from_rows, pixel_gram, unfold, unfold_rows
 from quietgrad.gradients.pooling import Pooling
-from quietgrad.gradients.products import outer_sums
+from quietgrad.gradients.products import inner_products, outer_sums
 from quietgrad.gradients.restricted import WholeNormGrad, whole_rows
 from quietgrad.gradients.sums import POSITIONS, added_up, runs, weighted_rows, widened
 from quietgrad.gradients.tuning import TunableGrads, rounded
@@ -192,10 +192,12 @@ class ConvGrad(TunableGrads):
             self._ghost()
         return self
 
-    def project(self, directions: Float[Tensor, "k *shape"]) -> Float[Tensor, "n k"]:
-        flat = directions.flatten(1).T
-        parts = [part.flatten(1) @ flat for _, part in self._chunks(self.inputs, self.backprops)]
-        return torch.cat(parts) if parts else flat.new_zeros(0, len(directions))
+    def project(self, directions: Float[Tensor, "k *shape"]) -> Float64[Tensor, "n k"]:
+        flat = directions.flatten(1)
+        parts = [
+            inner_products(part.flatten(1), flat) for _, part in self._chunks(self.inputs, self.backprops)
+        ]
+        return torch.cat(parts) if parts else flat.new_zeros(0, len(flat), dtype=torch.float64)
 
     def weighted_sums(self, weights: Float[Tensor, "k n"]) -> Float[Tensor, "k *shape"]:
         total = self.inputs.new_zeros(len(weights), math.prod(self.shape))

@@ -153,8 +153,8 @@ class ZeroGrad(BlockGrads):
     def dense(self) -> Float[Tensor, "n *shape"]:
         return self._like.new_zeros(self._samples, *self._like.shape, dtype=self.dtype)
 
-    def project(self, directions: Float[Tensor, "k *shape"]) -> Float[Tensor, "n k"]:
-        return self._like.new_zeros(self._samples, directions.shape[0])
+    def project(self, directions: Float[Tensor, "k *shape"]) -> Float64[Tensor, "n k"]:
+        return self._like.new_zeros(self._samples, directions.shape[0], dtype=torch.float64)
 
     def weighted_sums(self, weights: Float[Tensor, "k n"]) -> Float[Tensor, "k *shape"]:
         return self._like.new_zeros(weights.shape[0], *self._like.shape)

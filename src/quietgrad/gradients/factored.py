@@ -16,7 +16,7 @@ from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.gram import GramNorms, factor_norms
 from quietgrad.gradients.norms import row_squared_norms
 from quietgrad.gradients.pooling import Pooling
-from quietgrad.gradients.products import each_off, each_times, outer_sums
+from quietgrad.gradients.products import each_off, each_times, inner_products, outer_sums
 from quietgrad.gradients.restricted import RestrictedOuterGrad, whole_rows
 from quietgrad.gradients.sums import POSITIONS, RUN, TINY, runs, sum_of_products, weighted_rows, widened
 from quietgrad.gradients.tuning import TunableGrads, rounded
@@ -24,6 +24,8 @@ from quietgrad.gradients.tuning import TunableGrads, rounded
 WAYS = ("outer", "ghost", "formed", "chunked")
 CHEAP_GRAM = 0.4
 """Gram matrices that cost less than this part of the sum's product are never beaten by keeping formed gradients."""
+_FORMED = 1 << 22
+"""Numbers of gradients that are formed at a time."""
 HUGE = 2.0**120
 """The square of a factor's length beyond which the other one, scaled by a weight, may leave float32's normal range."""
 
@@ -63,7 +65,7 @@ class FactoredGrad(TunableGrads):
         assert math.prod(self._shape) == b.shape[2] * a.shape[2]
         self.way = self.rule() if way is None else way
         assert self.way in WAYS, self.way
-        self._chunk = chunk or max(1, (1 << 22) // max(1, math.prod(self._shape)))
+        self._chunk = chunk or max(1, _FORMED // max(1, math.prod(self._shape)))
         self._formed: Tensor | None = None
         self._gram: GramNorms | None = None
         self._lengths: tuple[Tensor, Tensor] | None = None
@@ -181,15 +183,17 @@ class FactoredGrad(TunableGrads):
             self._squared_lengths()
         return self
 
-    def project(self, directions: Float[Tensor, "k *shape"]) -> Float[Tensor, "n k"]:
-        """⟨G_n, D_k⟩ = Σ_t b_tᵀ D_k a_t; formed a few samples at a time unless t = 1, where it never pays."""
-        k, (o, i) = directions.shape[0], self.matrix
-        if self.is_outer:
-            mapped = self.a[:, 0] @ directions.reshape(k * o, i).T
-            return (mapped.view(-1, k, o) @ self.b[:, 0, :, None]).squeeze(2)
-        flat = directions.flatten(1).T
-        parts = [part.flatten(1) @ flat for _, part in self._chunks(self.a, self.b)]
-        return torch.cat(parts) if parts else self.a.new_zeros(0, k)
+    def project(self, directions: Float[Tensor, "k *shape"]) -> Float64[Tensor, "n k"]:
+        """Formed a few samples at a time, or, where t = 1, a few rows of all their matrices: nothing cancels there."""
+        flat, (_, i) = directions.flatten(1), self.matrix
+        if not self.is_outer:
+            parts = [inner_products(part.flatten(1), flat) for _, part in self._chunks(self.a, self.b)]
+            return torch.cat(parts) if parts else flat.new_zeros(0, len(flat), dtype=torch.float64)
+        total = flat.new_zeros(self.samples, len(flat), dtype=torch.float64)
+        few = max(1, _FORMED // max(1, self.samples * i))
+        for b, columns in zip(self.b[:, 0].split(few, 1), flat.split(few * i, 1), strict=True):
+            total += inner_products((b[:, :, None] * self.a).flatten(1), columns)
+        return total
 
     def weighted_sums(self, weights: Float[Tensor, "k n"]) -> Float[Tensor, "k *shape"]:
         """k sums at once: one matmul of stacked factors for t = 1, else over formed chunks."""

@@ -13,6 +13,7 @@ from quietgrad.gradients.blocks import Blocks, Positions
 from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.norms import row_squared_norms
 from quietgrad.gradients.pooling import Pooling
+from quietgrad.gradients.products import PIECE
 from quietgrad.gradients.restricted import WholeNormGrad
 from quietgrad.gradients.sums import widened
 
@@ -85,9 +86,12 @@ class IndexedGrad(BlockGrads):
         dense[self.owner, self.ids] = self.values
         return dense
 
-    def project(self, directions: Float[Tensor, "k *shape"]) -> Float[Tensor, "n k"]:
-        touched = torch.einsum("mo,kmo->mk", self.values, directions[:, self.ids])
-        return self.values.new_zeros(self._samples, len(directions)).index_add_(0, self.owner, touched)
+    def project(self, directions: Float[Tensor, "k *shape"]) -> Float64[Tensor, "n k"]:
+        total = self.values.new_zeros(self._samples, len(directions), dtype=torch.float64)
+        for values, columns in zip(self.values.split(PIECE, 1), directions.split(PIECE, 2), strict=True):
+            touched = torch.einsum("mo,kmo->mk", values, columns[:, self.ids])
+            total.index_add_(0, self.owner, touched.double())
+        return total
 
     def weighted_sums(self, weights: Float[Tensor, "k n"]) -> Float[Tensor, "k *shape"]:
         scaled = weights.to(self.values.dtype)[:, self.owner, None] * self.values

@@ -15,7 +15,11 @@ from quietgrad.gradients.gram import OVERCLIP
 from quietgrad.gradients.indexed import IndexedGrad
 from quietgrad.gradients.norms import slack
 from quietgrad.gradients.pooling import Pooling
+from quietgrad.gradients.products import inner_products
 from quietgrad.gradients.sums import longest
+
+_FORMED = 1 << 22
+"""Numbers of gradients that are formed at a time."""
 
 CANCELS = 2.0
 """How much longer than G its part M may be where it is added up in float32."""
@@ -27,14 +31,17 @@ class TiedGrad(BlockGrads):
         ‖G‖² = ‖E‖² + ‖M‖² + 2 Σ_s Σ_m b_s[id_m]·(a_s · e_m)
 
     Stable public attributes: table (E), matrix (M).
+
+    Args:
+        formed: whether every row is formed, one at a time, for its norm and in the sum.
     """
 
     way = "tied"
 
-    def __init__(self, table: IndexedGrad, matrix: FactoredGrad) -> None:
+    def __init__(self, table: IndexedGrad, matrix: FactoredGrad, *, formed: bool = False) -> None:
         assert table.shape == matrix.shape
         assert table.samples == matrix.samples
-        self.table, self.matrix = table, matrix
+        self.table, self.matrix, self._one_by_one = table, matrix, formed
 
     @property
     def samples(self) -> int:
@@ -71,14 +78,21 @@ class TiedGrad(BlockGrads):
     def dense(self) -> Float[Tensor, "n *shape"]:
         return self.table.dense() + self.matrix.dense()
 
-    def project(self, directions: Float[Tensor, "k *shape"]) -> Float[Tensor, "n k"]:
-        return self.table.project(directions) + self.matrix.project(directions)
+    def project(self, directions: Float[Tensor, "k *shape"]) -> Float64[Tensor, "n k"]:
+        """Of formed rows: where E and M cancel, what rounding leaves of each of them would be all there is."""
+        flat = directions.flatten(1)
+        total = flat.new_zeros(self.samples, len(flat), dtype=torch.float64)
+        at_once = max(1, _FORMED // max(1, flat.shape[1]))
+        for start in range(0, self.samples, at_once):
+            few = range(start, min(start + at_once, self.samples))
+            total[start : few.stop] = inner_products(torch.stack([self._row(i).flatten() for i in few]), flat)
+        return total
 
     def weighted_sums(self, weights: Float[Tensor, "k n"]) -> Float[Tensor, "k *shape"]:
         return self.table.weighted_sums(weights) + self.matrix.weighted_sums(weights)
 
     def in_short_runs(self) -> TiedGrad:
-        return TiedGrad(self.table, self.matrix.in_short_runs())
+        return TiedGrad(self.table, self.matrix, formed=True)
 
     def pooled(self, pooling: Pooling) -> TiedGrad:
         return TiedGrad(self.table.pooled(pooling), self.matrix.pooled(pooling))
@@ -86,6 +100,9 @@ class TiedGrad(BlockGrads):
     @cached_property
     def _norms(self) -> tuple[Float64[Tensor, " n"], Bool[Tensor, " n"]]:
         """Norms with their rounding bound, and the rows whose parts cancel: those are formed instead."""
+        if self._one_by_one:
+            everyone = torch.ones(self.samples, dtype=torch.bool, device=self.device)
+            return everyone.double(), everyone
         first, second, positions = (
             self.table.squared_norms(),
             self.matrix.squared_norms(),

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from jaxtyping import Float
+import torch
+from jaxtyping import Float, Float64
 from torch import Tensor
 
 from quietgrad.gradients.blocks import Blocks, Space, as_rows, split_blocks
 from quietgrad.gradients.stages import BlockwiseGrads, PerSampleGrads
+from quietgrad.representations.subspace.orthonormal import WIDENED
 
 FORMED_BYTES = 2**28
 """Rows of one micro-batch are formed once for all that is asked of them, if they fit into this."""
@@ -23,7 +25,7 @@ class GroupBasis:
 
     Args:
         rows: `[k, p]`.
-        error: ‖BBᵀ − I‖, measured.
+        error: what ‖BBᵀ − I‖ is at most.
         shapes: the group's blocks in the order of the columns.
     """
 
@@ -32,11 +34,11 @@ class GroupBasis:
         self._columns = split_blocks(rows, shapes)
 
     def project(self, grads: BlockwiseGrads) -> Float[Tensor, "n k"]:
-        """G Bᵀ."""
-        total = self.rows.new_zeros(grads.samples, len(self.rows))
+        """G Bᵀ, as accurate as `products.inner_products`."""
+        total = self.rows.new_zeros(grads.samples, len(self.rows), dtype=torch.float64)
         for name in self.shapes if total.numel() else ():
             total += grads.blocks[name].project(self._columns[name])
-        return total
+        return total.to(torch.promote_types(self.rows.dtype, torch.float32))
 
     def coordinates(self, blocks: Mapping[str, Tensor]) -> Float[Tensor, " k"]:
         """B v for one vector v."""
@@ -49,6 +51,11 @@ class GroupBasis:
         """coordinates · B, as blocks."""
         return split_blocks(coordinates.to(self.rows.dtype) @ self.rows, self.shapes)
 
+    def expand_widely(self, coordinates: Float64[Tensor, " k"]) -> Blocks:
+        """coordinates · B in float64, as blocks: for what cancels afterwards."""
+        parts = [columns.double().T @ coordinates for columns in self.rows.split(WIDENED, 1)]
+        return split_blocks(torch.cat(parts), self.shapes)
+
 
 @dataclass(frozen=True)
 class Basis:
@@ -58,7 +65,7 @@ class Basis:
 
     @property
     def error(self) -> float:
-        """‖BBᵀ − I‖, measured."""
+        """What ‖BBᵀ − I‖ is at most."""
         return max((group.error for group in self.groups.values()), default=0.0)
 
     def project(self, grads: BlockwiseGrads) -> Coordinates:
@@ -74,6 +81,13 @@ class Basis:
         blocks: Blocks = {}
         for name, group in self.groups.items():
             blocks.update(group.expand(coordinates[name]))
+        return blocks
+
+    def expand_widely(self, coordinates: Mapping[str, Tensor]) -> Blocks:
+        """The same in float64, of one vector's coordinates."""
+        blocks: Blocks = {}
+        for name, group in self.groups.items():
+            blocks.update(group.expand_widely(coordinates[name]))
         return blocks
 
 

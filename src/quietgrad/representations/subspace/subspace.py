@@ -15,7 +15,7 @@ from quietgrad.representations.base import Codec, Once, Representation, State
 from quietgrad.representations.public import Public, PublicLosses
 from quietgrad.representations.subspace.bases import gram_eigenvectors, power_iteration, random_basis
 from quietgrad.representations.subspace.basis import Basis, Coordinates, GroupBasis, projectable
-from quietgrad.representations.subspace.orthonormal import orthonormality_error
+from quietgrad.representations.subspace.orthonormal import orthonormality_bound
 from quietgrad.representations.subspace.partition import ParameterGroups, group_sizes, partition, share_rank
 from quietgrad.representations.subspace.public_matrix import PublicMatrix
 
@@ -147,7 +147,7 @@ def _restored(saved: dict[str, Any], public: Public) -> Basis:
     shapes = {name: {block: public.space[block] for block in blocks} for name, (_, blocks) in saved.items()}
     return Basis(
         {
-            name: GroupBasis(rows, orthonormality_error(rows), shapes[name])
+            name: GroupBasis(rows, orthonormality_bound(rows), shapes[name])
             for name, (rows, _) in saved.items()
         }
     )
