@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
-from quietgrad.gradients.base import BlockGrads, zero_rows
+from quietgrad.gradients.base import BlockGrads
 from quietgrad.gradients.blocks import Positions
 from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.gram import GramNorms, factor_norms
@@ -18,7 +18,7 @@ from quietgrad.gradients.norms import row_squared_norms
 from quietgrad.gradients.pooling import Pooling
 from quietgrad.gradients.products import each_off, each_times, inner_products, outer_sums
 from quietgrad.gradients.restricted import RestrictedOuterGrad, whole_rows
-from quietgrad.gradients.sums import POSITIONS, RUN, TINY, runs, sum_of_products, weighted_rows, widened
+from quietgrad.gradients.sums import POSITIONS, RUN, TINY, weighted_products, weighted_rows, widened
 from quietgrad.gradients.tuning import TunableGrads, rounded
 
 WAYS = ("outer", "ghost", "formed", "chunked")
@@ -284,16 +284,7 @@ class FactoredGrad(TunableGrads):
         return self._lengths
 
     def _matmul_sum(self, weights: Float[Tensor, " n"]) -> Float[Tensor, "*shape"]:
-        dropped = weights == 0
-        a, b = zero_rows(self.a, dropped), zero_rows(self.b, dropped)
-        w = weights.to(a.dtype).view(-1, 1, 1)
-        if a.shape[2] < b.shape[2]:
-            a = a * w
-        else:
-            b = b * w
-        places = runs(self.samples, a.shape[1], a.dtype, self._run)
-        a, b = a.flatten(0, 1), b.flatten(0, 1)
-        return sum_of_products(b, a, places).reshape(self._shape)
+        return weighted_products(self.b, self.a, weights, self._run).reshape(self._shape)
 
     def _keep(self) -> Float[Tensor, "n *shape"]:
         if self._formed is None:

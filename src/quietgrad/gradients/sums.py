@@ -23,15 +23,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from quietgrad.gradients.base import zero_rows
-from quietgrad.kernels.add_runs import add_runs
 from quietgrad.kernels.library import in_use
-from quietgrad.kernels.scratch import Scratch
+from quietgrad.kernels.product_sums import product_sums, served
 
 RUN = 64
 """Formed rows that are added up in float32."""
@@ -51,11 +49,6 @@ TINY = 2.0**-100
 
 SMALL = 1 << 15
 """Numbers that are converted to float64 faster than added in runs."""
-
-TOGETHER = 1 << 21
-"""Numbers, of several runs, that are added in one pass."""
-
-SCRATCH = Scratch()
 
 
 def widened(x: Tensor) -> Tensor:
@@ -103,23 +96,25 @@ def added_up(parts: Iterable[Tensor]) -> Float[Tensor, "..."]:
     return first if total is None else total
 
 
-def sum_of_products(
-    b: Float[Tensor, "m o"], a: Float[Tensor, "m i"], places: Iterable[slice]
+def weighted_products(
+    b: Float[Tensor, "n t o"], a: Float[Tensor, "n t i"], weights: Float[Tensor, " n"], most: int = POSITIONS
 ) -> Float[Tensor, "o i"]:
-    """Σ_runs b_runᵀ a_run. With the C library several runs are added in one pass, and their products are written over
-    the last ones': fresh memory for each would cost as much as adding them."""
-    waiting, library = list(places), in_use()
-    if library is None or len(waiting) == 1 or a.dtype != torch.float32 or a.device.type != "cpu":
-        return added_up(b[part].T @ a[part] for part in waiting)
-    total = torch.empty(b.shape[1], a.shape[1], dtype=torch.float64)
-    together = max(1, min(len(waiting), TOGETHER // max(1, total.numel())))
-    products = torch.from_numpy(SCRATCH("products", together * total.numel(), np.float32)).view(together, -1)
-    for start in range(0, len(waiting), together):
-        now = waiting[start : start + together]
-        for part, product in zip(now, products, strict=False):
-            torch.mm(b[part].T, a[part], out=product.view_as(total))
-        add_runs(library, products[: len(now)], total.view(-1), begun=start > 0)
-    return total
+    """Σ_n w_n Σ_t b_t a_tᵀ in runs; a sample of weight 0 adds exactly 0, even if it is not a number.
+
+    Several runs are one pass of the C library's, which writes no run's product to memory.
+    """
+    places, library = list(runs(len(a), a.shape[1], a.dtype, most)), in_use()
+    if library is not None and len(places) > 1 and served(a, b):
+        return product_sums(library, b, a, weights, places)
+    dropped = weights == 0
+    a, b = zero_rows(a, dropped), zero_rows(b, dropped)
+    w = weights.to(a.dtype).view(-1, 1, 1)
+    if a.shape[2] < b.shape[2]:
+        a = a * w
+    else:
+        b = b * w
+    a, b = a.flatten(0, 1), b.flatten(0, 1)
+    return added_up(b[part].T @ a[part] for part in places)
 
 
 def weighted_rows(weights: Float[Tensor, " n"], rows: Float[Tensor, "n p"]) -> Float[Tensor, " p"]:

@@ -20,7 +20,6 @@ VARIABLE = "QUIETGRAD_KERNELS"
 LEVELS = ("portable", "avx2", "avx512")
 OFF = "off"
 KERNELS = (
-    "qg_add_runs",
     "qg_add_steps",
     "qg_aes",
     "qg_best_level",
@@ -28,6 +27,8 @@ KERNELS = (
     "qg_conv_rows",
     "qg_gram_sums",
     "qg_key_stream",
+    "qg_packed_size",
+    "qg_product_sums",
     "qg_tents",
 )
 """What is called in the library. A kernel that promises something new gets another name, which an older build lacks."""

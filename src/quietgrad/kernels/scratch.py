@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import sys
 import threading
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import DTypeLike, NDArray
+from torch import Tensor
 
 LINE = 64
 """Bytes of a cache line."""
@@ -24,6 +29,42 @@ class Scratch(threading.local):
         if kept is None or len(kept) < count:
             kept = self._kept[name] = _aligned(count, np.dtype(dtype))
         return kept[:count]
+
+
+class Recycled(threading.local):
+    """Tensors whose memory is given out again once no tensor lies in it: a step's sums lie where the last one's lay.
+
+    A tensor made of an array holds that array, and so do all views of it: an array that the list alone holds is free.
+    """
+
+    def __init__(self) -> None:
+        self._arrays: list[NDArray[np.uint8]] = []
+
+    def __call__(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """A tensor on the CPU, whose numbers mean nothing yet."""
+        size = math.prod(shape) * dtype.itemsize
+        place = next((k for k in self._free() if len(self._arrays[k]) == size), None)
+        if place is None:
+            # What else is free is of a model that is gone: one that is trained asks for the same in every step.
+            free = set(self._free())
+            self._arrays = [self._arrays[k] for k in range(len(self._arrays)) if k not in free]
+            self._arrays.append(_aligned(size, np.dtype(np.uint8)))
+            place = -1
+        return torch.from_numpy(self._arrays[place]).view(dtype).view(*shape)
+
+    def _free(self) -> Iterator[int]:
+        return (k for k in range(len(self._arrays)) if _holders(self._arrays, k) == ALONE)
+
+
+def _holders(arrays: list[NDArray[np.uint8]], place: int) -> int:
+    return sys.getrefcount(arrays[place])
+
+
+ALONE = _holders([np.empty(0, np.uint8)], 0)
+"""What Python counts of an array that one list holds."""
+
+RECYCLED = Recycled()
+"""For sums that are as large as a model."""
 
 
 def _aligned(count: int, dtype: np.dtype[Any]) -> NDArray[Any]:

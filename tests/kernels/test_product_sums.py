@@ -1,0 +1,159 @@
+"""Weighted sums of products in C: those of the reference at every level, whatever the runs, strides and threads."""
+
+from __future__ import annotations
+
+from ctypes import CDLL
+
+import pytest
+import torch
+from torch import Tensor
+
+from quietgrad.gradients import sums
+from quietgrad.gradients.sums import POSITIONS, UNIT, runs, weighted_products
+from quietgrad.kernels import library
+from quietgrad.kernels.product_sums import product_sums, served
+
+pytestmark = pytest.mark.skipif(not library.levels(), reason="the C library was not built")
+LEVELS = library.levels()
+SIZES = [
+    (300, 1, 1, 1),
+    (300, 1, 7, 17),
+    (513, 1, 97, 65),
+    (9, 64, 12, 32),
+    (3, 300, 5, 130),
+    (7, 50, 200, 3),
+]
+"""Samples, positions, outputs, inputs: in whole tiles and blocks and not, whole samples in a run and parts of one."""
+
+
+def made(size: tuple[int, int, int, int]) -> tuple[Tensor, Tensor, Tensor]:
+    n, t, o, i = size
+    g = torch.Generator().manual_seed(n + t)
+    return (
+        torch.randn(n, t, o, generator=g),
+        torch.randn(n, t, i, generator=g),
+        torch.rand(n, generator=g).double(),
+    )
+
+
+def in_c(b: Tensor, a: Tensor, weights: Tensor, level: str, most: int = POSITIONS) -> Tensor:
+    native = library.native()
+    assert native is not None
+    with library.at(level):
+        return product_sums(native, b, a, weights, list(runs(len(a), a.shape[1], a.dtype, most)))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("most", [1, 64, POSITIONS])
+def test_sums_are_within_their_rounding_bound(size: tuple[int, int, int, int], most: int, level: str) -> None:
+    b, a, weights = made(size)
+    found = in_c(b, a, weights, level, most)
+    assert found.dtype == torch.float64
+    truth = torch.einsum("nto,nti,n->oi", b.double(), a.double(), weights)
+    # A term is in at most `most` partial sums; its factor, weight and product are rounded once each.
+    size_of_terms = torch.einsum("nto,nti,n->oi", b.double().abs(), a.double().abs(), weights)
+    longest_run = max(place.stop - place.start for place in runs(len(a), a.shape[1], a.dtype, most))
+    assert bool(((found - truth).abs() <= (longest_run + 3) * UNIT * size_of_terms).all())
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_run_is_added_in_float32_and_runs_in_float64(level: str) -> None:
+    b, weights = torch.ones(2 * POSITIONS, 1, 1), torch.ones(2 * POSITIONS)
+    a = torch.full((2 * POSITIONS, 1, 1), 2.0**-24)
+    a[0] = 1.0
+    # Within the first run float32 loses what is half a unit of rounding; the second run is added without loss.
+    assert in_c(b, a, weights, level).item() == 1.0 + POSITIONS * 2.0**-24
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("of", ["a", "b"])
+@pytest.mark.parametrize("size", [(300, 1, 3, 40), (300, 1, 40, 3)])
+def test_a_row_of_weight_zero_adds_exactly_zero(
+    size: tuple[int, int, int, int], of: str, value: float, level: str
+) -> None:
+    b, a, weights = made(size)
+    weights[7] = 0.0
+    clean_a, clean_b = a.clone(), b.clone()
+    clean_a[7] = clean_b[7] = 0.0
+    {"a": a, "b": b}[of][7] = value
+    assert torch.equal(in_c(b, a, weights, level), in_c(clean_b, clean_a, weights, level))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_other_runs_come_to_the_same_bits_whatever_one_row_is(level: str) -> None:
+    b, a, weights = made((600, 1, 50, 70))
+    one = in_c(b, a, weights, level)
+    weights[3] = 0.0
+    without = in_c(b, a, weights, level)
+    weights[:POSITIONS] = 0.0
+    rest = in_c(b, a, weights, level)
+    alone = in_c(b[:POSITIONS], a[:POSITIONS], made((600, 1, 50, 70))[2][:POSITIONS], level)
+    assert not torch.equal(one, without)
+    torch.testing.assert_close(one - rest, alone, rtol=0.0, atol=1e-12)
+    assert torch.equal((one - rest).float(), alone.float())
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("kind", ["transposed", "features first", "expanded", "sliced"])
+def test_sums_do_not_depend_on_where_numbers_lie(kind: str, level: str) -> None:
+    b, a, weights = made((20, 30, 13, 35))
+    layouts = {
+        "transposed": lambda x: x.transpose(0, 1).contiguous().transpose(0, 1),
+        "features first": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
+        "expanded": lambda x: x[:1].expand(x.shape),
+        "sliced": lambda x: torch.cat([x, x], 2)[..., : x.shape[2]],
+    }
+    b, a = (layouts[kind](x) for x in (b, a))
+    assert torch.equal(in_c(b, a, weights, level), in_c(b.contiguous(), a.contiguous(), weights, level))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_threads_do_not_touch_the_bits(level: str) -> None:
+    b, a, weights = made((513, 1, 97, 65))
+    found, before = [], torch.get_num_threads()
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            found.append(in_c(b, a, weights, level))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
+@pytest.mark.parametrize("size", [(0, 1, 3, 4), (512, 1, 0, 4), (1, 0, 3, 4)])
+def test_nothing_adds_up_to_nothing(size: tuple[int, int, int, int]) -> None:
+    b, a, weights = made(size)
+    assert not served(a, b)
+    found = weighted_products(b, a, weights)
+    assert found.shape == (size[2], size[3])
+    assert bool((found == 0).all())
+
+
+def test_a_sum_does_not_lie_in_memory_that_the_next_one_takes() -> None:
+    b, a, weights = made((600, 1, 20, 30))
+    first = weighted_products(b, a, weights)
+    assert first.dtype == torch.float64
+    kept = first.clone()
+    second = weighted_products(2 * b, a, weights)
+    assert torch.equal(first, kept)
+    assert first.data_ptr() != second.data_ptr()
+
+
+@pytest.mark.skipif(LEVELS[-1:] == ("portable",), reason="torch's products are taken there")
+def test_several_runs_take_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+
+    def counted(native: CDLL, b: Tensor, a: Tensor, weights: Tensor, places: list[slice]) -> Tensor:
+        called.append(library.level())
+        return product_sums(native, b, a, weights, places)
+
+    monkeypatch.setattr(sums, "product_sums", counted)
+    for level, expected in (("off", 0), ("portable", 0), (LEVELS[-1], 1)):
+        b, a, weights = made((300, 1, 7, 17))
+        with library.at(level):
+            weighted_products(b, a, weights)
+        assert len(called) == expected
+        called.clear()
