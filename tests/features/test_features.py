@@ -20,6 +20,7 @@ from quietgrad.features.moments import (
 )
 from quietgrad.features.patterns import Patches
 from quietgrad.features.pipeline import Pipeline, Rescale
+from quietgrad.features.quadratic import Quadratic, quadratic_moments_of
 from quietgrad.features.synthetic import synthetic_images
 
 
@@ -223,3 +224,54 @@ def test_rescaled_rows_have_unit_length_and_the_same_constant() -> None:
     rows = Rescale(moments_of(public, 4), 0.5)(lengths * torch.randn(20, 6, generator=rng))
     torch.testing.assert_close(rows.norm(dim=1), torch.ones(20))
     torch.testing.assert_close(rows[:, -1], torch.full((20,), 0.2 / 1.04**0.5))
+
+
+def quadratic(whiten: float) -> Quadratic:
+    public = torch.randn(60, 4, generator=torch.Generator().manual_seed(3))
+    return Quadratic(quadratic_moments_of(public, 100), whiten)
+
+
+def test_quadratic_directions_are_those_of_all_products() -> None:
+    """Slow reference: u ↦ (1, √2 u, u uᵀ), whose inner products are (1 + ⟨u, v⟩)², and its principal directions."""
+    rng = torch.Generator().manual_seed(3)
+    public, records = torch.randn(60, 4, generator=rng), torch.randn(20, 4, generator=rng)
+    centre = public.mean(0)
+
+    def products(rows: Tensor) -> Tensor:
+        u = unit(rows - centre).double()
+        return torch.cat([2**0.5 * u, torch.einsum("ni,nj->nij", u, u).flatten(1)], 1)
+
+    slow = moments_of(products(public), 100)
+    found = quadratic_moments_of(public, 100)
+    used = 4 + 4 * 5 // 2 - 1  # squares add up to one, so one of them says nothing
+    assert len(found.variances) == used
+    torch.testing.assert_close(found.variances.double(), slow.variances[:used], rtol=1e-4, atol=1e-7)
+    turned = (products(records) - slow.mean) @ slow.directions[:, :used]
+    rows = Quadratic(found, 0.0)(records)[:, :-1]
+    expected = unit(turned) / 1.04**0.5
+    torch.testing.assert_close(rows @ rows.T, (expected @ expected.T).float(), rtol=1e-3, atol=1e-4)
+
+
+def test_quadratic_rows_are_one_long_and_zeros_stay_zeros() -> None:
+    rows = torch.randn(5, 4, generator=torch.Generator().manual_seed(4)) * torch.logspace(-3, 3, 5)[:, None]
+    rows[2], rows[3, 0] = 0.0, torch.nan
+    turned = quadratic(0.5)(rows)
+    torch.testing.assert_close(turned.norm(dim=1), torch.tensor([1.0, 1.0, 0.0, 0.0, 1.0]))
+    torch.testing.assert_close(turned[[0, 1, 4], -1], torch.full((3,), 0.2 / 1.04**0.5))
+
+
+def test_a_quadratic_row_tells_of_its_own_record_only() -> None:
+    rng = torch.Generator().manual_seed(5)
+    rows, others = torch.randn(6, 4, generator=rng), torch.randn(6, 4, generator=rng)
+    turn = quadratic(0.5)
+    mixed = torch.cat([rows[:1], others[1:]])
+    torch.testing.assert_close(turn(rows)[0], turn(mixed)[0])
+    torch.testing.assert_close(turn(rows), torch.cat([turn(row[None]) for row in rows]))
+
+
+def test_quadratic_features_are_loaded_as_they_were_saved() -> None:
+    saved = quadratic(0.5)
+    loaded = Quadratic.shaped(4, *saved.weights.shape)
+    loaded.load_state_dict(saved.state_dict())
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(loaded(x), saved(x))

@@ -53,6 +53,14 @@ def test_a_finished_run_is_resumed_without_a_second_release(tmp_path: Path) -> N
     assert Ledger.read(tmp_path / "run" / "ledger.jsonl").count == 2 + once.steps
 
 
+def test_products_of_features_are_kept_for_a_resumed_run(tmp_path: Path) -> None:
+    text = QUIET.replace("[privacy]", "public = 30\n[privacy]")
+    config = load_config(write_config(tmp_path, text=text), ["method.products=true"])
+    once = train(config, tmp_path / "run")
+    assert train(config, tmp_path / "run", resume=True).accuracy == once.accuracy
+    assert Ledger.read(tmp_path / "run" / "ledger.jsonl").count == once.steps
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -60,6 +68,7 @@ def test_a_finished_run_is_resumed_without_a_second_release(tmp_path: Path) -> N
         ("method.moments='public'", "needs public data"),
         ("method.moments='synthetic'", "makes up images"),
         ("method.mirrored=true", "is for images"),
+        ("method.products=true", "needs public or made-up images"),
         ("training.warm_start='public'", "starts from zero"),
     ],
 )

@@ -10,6 +10,7 @@ from torch.utils.data import TensorDataset
 import quietgrad as qg
 import quietgrad.quiet.recipe as recipe
 from quietgrad.features.encoders import Scatter, encode, unit
+from quietgrad.features.quadratic import Quadratic
 from quietgrad.gradients.stages import PerSampleGrads, Released
 from quietgrad.mechanism.clipping import FlatClip
 from quietgrad.program import releasing
@@ -186,6 +187,24 @@ def test_made_up_images_need_a_private_mean_only() -> None:
     rescale = rescaled_by_synthetic(statistics, rows, encoder, (1, 12, 12), found)
     assert statistics.ledger.count == 1
     assert rescale(rows).shape == (20, rescale.width)
+
+
+def test_products_around_made_up_images_change_only_through_the_released_mean() -> None:
+    """Law 3: landmarks and weights know nothing of the records; the centre moves by what one record may."""
+    rng = torch.Generator().manual_seed(1)
+    images, encoder, found = torch.randn(20, 1, 12, 12, generator=rng), Scatter((1, 12, 12)), rule(1.0)
+    rows = encode(encoder, images)
+    other = torch.cat([-rows[:1], rows[1:]])
+    states = []
+    for records in (rows, other):
+        batches = all_at_once(TensorDataset(records, torch.zeros(20)), found)
+        program = quiet_program("synthetic", rows.shape[1:], found).with_noise(3.0)
+        statistics = qg.Statistics(program, batches, noise_source=qg.SeededSource(3))
+        rescale = rescaled_by_synthetic(statistics, records, encoder, (1, 12, 12), found, products=True)
+        assert isinstance(rescale, Quadratic)
+        states.append(rescale.state_dict())
+    assert all(torch.equal(states[0][name], states[1][name]) for name in ("landmarks", "weights", "offset"))
+    assert 0 < float((states[0]["mean"] - states[1]["mean"]).norm()) <= 2 / 20
 
 
 @pytest.mark.parametrize("source", SOURCES)

@@ -34,7 +34,7 @@ def moments_of(rows: Float[Tensor, "m d"], most: int) -> Moments:
     mean = rows.mean(0)
     centred = (rows - mean).double()
     few = len(rows) <= rows.shape[1]
-    values, vectors = _eigen((centred @ centred.T if few else centred.T @ centred) / len(rows))
+    values, vectors = principal((centred @ centred.T if few else centred.T @ centred) / len(rows))
     keep = min(most, int((values > TINY * values[:1]).sum()))
     values, vectors = values[:keep], vectors[:, :keep]
     if few:
@@ -50,7 +50,7 @@ def moments_from_second(
     Half of matrix and transpose keeps the signal and has noise of std/√2 off the diagonal, whose largest eigenvalue is
     about std·√(2d): smaller ones tell nothing of the variance and are lifted to it.
     """
-    values, vectors = _eigen(((second + second.T) / 2).double())
+    values, vectors = principal(((second + second.T) / 2).double())
     values = values.clamp_min(max(std * math.sqrt(2 * len(second)), TINY))
     return Moments(mean, vectors[:, :most].to(mean.dtype), values[:most].to(mean.dtype))
 
@@ -85,6 +85,7 @@ def moments_from_kronecker(
     return Moments(mean, directions, values[:most])
 
 
-def _eigen(matrix: Float[Tensor, "d d"]) -> tuple[Float[Tensor, " d"], Float[Tensor, "d d"]]:
+def principal(matrix: Float[Tensor, "d d"]) -> tuple[Float[Tensor, " d"], Float[Tensor, "d d"]]:
+    """Eigenvalues, largest first, and their vectors as columns."""
     values, vectors = torch.linalg.eigh(matrix)
     return values.flip(0), vectors.flip(1)

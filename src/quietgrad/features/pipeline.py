@@ -46,10 +46,14 @@ class Rescale(nn.Module):
 
     def forward(self, rows: Float[Tensor, "n ..."]) -> Float[Tensor, "n k"]:
         flat = rows.flatten(1)
-        there = unit(flat).ne(0).any(1, keepdim=True)
-        turned = unit((flat - self.mean) @ self.directions)
-        constant = turned.new_full((len(turned), 1), CONSTANT)
-        return torch.where(there, unit(torch.cat([turned, constant], 1)), 0.0)
+        return with_constant((flat - self.mean) @ self.directions, of=flat)
+
+
+def with_constant(turned: Float[Tensor, "n k"], *, of: Float[Tensor, "n d"]) -> Float[Tensor, "n j"]:
+    """Turned rows and the constant, both at unit length; zeros where the rows they are `of` are zeros or no numbers."""
+    there = unit(of).ne(0).any(1, keepdim=True)
+    constant = turned.new_full((len(turned), 1), CONSTANT)
+    return torch.where(there, unit(torch.cat([unit(turned), constant], 1)), 0.0)
 
 
 class Pipeline(nn.Sequential):

@@ -21,6 +21,7 @@ from quietgrad.features.moments import (
     moments_of,
 )
 from quietgrad.features.pipeline import Rescale
+from quietgrad.features.quadratic import Quadratic, quadratic_moments_of
 from quietgrad.features.synthetic import synthetic_images
 from quietgrad.methods.dp_sgd import dp_sgd
 from quietgrad.privatizer.privatizer import Privatizer
@@ -60,13 +61,19 @@ def quiet_program(source: Source, row_shape: Sequence[int], settings: Settings) 
     return Program(training=dp_sgd(clip=settings.clip), statistics=statistics)
 
 
-def rescaled_by_public(rows: Float[Tensor, "m ..."], settings: Settings) -> Rescale:
-    """Centre and directions of public rows; they alone cost nothing."""
+def rescaled_by_public(
+    rows: Float[Tensor, "m ..."], settings: Settings, *, products: bool = False
+) -> Rescale | Quadratic:
+    """Centre and directions of public rows; they alone cost nothing.
+
+    Args:
+        products: whether the directions are those of all products of features too.
+    """
     if len(rows) < 2:
         raise ValueError(
             f"Expected at least 2 public records, got {len(rows)}. Pass more, or take moments='synthetic' or 'private'."
         )
-    return _rescale(moments_of(rows.flatten(1), settings.directions), settings)
+    return _along(rows.flatten(1), settings, products=products)
 
 
 def rescaled_by_synthetic(
@@ -75,11 +82,13 @@ def rescaled_by_synthetic(
     encoder: nn.Module,
     input_shape: Sequence[int],
     settings: Settings,
-) -> Rescale:
+    *,
+    products: bool = False,
+) -> Rescale | Quadratic:
     """The directions of made-up images around the released mean of the private rows."""
-    made_up = encode(encoder, synthetic_images(SYNTHETIC, input_shape))
-    moments = moments_of(made_up.flatten(1), settings.directions)
-    return _rescale(moments.centred_at(_mean(statistics, rows)), settings)
+    made_up = encode(encoder, synthetic_images(SYNTHETIC, input_shape)).flatten(1)
+    mean = _mean(statistics, rows)
+    return _along(made_up, settings, products=products, mean=mean)
 
 
 def rescaled_by_mean(statistics: Statistics, rows: Float[Tensor, "n ..."]) -> Rescale:
@@ -147,6 +156,22 @@ def _second(row_shape: Sequence[int]) -> Statistic:
 
 def _mean(statistics: Statistics, rows: Tensor) -> Float[Tensor, " d"]:
     return statistics.release("mean", rows.flatten(1)).blocks["mean"]
+
+
+def _along(
+    rows: Float[Tensor, "m d"],
+    settings: Settings,
+    *,
+    products: bool,
+    mean: Float[Tensor, " d"] | None = None,
+) -> Rescale | Quadratic:
+    """The principal directions of public or made-up rows, around their own mean or around a released one."""
+    if not products:
+        moments = moments_of(rows, settings.directions)
+        return _rescale(moments if mean is None else moments.centred_at(mean), settings)
+    curved = quadratic_moments_of(rows, settings.directions)
+    alpha = whitening(curved.variances, settings.dimension)
+    return Quadratic(curved if mean is None else curved.centred_at(mean), alpha)
 
 
 def _rescale(moments: Moments, settings: Settings) -> Rescale:

@@ -19,6 +19,7 @@ from quietgrad.features.encoders import Mirrored, Pixels, Scatter, encode
 from quietgrad.features.images import image_encoder
 from quietgrad.features.patterns import Patches
 from quietgrad.features.pipeline import Rescale
+from quietgrad.features.quadratic import Quadratic
 from quietgrad.lab.data import Parts
 from quietgrad.lab.errors import LabError
 from quietgrad.lab.run.config import Config, DataConfig, Section, parse_section
@@ -50,11 +51,14 @@ class QuietOptions(Section):
             features, else "private".
         mirrored: an image and its mirror image mean the same (clothes do, digits do not), and get the same row.
             "patches" are so by themselves.
+        products: directions are those of all products of features too, for large budgets (docs/quiet.md); with "public"
+            or "synthetic" moments.
     """
 
     encoder: Literal["auto", "scatter", "patches", "pixels"] = "auto"
     moments: Literal["auto", "public", "synthetic", "private", "mean"] = "auto"
     mirrored: bool = False
+    products: bool = False
 
 
 class Encoded:
@@ -87,7 +91,9 @@ def quiet_set_up(
             warnings.warn(remark, PrivacyWarning, stacklevel=2)
         folder.start(config, task.parts.record)
     statistics = qg.Statistics(program, batches, ledger=folder.ledger)
-    rescale = _loaded(folder) if resume else _fitted(task, source, statistics, rule)
+    rescale = (
+        _loaded(folder) if resume else _fitted(task, source, statistics, rule, products=options.products)
+    )
     if not resume:
         folder.save(FEATURES, {"encoder": type(task.encoder).__name__, "rescale": rescale.state_dict()})
     resolved = _resolved(config, rule, len(task.private))
@@ -113,7 +119,9 @@ def plan_quiet(config: Config, parts: Parts, row_shape: Sequence[int]) -> Plan:
     pretrained = is_pretrained(config.data.features)
     if pretrained:  # their directions are as long as they should be
         rule = replace(rule, dimension=0.0)
-    source = _source(checked_options(config), parts, pretrained=pretrained)
+    options = checked_options(config)
+    source = _source(options, parts, pretrained=pretrained)
+    _check_products(options, source)
     batches = all_at_once(parts.private, rule)
     program = qg.calibrate(quiet_program(source, row_shape, rule), batches, epsilon=epsilon, delta=delta)
     remarks = [
@@ -168,17 +176,27 @@ def _source(options: QuietOptions, parts: Parts, *, pretrained: bool) -> Source:
     return "synthetic" if images else "private"
 
 
-def _fitted(task: Encoded, source: Source, statistics: qg.Statistics, rule: Settings) -> Rescale:
+def _check_products(options: QuietOptions, source: Source) -> None:
+    if options.products and source not in ("public", "synthetic"):
+        raise LabError(
+            f"method.products = true needs public or made-up images, and moments are {source!r}. Leave it out."
+        )
+
+
+def _fitted(
+    task: Encoded, source: Source, statistics: qg.Statistics, rule: Settings, *, products: bool
+) -> Rescale | Quadratic:
     if source == "public":
-        return rescaled_by_public(task.public, rule)
+        return rescaled_by_public(task.public, rule, products=products)
     if source == "mean":
         return rescaled_by_mean(statistics, task.private)
     if source == "private":
         return rescaled_by_private(statistics, task.private, rule)
-    return rescaled_by_synthetic(statistics, task.private, task.encoder, task.parts.input_shape, rule)
+    shape = task.parts.input_shape
+    return rescaled_by_synthetic(statistics, task.private, task.encoder, shape, rule, products=products)
 
 
-def _loaded(folder: RunFolder) -> Rescale:
+def _loaded(folder: RunFolder) -> Rescale | Quadratic:
     saved = folder.load(FEATURES)
     if saved is None:
         raise LabError(
@@ -186,9 +204,15 @@ def _loaded(folder: RunFolder) -> Rescale:
             "another --out."
         )
     state: dict[str, Tensor] = saved["rescale"]
-    rescale = Rescale.shaped(*state["directions"].shape)
+    rescale = _room_for(state)
     rescale.load_state_dict(state)
     return rescale
+
+
+def _room_for(state: dict[str, Tensor]) -> Rescale | Quadratic:
+    if "landmarks" not in state:
+        return Rescale.shaped(*state["directions"].shape)
+    return Quadratic.shaped(state["mean"].shape[0], *state["weights"].shape)
 
 
 def _resolved(config: Config, rule: Settings, records: int) -> Config:
@@ -203,7 +227,7 @@ def _resolved(config: Config, rule: Settings, records: int) -> Config:
     )
 
 
-def _setup(config: Config, task: Encoded, rescale: Rescale, rule: Settings) -> Setup:
+def _setup(config: Config, task: Encoded, rescale: Rescale | Quadratic, rule: Settings) -> Setup:
     parts = _rescaled_parts(task, rescale)
     model = zero_head(rescale.width, parts.num_classes)
     batches = all_at_once(parts.private, rule)
@@ -212,7 +236,7 @@ def _setup(config: Config, task: Encoded, rescale: Rescale, rule: Settings) -> S
     return Setup(config, parts, model, batches, optimizer, scheduler, average=None)
 
 
-def _rescaled_parts(task: Encoded, rescale: Rescale) -> Parts:
+def _rescaled_parts(task: Encoded, rescale: Rescale | Quadratic) -> Parts:
     def part(rows: Float[Tensor, "n ..."], data: TensorDataset) -> TensorDataset:
         turned = torch.cat([rescale(few) for few in rows.split(MICRO_BATCH)])
         return TensorDataset(turned, *data.tensors[1:])
