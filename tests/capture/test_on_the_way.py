@@ -88,6 +88,28 @@ def test_formed_gradients_outlive_neither_inputs_nor_output_gradients(
     assert all(one() is None for one in alive)
 
 
+def test_a_call_whose_gradients_are_taken_holds_its_inputs_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the backward comes to a layer, what the layers behind it were given is gone."""
+    alive: list[weakref.ref[Tensor]] = []
+    most, pieces = [0], ConvAdapter.pieces
+
+    def counted(self: Any, call: Any, layouts: Any, backprops: Any) -> Any:
+        most[0] = max(most[0], sum(one() is not None for one in alive))
+        alive.append(weakref.ref(call.args[0]))
+        return pieces(self, call, layouts, backprops)
+
+    monkeypatch.setattr(ConvGrad, "held", lambda _: {"grouped": 1})
+    torch.manual_seed(0)
+    net = nn.Sequential(*(nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.Tanh()) for _ in range(5))).double()
+    recorder = Recorder(net)
+    collected(recorder, net, only_summed=True)  # the first batch also settles which modules lend parameters
+    monkeypatch.setattr(ConvAdapter, "pieces", counted)
+    collected(recorder, net, only_summed=True)
+    assert len(alive) == 5
+    assert most[0] == 0
+    assert all(one() is None for one in alive)
+
+
 def test_a_failure_on_the_way_reaches_the_caller_and_leaves_no_hooks() -> None:
     net = nn.Sequential(nn.Conv2d(3, 3, 3), nn.Identity(), nn.Conv2d(3, 2, 3)).double()
     recorder = Recorder(net)
