@@ -88,7 +88,10 @@ def test_formed_gradients_outlive_neither_inputs_nor_output_gradients(
     assert all(one() is None for one in alive)
 
 
-def test_a_call_whose_gradients_are_taken_holds_its_inputs_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("earlier", [0, 1], ids=["first batch", "later"])
+def test_a_call_whose_gradients_are_taken_holds_its_inputs_no_longer(
+    monkeypatch: pytest.MonkeyPatch, earlier: int
+) -> None:
     """Before the backward comes to a layer, what the layers behind it were given is gone."""
     alive: list[weakref.ref[Tensor]] = []
     most, pieces = [0], ConvAdapter.pieces
@@ -102,7 +105,8 @@ def test_a_call_whose_gradients_are_taken_holds_its_inputs_no_longer(monkeypatch
     torch.manual_seed(0)
     net = nn.Sequential(*(nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.Tanh()) for _ in range(5))).double()
     recorder = Recorder(net)
-    collected(recorder, net, only_summed=True)  # the first batch also settles which modules lend parameters
+    for _ in range(earlier):  # the first batch also settles which modules lend parameters
+        collected(recorder, net, only_summed=True)
     monkeypatch.setattr(ConvAdapter, "pieces", counted)
     collected(recorder, net, only_summed=True)
     assert len(alive) == 5

@@ -44,11 +44,15 @@ class Lending:
 
     def accounted(self, call: Call) -> Call | None:
         """The call with the parameters that it accounts for, if any: only one that was recorded before all was settled
-        needs to be changed."""
+        needs to be changed. One that accounts for nothing holds what it was given and gave no longer."""
         if id(call.unit) in self._accountable:
             return call
         unit = accountable(call.unit, self._lent)
-        return None if unit is None else dataclasses.replace(call, unit=unit)
+        if unit is None:
+            call.let_go()
+            return None
+        call.unit = unit
+        return call
 
 
 def borrowers(model: nn.Module, names: Mapping[int, str]) -> Iterator[Unit]:

@@ -78,6 +78,8 @@ class BlockwiseGrads(PerSampleGrads):
 
     Args:
         first_inputs: what the first layer was given, where the blocks hold it in another form.
+        once: `weighted_sum` is the last thing that is asked for; each block is let go of when its sum is there, so that
+            later sums lie in the memory of factors that are no longer needed.
 
     Example:
         grads = qg.gradients.BlockwiseGrads({"w": block}, samples=8)
@@ -85,10 +87,16 @@ class BlockwiseGrads(PerSampleGrads):
     """
 
     def __init__(
-        self, blocks: Mapping[str, BlockGrads], samples: int, *, first_inputs: Tensor | None = None
+        self,
+        blocks: Mapping[str, BlockGrads],
+        samples: int,
+        *,
+        first_inputs: Tensor | None = None,
+        once: bool = False,
     ) -> None:
         self._blocks = dict(blocks)
         self._samples, self._first_inputs = samples, first_inputs
+        self._once, self._spent = once, False
         for name, block in self._blocks.items():
             assert block.samples == samples, f"{name} holds {block.samples} rows, expected {samples}"
 
@@ -98,6 +106,7 @@ class BlockwiseGrads(PerSampleGrads):
 
     @property
     def blocks(self) -> dict[str, BlockGrads]:
+        assert not self._spent, "gradients for one sum were summed already"
         return self._blocks
 
     @property
@@ -125,11 +134,20 @@ class BlockwiseGrads(PerSampleGrads):
         norms = [blocks.squared_norms() for blocks in (*self._single.values(), *self._together)]
         return torch.stack(norms).sum(0) if norms else torch.zeros(self.samples, dtype=torch.float64)
 
+    def for_one_sum(self) -> BlockwiseGrads:
+        """The same gradients, let go of while they are summed; to be used in place of these, which must not be kept."""
+        return BlockwiseGrads(self.blocks, self.samples, first_inputs=self._first_inputs, once=True)
+
     def weighted_sum(self, weights: Float[Tensor, " n"]) -> Blocks:
-        sums = {name: block.weighted_sum(weights) for name, block in self._single.items()}
+        names, single, sums = list(self.blocks), self._single, dict[str, Tensor]()
+        for name in list(single):
+            sums[name] = single[name].weighted_sum(weights)
+            if self._once:
+                del single[name], self._blocks[name]
         for blocks in self._together:
             sums |= blocks.weighted_sum(weights)
-        return {name: sums[name] for name in self.blocks}
+        self._spent = self._once
+        return {name: sums[name] for name in names}
 
     @cached_property
     def _together(self) -> list[SmallBlocks | OneRowTables]:

@@ -55,7 +55,9 @@ def product_sums(
     starts = (ctypes.c_int64 * (len(places) + 1))(*(place.start for place in places), n * t)
     library.qg_packed_size.restype = ctypes.c_int64
     size = library.qg_packed_size(ctypes.c_int64(o), ctypes.c_int64(i), ctypes.c_int64(n * t))
-    total = RECYCLED((o, i), torch.float64)
+    # A sum that is smaller than its factors finds room where those of the sums before it lay.
+    larger = 2 * o * i > a.numel() + b.numel()
+    total = RECYCLED((o, i), torch.float64) if larger else torch.empty(o, i, dtype=torch.float64)
     of_b, of_a = (Rows(x.data_ptr(), x.stride(0), x.stride(1), x.shape[2]) for x in (b, a))
     library.qg_product_sums(
         ctypes.byref(of_b),

@@ -84,8 +84,9 @@ class RowClip(Clip):
 
     def __call__(self, grads: PerSampleGrads, step: int) -> ClippedSum:
         refuse_coarse_products()
-        blocks = grads.weighted_sum(self._row_weights(grads, step))
-        return ClippedSum(blocks=blocks, sensitivity=self.sensitivity(step), dtypes=grads.dtypes)
+        weights, dtypes = self._row_weights(grads, step), grads.dtypes
+        blocks = grads.weighted_sum(weights)  # after which there may be no gradients any more
+        return ClippedSum(blocks=blocks, sensitivity=self.sensitivity(step), dtypes=dtypes)
 
     @abstractmethod
     def _row_weights(self, grads: PerSampleGrads, step: int) -> Float64[Tensor, " n"]:

@@ -18,7 +18,7 @@ from quietgrad.accounting.calibrate import plan
 from quietgrad.accounting.deltas import warn_delta
 from quietgrad.accounting.evaluate import epsilon
 from quietgrad.accounting.ledger import Ledger
-from quietgrad.capture.recorder import Recorder
+from quietgrad.capture.recorder import Pool, Recorder
 from quietgrad.capture.validation import check_losses
 from quietgrad.collective import Reducer, default_reducer
 from quietgrad.gradients.stages import BlockwiseGrads
@@ -137,9 +137,13 @@ class Privatizer:
         step = self.current
         drop_grads(self.parameters)
         pool = None if self._are_units(first, len(losses)) else lambda records: self.pool(records, first)
-        self._add(step, self._recorder.collect(losses, pool, only_summed=self._only_summed))
+        self._add(step, self._collected(losses, pool))
         for person in self._contributions.finished():
             self._add(step, person)
+
+    def _collected(self, losses: Tensor, pool: Pool | None) -> BlockwiseGrads:
+        grads = self._recorder.collect(losses, pool, only_summed=self._only_summed)
+        return grads.for_one_sum() if self._only_summed and len(self.mechanism.releases) == 1 else grads
 
     def _are_units(self, first: int, rows: int) -> bool:
         """Whether each of these rows is all that its person has: nothing is to be pooled, as with records."""
