@@ -51,7 +51,8 @@ class Rescale(nn.Module):
 
 def with_constant(turned: Float[Tensor, "n k"], *, of: Float[Tensor, "n d"]) -> Float[Tensor, "n j"]:
     """Turned rows and the constant, both at unit length; zeros where the rows they are `of` are zeros or no numbers."""
-    there = unit(of).ne(0).any(1, keepdim=True)
+    lengths = of.norm(dim=1, keepdim=True)
+    there = lengths.isfinite() & (lengths > 0)  # as in `unit`
     constant = turned.new_full((len(turned), 1), CONSTANT)
     return torch.where(there, unit(torch.cat([unit(turned), constant], 1)), 0.0)
 
