@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from torch import nn
 
+from quietgrad.lab.models.max_pool import MaxPool
 from quietgrad.lab.models.shapes import image_shape, with_classifier
 
 
@@ -18,10 +19,10 @@ def tanh_cnn(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     features = nn.Sequential(
         nn.Conv2d(channels, 16, kernel_size=8, stride=2, padding=2),
         nn.Tanh(),
-        nn.MaxPool2d(2, stride=1),
+        MaxPool(2, stride=1),
         nn.Conv2d(16, 32, kernel_size=4, stride=2),
         nn.Tanh(),
-        nn.MaxPool2d(2, stride=1),
+        MaxPool(2, stride=1),
         nn.Flatten(),
     )
     return with_classifier(features, input_shape, 32, nn.Tanh, num_classes)
