@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import platform
+import subprocess
+import sys
 import threading
 from typing import Any
 
+import pytest
 import torch
 
 from quietgrad.kernels.scratch import Recycled
@@ -59,3 +63,30 @@ def test_threads_share_nothing() -> None:
     other.join()
     assert seen == [0]
     assert len(recycled._arrays) == 1
+
+
+FREED_AND_TAKEN_AGAIN = """
+import resource, sys
+import numpy as np
+from quietgrad.kernels.scratch import keep_freed_memory
+if sys.argv[1] == "keep":
+    keep_freed_memory()
+np.ones(4_000_000, np.uint8)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    blocks = [np.ones(4_000_000, np.uint8) for _ in range(10)]
+    del blocks
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another malloc")
+def test_memory_that_is_freed_in_a_step_is_there_in_the_next_one() -> None:
+    """Pages are asked for once, and without it in every round."""
+    faults = {
+        how: int(subprocess.check_output([sys.executable, "-c", FREED_AND_TAKEN_AGAIN, how]))
+        for how in ("keep", "plain")
+    }
+    pages = 40_000_000 // 4096
+    assert faults["keep"] < 2 * pages
+    assert faults["plain"] > 5 * pages

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 import threading
@@ -65,6 +66,21 @@ ALONE = _holders([np.empty(0, np.uint8)], 0)
 
 RECYCLED = Recycled()
 """For sums that are as large as a model."""
+
+
+LARGE = 33_000_000
+"""Bytes, a little below the most that glibc learns from."""
+
+
+@functools.cache
+def keep_freed_memory() -> None:
+    """Once in a process, let malloc keep what a step frees for the next one, up to 66 MB at the end of its heap.
+
+    glibc gives memory back to the system where more is free there than twice the largest block that it has seen go. A
+    private step frees all its factors before its release, so it asked for the same pages again in every step; a model
+    with a large tensor would have taught malloc the same. The block itself is never written to and takes no memory.
+    """
+    np.empty(LARGE, np.uint8)
 
 
 def _aligned(count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
