@@ -202,6 +202,7 @@ def test_products_around_made_up_images_change_only_through_the_released_mean() 
         statistics = qg.Statistics(program, batches, noise_source=qg.SeededSource(3))
         rescale = rescaled_by_synthetic(statistics, records, encoder, (1, 12, 12), found, products=True)
         assert isinstance(rescale, Quadratic)
+        assert statistics.ledger.count == 1
         states.append(rescale.state_dict())
     assert all(torch.equal(states[0][name], states[1][name]) for name in ("landmarks", "weights", "offset"))
     assert 0 < float((states[0]["mean"] - states[1]["mean"]).norm()) <= 2 / 20
