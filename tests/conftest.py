@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-import jaxtyping
 import pytest
 import torch
 
 from tests.annotations import WANTED, executed
 
-if WANTED:
-    jaxtyping.install_import_hook("quietgrad", "tests.annotations.checked")
 torch.set_num_threads(1)
 os.environ["QUIETGRAD_CACHE"] = "off"  # what one test has measured is none of the next one's
 

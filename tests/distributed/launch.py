@@ -16,9 +16,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-# The server imports torch once; each rank is then a fork of it that has never run a backward.
+# The server imports torch once; each rank is then a fork of it that has never run a backward. Ranks execute annotations
+# too: what does that is imported before the library.
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["torch", "torch.distributed", "quietgrad"])
+CONTEXT.set_forkserver_preload(["torch", "torch.distributed", "tests.annotations", "quietgrad"])
 
 
 @dataclass(frozen=True)
