@@ -329,7 +329,7 @@ def test_events_survive_json_exactly() -> None:
     ):
         assert event_from_dict(json.loads(json.dumps(event_to_dict(event)))) == event
     for broken in ({}, {"kind": "laplace"}, {"kind": "gaussian"}, {"kind": "joint", "gaussian": {}}):
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match=r"description of an event|Expected kind"):
             event_from_dict(broken)
 
 

@@ -28,7 +28,7 @@ def test_a_ledger_in_use_is_refused(tmp_path: Path, again: str) -> None:
     with qg.Privatizer(nn.Linear(4, 1), MECHANISM, batches(), ledger=path):
         if again == "link":
             (tmp_path / "link").symlink_to(path)
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match="another Privatizer or Ledger of this one"):
             qg.Privatizer(nn.Linear(4, 1), MECHANISM, batches(), ledger=f"{tmp_path}/{again}")
 
 

@@ -42,7 +42,8 @@ def test_a_label_of_no_class_stops_nothing(label: Any) -> None:
 def test_a_value_beyond_all_bounds_stops_nothing(value: float) -> None:
     values, labels = data()
     values[3, 1] = value
-    classifier(classes=[0, 1]).fit(values, labels)
+    fitted = classifier(classes=[0, 1]).fit(values, labels)
+    assert np.isfinite(fitted.decision_function(values[:3])).all(), "nor does it reach the model"
 
 
 @pytest.mark.parametrize("odd", ["a secret", 4242.0 + 1j], ids=str)

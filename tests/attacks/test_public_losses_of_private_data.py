@@ -48,7 +48,7 @@ def test_public_losses_on_the_private_tensors_are_refused(method: str, taken: st
     data = TensorDataset(torch.randn(8, 4))
     (x,) = data.tensors
     rows = {"all": x, "slice": x[:6], "strided view": x[::2]}
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="would leak them"):
         trained(METHODS[method], data, rows[taken])
 
 

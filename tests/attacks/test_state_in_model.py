@@ -166,7 +166,7 @@ def test_a_buffer_changed_after_the_backward_is_refused() -> None:
         for (x,) in next(iter(batches)).split(8):
             private.backward(model(x))
             model.kept.copy_(x.mean(0))
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match="kept"):
             private.release()
 
 

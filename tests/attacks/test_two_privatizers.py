@@ -27,21 +27,30 @@ MECHANISM = qg.methods.dp_sgd(clip=1.0).with_noise(1.0)
 def test_two_privatizers_on_the_same_batches_are_refused() -> None:
     """On 0.1: accepted; both models took gradients of each batch, and each reported five steps."""
     batches = qg.PoissonBatches(data(), rate=0.5, steps=5)
-    with qg.Privatizer(net(), MECHANISM, batches), pytest.raises(ValueError):
+    with (
+        qg.Privatizer(net(), MECHANISM, batches),
+        pytest.raises(ValueError, match="already belong to a Privatizer"),
+    ):
         qg.Privatizer(net(), MECHANISM, batches)
 
 
 def test_two_privatizers_on_the_same_sampler_are_refused() -> None:
     """On 0.1: accepted; one DataLoader fed both."""
     sampler = qg.PoissonSampler(8, rate=0.5, steps=5)
-    with qg.Privatizer(net(), MECHANISM, sampler), pytest.raises(ValueError):
+    with (
+        qg.Privatizer(net(), MECHANISM, sampler),
+        pytest.raises(ValueError, match="already belong to a Privatizer"),
+    ):
         qg.Privatizer(net(), MECHANISM, sampler)
 
 
 def test_a_sampler_cannot_serve_a_second_loader_under_another_name() -> None:
     """On 0.1: accepted; the batches of one Privatizer and their bare sampler for the other."""
     batches = qg.PoissonBatches(data(), rate=0.5, steps=5)
-    with qg.Privatizer(net(), MECHANISM, batches), pytest.raises(ValueError):
+    with (
+        qg.Privatizer(net(), MECHANISM, batches),
+        pytest.raises(ValueError, match="already belong to a Privatizer"),
+    ):
         qg.Privatizer(net(), MECHANISM, batches.sampler)
 
 
@@ -57,5 +66,5 @@ def test_one_batch_does_not_go_through_two_privatizers() -> None:
         for (x,), _ in zip(DataLoader(full, batch_sampler=mine), other, strict=True):
             a.backward(first(x)[:, 0])
             a.release()
-            with pytest.raises(ValueError):
+            with pytest.raises(ValueError, match="already went through another Privatizer"):
                 b.backward(second(x)[:, 0])

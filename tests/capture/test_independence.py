@@ -15,7 +15,11 @@ def images() -> Tensor:
 
 
 def test_an_independent_model_passes() -> None:
-    qg.check_independence(nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.Dropout(0.5)), images())
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.Dropout(0.5))
+    calls: list[nn.Module] = []
+    model.register_forward_hook(lambda module, _, __: calls.append(module))
+    qg.check_independence(model, images())
+    assert len(calls) > len(images()), "as it is, and with each sample replaced in turn"
 
 
 def test_batch_norm_is_found_and_its_buffers_are_put_back() -> None:

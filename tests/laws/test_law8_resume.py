@@ -75,9 +75,9 @@ def test_another_mechanism_is_refused(case: MethodCase, tmp_path: Path) -> None:
 
     start(case.build(0.5).with_noise(1.0))
     for changed in (case.build(0.5).with_noise(0.9), case.build(0.6).with_noise(1.0)):
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match="of the same run"):
             start(changed)
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="of the same run"):
         start(case.build(0.5).with_noise(1.0), rate=0.2)
 
 
@@ -88,5 +88,8 @@ def test_a_shortened_ledger_is_noticed(tmp_path: Path) -> None:
         steps(private, batches, model, 3)
         checkpoint = private.state_dict()
     ledger.write_text("".join(ledger.read_text().splitlines(keepends=True)[:-1]))
-    with privatizer(mechanism, DRAWS, ledger=ledger) as (private, batches, model), pytest.raises(ValueError):
+    with (
+        privatizer(mechanism, DRAWS, ledger=ledger) as (private, _, _),
+        pytest.raises(ValueError, match="last lines are missing"),
+    ):
         private.load_state_dict(checkpoint)

@@ -258,7 +258,7 @@ def test_public_losses_made_of_the_private_forward_are_refused() -> None:
     with privatizer(mechanism, [ROWS]) as (private, batches, model):
         for x, y in next(iter(batches)).split(8):
             current["losses"] = F.cross_entropy(model(x), y, reduction="none")
-            with pytest.raises(ValueError):
+            with pytest.raises(ValueError, match="used outside the forward of every module"):
                 private.backward(current["losses"])
 
 
