@@ -112,7 +112,7 @@ def train_federated(
     rounds = steps_of(config.training.epochs, rate)
     setup = set_up(config, data_dir=data_dir)
     plan = Plan(rate, rounds, config.federated.clients)
-    mechanism = build_mechanism(config.method, config.privacy, setup.parts, setup.model, plan)  # type: ignore[arg-type]
+    mechanism = build_mechanism(config.method, config.privacy, setup.parts, setup.model, plan)
     clients = Clients(setup.parts.private, copy.deepcopy(setup.model), config)
     folder = RunFolder(out)
     if resume:

@@ -10,6 +10,7 @@ from torch import nn
 
 import quietgrad as qg
 from quietgrad import schedules
+from quietgrad.accounting.calibrate import Steps
 from quietgrad.lab.data import Parts
 from quietgrad.lab.errors import LabError, nearest
 from quietgrad.lab.run.config import MethodConfig, PrivacyConfig
@@ -25,7 +26,7 @@ PROVIDED = {"public_losses", "model", "batches", "parameters"}
 
 
 def build_mechanism(
-    method: MethodConfig, privacy: PrivacyConfig, parts: Parts, model: nn.Module, batches: qg.PoissonBatches
+    method: MethodConfig, privacy: PrivacyConfig, parts: Parts, model: nn.Module, batches: Steps
 ) -> Mechanism:
     """The method with its options, calibrated to the budget or with the noise that the config fixes."""
     mechanism = uncalibrated(method, parts, model, batches)
@@ -35,9 +36,7 @@ def build_mechanism(
     return qg.calibrate(mechanism, batches, epsilon=privacy.epsilon, delta=privacy.delta)
 
 
-def uncalibrated(
-    method: MethodConfig, parts: Parts, model: nn.Module, batches: qg.PoissonBatches
-) -> Mechanism:
+def uncalibrated(method: MethodConfig, parts: Parts, model: nn.Module, batches: Steps) -> Mechanism:
     """The method with its options and what it needs of the task."""
     if method.name not in qg.methods.__all__:
         known = ", ".join(qg.methods.__all__)
