@@ -73,7 +73,7 @@ def prepared(text: str) -> tuple[Config, Setup, Mechanism]:
     config = parse_config(json.loads(text))
     setup = set_up(config)
     plan = Plan(rate(config), ROUNDS, config.federated.clients)
-    mechanism = build_mechanism(config.method, config.privacy, setup.parts, setup.model, plan)  # type: ignore[arg-type]
+    mechanism = build_mechanism(config.method, config.privacy, setup.parts, setup.model, plan)
     return config, setup, mechanism
 
 
