@@ -201,11 +201,14 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _rescaled(self, source: Source, statistics: Statistics, rows: Tensor, rule: Settings) -> Rescale:
         if source == "public":
             public = np.asarray(_flat(self.public)[0], dtype=np.float32)
-            return rescaled_by_public(self._encode(torch.from_numpy(public)), rule)
-        if source == "private":
-            return rescaled_by_private(statistics, rows, rule)
-        assert self._image_shape is not None
-        return rescaled_by_synthetic(statistics, rows, self._encoder, self._image_shape, rule)
+            rescale = rescaled_by_public(self._encode(torch.from_numpy(public)), rule)
+        elif source == "private":
+            rescale = rescaled_by_private(statistics, rows, rule)
+        else:
+            assert self._image_shape is not None
+            rescale = rescaled_by_synthetic(statistics, rows, self._encoder, self._image_shape, rule)
+        assert isinstance(rescale, Rescale), "without products, which `with_products` adds for tables"
+        return rescale
 
     def _statement(
         self, program: Program, statistics: Statistics, private: Privatizer, directions: int
