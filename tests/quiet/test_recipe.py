@@ -10,7 +10,6 @@ from torch.utils.data import TensorDataset
 import quietgrad as qg
 import quietgrad.quiet.recipe as recipe
 from quietgrad.features.encoders import Scatter, encode, unit
-from quietgrad.features.quadratic import Quadratic
 from quietgrad.gradients.stages import PerSampleGrads, Released
 from quietgrad.mechanism.clipping import FlatClip
 from quietgrad.program import releasing
@@ -18,6 +17,7 @@ from quietgrad.quiet.recipe import (
     SOURCES,
     Source,
     all_at_once,
+    products_by_synthetic,
     quiet_program,
     rescaled_by_private,
     rescaled_by_public,
@@ -200,8 +200,7 @@ def test_products_around_made_up_images_change_only_through_the_released_mean() 
         batches = all_at_once(TensorDataset(records, torch.zeros(20)), found)
         program = quiet_program("synthetic", rows.shape[1:], found).with_noise(3.0)
         statistics = qg.Statistics(program, batches, noise_source=qg.SeededSource(3))
-        rescale = rescaled_by_synthetic(statistics, records, encoder, (1, 12, 12), found, products=True)
-        assert isinstance(rescale, Quadratic)
+        rescale = products_by_synthetic(statistics, records, encoder, (1, 12, 12), found)
         assert statistics.ledger.count == 1
         states.append(rescale.state_dict())
     assert all(torch.equal(states[0][name], states[1][name]) for name in ("landmarks", "weights", "offset"))

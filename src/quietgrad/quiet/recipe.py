@@ -21,7 +21,7 @@ from quietgrad.features.moments import (
     moments_of,
 )
 from quietgrad.features.pipeline import Rescale
-from quietgrad.features.quadratic import Quadratic, quadratic_moments_of
+from quietgrad.features.quadratic import Quadratic, QuadraticMoments, quadratic_moments_of
 from quietgrad.features.synthetic import synthetic_images
 from quietgrad.methods.dp_sgd import dp_sgd
 from quietgrad.privatizer.privatizer import Privatizer
@@ -61,19 +61,16 @@ def quiet_program(source: Source, row_shape: Sequence[int], settings: Settings) 
     return Program(training=dp_sgd(clip=settings.clip), statistics=statistics)
 
 
-def rescaled_by_public(
-    rows: Float[Tensor, "m ..."], settings: Settings, *, products: bool = False
-) -> Rescale | Quadratic:
-    """Centre and directions of public rows; they alone cost nothing.
+def rescaled_by_public(rows: Float[Tensor, "m ..."], settings: Settings) -> Rescale:
+    """Centre and directions of public rows; they alone cost nothing."""
+    _check_enough(rows)
+    return _rescale(moments_of(rows.flatten(1), settings.directions), settings)
 
-    Args:
-        products: whether the directions are those of all products of features too.
-    """
-    if len(rows) < 2:
-        raise ValueError(
-            f"Expected at least 2 public records, got {len(rows)}. Pass more, or take moments='synthetic' or 'private'."
-        )
-    return _along(rows.flatten(1), settings, products=products)
+
+def products_by_public(rows: Float[Tensor, "m ..."], settings: Settings) -> Quadratic:
+    """The same with directions of all products of features too."""
+    _check_enough(rows)
+    return _quadratic(quadratic_moments_of(rows.flatten(1), settings.directions), settings)
 
 
 def rescaled_by_synthetic(
@@ -82,13 +79,22 @@ def rescaled_by_synthetic(
     encoder: nn.Module,
     input_shape: Sequence[int],
     settings: Settings,
-    *,
-    products: bool = False,
-) -> Rescale | Quadratic:
+) -> Rescale:
     """The directions of made-up images around the released mean of the private rows."""
-    made_up = encode(encoder, synthetic_images(SYNTHETIC, input_shape)).flatten(1)
-    mean = _mean(statistics, rows)
-    return _along(made_up, settings, products=products, mean=mean)
+    moments = moments_of(_made_up(encoder, input_shape), settings.directions)
+    return _rescale(moments.centred_at(_mean(statistics, rows)), settings)
+
+
+def products_by_synthetic(
+    statistics: Statistics,
+    rows: Float[Tensor, "n ..."],
+    encoder: nn.Module,
+    input_shape: Sequence[int],
+    settings: Settings,
+) -> Quadratic:
+    """The same with directions of all products of features too."""
+    moments = quadratic_moments_of(_made_up(encoder, input_shape), settings.directions)
+    return _quadratic(moments.centred_at(_mean(statistics, rows)), settings)
 
 
 def rescaled_by_mean(statistics: Statistics, rows: Float[Tensor, "n ..."]) -> Rescale:
@@ -158,20 +164,19 @@ def _mean(statistics: Statistics, rows: Tensor) -> Float[Tensor, " d"]:
     return statistics.release("mean", rows.flatten(1)).blocks["mean"]
 
 
-def _along(
-    rows: Float[Tensor, "m d"],
-    settings: Settings,
-    *,
-    products: bool,
-    mean: Float[Tensor, " d"] | None = None,
-) -> Rescale | Quadratic:
-    """The principal directions of public or made-up rows, around their own mean or around a released one."""
-    if not products:
-        moments = moments_of(rows, settings.directions)
-        return _rescale(moments if mean is None else moments.centred_at(mean), settings)
-    curved = quadratic_moments_of(rows, settings.directions)
-    alpha = whitening(curved.variances, settings.dimension)
-    return Quadratic(curved if mean is None else curved.centred_at(mean), alpha)
+def _check_enough(rows: Tensor) -> None:
+    if len(rows) < 2:
+        raise ValueError(
+            f"Expected at least 2 public records, got {len(rows)}. Pass more, or take moments='synthetic' or 'private'."
+        )
+
+
+def _made_up(encoder: nn.Module, input_shape: Sequence[int]) -> Float[Tensor, "m d"]:
+    return encode(encoder, synthetic_images(SYNTHETIC, input_shape)).flatten(1)
+
+
+def _quadratic(moments: QuadraticMoments, settings: Settings) -> Quadratic:
+    return Quadratic(moments, whitening(moments.variances, settings.dimension))
 
 
 def _rescale(moments: Moments, settings: Settings) -> Rescale:

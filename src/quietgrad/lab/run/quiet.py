@@ -30,6 +30,8 @@ from quietgrad.quiet.recipe import (
     MICRO_BATCH,
     Source,
     all_at_once,
+    products_by_public,
+    products_by_synthetic,
     quiet_program,
     rescaled_by_mean,
     rescaled_by_private,
@@ -187,13 +189,13 @@ def _fitted(
     task: Encoded, source: Source, statistics: qg.Statistics, rule: Settings, *, products: bool
 ) -> Rescale | Quadratic:
     if source == "public":
-        return rescaled_by_public(task.public, rule, products=products)
+        return (products_by_public if products else rescaled_by_public)(task.public, rule)
     if source == "mean":
         return rescaled_by_mean(statistics, task.private)
     if source == "private":
         return rescaled_by_private(statistics, task.private, rule)
-    shape = task.parts.input_shape
-    return rescaled_by_synthetic(statistics, task.private, task.encoder, shape, rule, products=products)
+    by_synthetic = products_by_synthetic if products else rescaled_by_synthetic
+    return by_synthetic(statistics, task.private, task.encoder, task.parts.input_shape, rule)
 
 
 def _loaded(folder: RunFolder) -> Rescale | Quadratic:
