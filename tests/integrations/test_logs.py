@@ -60,6 +60,7 @@ def test_private_quantities_are_refused_by_name(name: str) -> None:
         trained(lambda *_: None, **{name: 1.0})  # type: ignore[arg-type]
 
 
+@pytest.mark.wrong_types
 def test_a_tensor_that_records_gradients_is_refused() -> None:
     with pytest.raises(ValueError, match="records gradients"):
         trained(lambda *_: None, test_loss=torch.ones((), requires_grad=True))

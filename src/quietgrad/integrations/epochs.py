@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
-from torch.utils.data import Dataset
-
 from quietgrad.sampling.batches import Batch, PoissonBatches
+from quietgrad.sampling.collate import MapStyle
 
 
 class Epochs:
@@ -26,7 +25,7 @@ class Epochs:
 
     def __init__(
         self,
-        dataset: Dataset[Any],
+        dataset: MapStyle,
         *,
         batch: int,
         epochs: float,

@@ -18,7 +18,7 @@ from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import default_collate
 
 from quietgrad.accounting.calibrate import calibrate
 from quietgrad.integrations.epochs import Epochs
@@ -26,6 +26,7 @@ from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.methods.dp_sgd import dp_sgd
 from quietgrad.privatizer.privatizer import Privatizer
 from quietgrad.sampling.batches import Batch
+from quietgrad.sampling.collate import MapStyle
 
 try:
     from lightning import LightningModule
@@ -66,7 +67,7 @@ class PrivateModule(LightningModule):  # type: ignore[misc]
 
     def make_private(
         self,
-        dataset: Dataset[Any],
+        dataset: MapStyle,
         *,
         batch: int,
         epochs: float,

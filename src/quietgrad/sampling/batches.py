@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, TensorDataset, default_collate
 
-from quietgrad.sampling.collate import keeps_order
+from quietgrad.sampling.collate import MapStyle, keeps_order
 from quietgrad.sampling.people import Ids, Pooled
 from quietgrad.sampling.poisson import PoissonSampler, ReplayedSampler
 
@@ -77,7 +77,7 @@ class PoissonBatches:
 
     def __init__(
         self,
-        dataset: Dataset[Any],
+        dataset: MapStyle,
         *,
         rate: float,
         steps: int,
@@ -99,7 +99,7 @@ class PoissonBatches:
 
     @classmethod
     def replay(
-        cls, dataset: Dataset[Any], draws: Sequence[Sequence[int]], *, rate: float, **unit: Any
+        cls, dataset: MapStyle, draws: Sequence[Sequence[int]], *, rate: float, **unit: Any
     ) -> PoissonBatches:
         """Batches with explicit draws (of people, given `unit`), for audits; marked not private."""
         batches = cls(dataset, rate=rate, steps=len(draws), **unit)
@@ -171,8 +171,11 @@ class PoissonBatches:
             )
 
     def _collated_batches(self) -> Iterator[Batch]:
-        loader = DataLoader(
-            self.dataset, batch_sampler=self.sampler, collate_fn=_as_list, num_workers=self.workers
+        loader: DataLoader[Any] = DataLoader(
+            self.dataset,  # type: ignore[arg-type]  # any map-style data set does
+            batch_sampler=self.sampler,
+            collate_fn=_as_list,
+            num_workers=self.workers,
         )
         for step, records in self._numbered(loader):
             yield Batch(

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import default_collate
 
 Collate = Callable[[list[Any]], Any]
 """Makes a batch of a list of records, at least one."""
 
 
-def collate_possibly_empty(dataset: Dataset[Any], collate_fn: Collate = default_collate) -> Collate:
+@runtime_checkable
+class MapStyle(Protocol):
+    """A data set with numbered records: torch's, a list, Hugging Face's. It has a length too, which torch's class does
+    not say."""
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+def collate_possibly_empty(dataset: MapStyle, collate_fn: Collate = default_collate) -> Collate:
     """`collate_fn` for a DataLoader over a PoissonSampler: an empty draw becomes a batch of zero rows.
 
     The form comes from record 0 (dictionaries, BatchEncoding, tuples); its values are thrown away.

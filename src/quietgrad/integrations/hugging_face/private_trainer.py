@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +89,7 @@ class PrivateTraining(_Host):  # type: ignore[misc]
         self.private.release()
         return torch.zeros((), device=self.args.device)
 
-    def compute_losses(self, model: nn.Module, inputs: dict[str, Any]) -> Float[Tensor, " n"]:
+    def compute_losses(self, model: nn.Module, inputs: MutableMapping[str, Any]) -> Float[Tensor, " n"]:
         """One loss per example. Override it for a loss of your own that treats each example alone."""
         labels = inputs.pop("labels", None)
         self._refuse_inputs(inputs, labels)
@@ -239,7 +239,7 @@ class PrivateTraining(_Host):  # type: ignore[misc]
                     "examples. Override compute_losses(model, inputs) to return one loss per example."
                 )
 
-    def _refuse_inputs(self, inputs: dict[str, Any], labels: Any) -> None:
+    def _refuse_inputs(self, inputs: Mapping[str, Any], labels: Any) -> None:
         if labels is None and self.compute_loss_func is None:
             raise ValueError(f"The batch has no labels, only {', '.join(inputs)}. Name the column 'labels'.")
         refuse_long(inputs, self._unwrapped())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import nn
@@ -29,7 +29,7 @@ def refuse_unfit(dataset: Any, collator: Callable[[list[Any]], Any], model: nn.M
             refuse_labels(labels, classes)
 
 
-def refuse_long(inputs: dict[str, Any], model: nn.Module) -> None:
+def refuse_long(inputs: Mapping[str, Any], model: nn.Module) -> None:
     """More tokens than there are positions."""
     longest = getattr(getattr(model, "config", None), "max_position_embeddings", None)
     ids = inputs.get("input_ids")

@@ -6,7 +6,7 @@ Two tensors are the same if they hold the same bytes: slices and views of one te
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 from torch.utils.hooks import RemovableHandle
 
 from quietgrad.capture.call import Hook, tensors_of
+from quietgrad.sampling.collate import MapStyle
 
 MOST_WAITING = 64
 """Inputs of forwards whose losses may still come; older ones are given up."""
@@ -40,7 +41,7 @@ class PrivateInputs:
         dataset: the private records, if they are known.
     """
 
-    def __init__(self, model: nn.Module, in_public: Callable[[], bool], dataset: Dataset[Any] | None) -> None:
+    def __init__(self, model: nn.Module, in_public: Callable[[], bool], dataset: MapStyle | None) -> None:
         self._model, self._in_public = model, in_public
         self._records = [] if dataset is None else list(tensors_in(dataset))
         self._waiting: list[tuple[Extent, int]] = []
@@ -155,7 +156,7 @@ def _bytes(tensor: Tensor) -> NDArray[np.generic]:
     return array
 
 
-def tensors_in(dataset: Dataset[Any] | Sequence[Any]) -> Iterator[Tensor]:
+def tensors_in(dataset: MapStyle) -> Iterator[Tensor]:
     """The tensors (and arrays) in which a data set keeps its records, of a Subset those between its first and last."""
     if isinstance(dataset, list | tuple):
         yield from _tensors(dataset)
