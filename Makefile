@@ -12,9 +12,9 @@ demo: $(INSTALLED)
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2
 
-# What the C kernels replace, on torch alone.
+# What the C kernels replace, on torch alone; `make test` has executed the annotations of both.
 test-without-kernels: $(INSTALLED)
-	QUIETGRAD_KERNELS=off $(BIN)/python -m pytest -n 2 tests/noise tests/kernels tests/gradients tests/laws/test_law1_per_sample.py \
+	QUIETGRAD_KERNELS=off QUIETGRAD_ANNOTATIONS=0 $(BIN)/python -m pytest -n 2 tests/noise tests/kernels tests/gradients tests/laws/test_law1_per_sample.py \
 		tests/laws/test_law2_sensitivity.py tests/laws/test_law2_floating_point.py
 
 lint: $(INSTALLED)

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType, FunctionType, ModuleType
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import jaxtyping
 import numpy as np
@@ -44,6 +44,9 @@ checked = beartype(conf=BeartypeConf(hint_overrides=NUMBERS))
 
 T = TypeVar("T")
 _on = [WANTED]
+_local: set[CodeType] = set()
+"""Functions made anew inside another, checked where they were made first: beartype takes a millisecond for each."""
+
 _type_only: dict[str, list[tuple[str, str]]] = {}
 """Of each module, what it imports for a type checker alone: module and name."""
 
@@ -70,20 +73,32 @@ def promised(what: T) -> T:
 
 def _function(function: FunctionType) -> Callable[..., Any]:
     strict: Callable[..., Any] | None = None
+    shaped = True
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        nonlocal strict
-        if not _on[-1]:
+        nonlocal strict, shaped
+        if not _on[-1] or (strict is None and function.__code__ in _local):
             return function(*args, **kwargs)
         if strict is None:
             # What beartype itself calls meanwhile (a hash, an attribute) it would wait for itself to check.
             with executed(on=False):
-                strict = checked(_resolved(function))
+                copy = _resolved(function)
+                strict, shaped = checked(copy), any(map(_is_shaped, copy.__annotations__.values()))
+            if function.__closure__:
+                _local.add(function.__code__)
+        if not shaped:
+            return strict(*args, **kwargs)
         with jaxtyping.jaxtyped("context"):
             return strict(*args, **kwargs)
 
     return call
+
+
+def _is_shaped(hint: Any) -> bool:
+    """Whether letters are in it, or perhaps: a name that is still a string."""
+    array = isinstance(hint, type) and issubclass(hint, jaxtyping.AbstractArray)
+    return array or isinstance(hint, str) or any(map(_is_shaped, get_args(hint)))
 
 
 def _resolved(function: FunctionType) -> FunctionType:
