@@ -176,9 +176,10 @@ def raising(cls: type) -> list[str]:
 
 
 def _raises(function: FunctionType) -> bool:
-    if function.__code__.co_filename == "<string>":  # written by dataclass
+    written = inspect.unwrap(function)
+    if written.__code__.co_filename == "<string>":  # written by dataclass
         return False
-    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    tree = ast.parse(textwrap.dedent(inspect.getsource(written)))
     return any(isinstance(node, ast.Raise) for node in ast.walk(tree))
 
 

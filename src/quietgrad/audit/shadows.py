@@ -38,7 +38,7 @@ def losses(model: nn.Module, inputs: Tensor, labels: Int[Tensor, " n"], *, chunk
 def rmia(
     target: Points,
     shadows: OnShadows,
-    population: Points,
+    population: Float64[ndarray, " z"],
     population_shadows: Float64[ndarray, "s z"],
     *,
     gamma: float = 1.0,
@@ -82,7 +82,7 @@ def _logit(confidence: Float64[ndarray, "*any"]) -> Float64[ndarray, "*any"]:
     return value
 
 
-def _check_shadows(*arrays: OnShadows) -> None:
+def _check_shadows(*arrays: Float64[ndarray, "s _"]) -> None:
     for shadows in arrays:
         if shadows.ndim != 2 or len(shadows) < 2:
             raise ValueError(
