@@ -9,7 +9,8 @@ import torch
 from beartype.roar import BeartypeCallHintViolation
 
 import quietgrad as qg
-from quietgrad.gradients.base import BlockGrads, zero_rows
+from quietgrad.gradients.blocks import BlockGrads
+from quietgrad.gradients.row_arithmetic import zero_rows
 from quietgrad.mechanism.clipping import clip_weights
 from tests.annotations import WANTED
 from tests.distributed.launch import launch

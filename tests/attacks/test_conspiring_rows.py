@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 import quietgrad as qg
 from quietgrad.gradients.factored import FactoredGrad
+from quietgrad.gradients.row_arithmetic import POSITIONS, RUN, SPENT, UNIT, longest, runs
 from quietgrad.gradients.stages import BlockwiseGrads
-from quietgrad.gradients.sums import POSITIONS, RUN, SPENT, UNIT, longest, runs
 from quietgrad.mechanism.clipping import MARGIN, clip_weights
 
 

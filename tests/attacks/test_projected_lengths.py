@@ -18,7 +18,7 @@ from torch import Tensor
 from quietgrad.gradients.blocks import Space
 from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.factored import FactoredGrad
-from quietgrad.gradients.products import ACCURACY, inner_products
+from quietgrad.gradients.row_arithmetic import ACCURACY, inner_products
 from quietgrad.gradients.stages import BlockwiseGrads
 from quietgrad.mechanism.clipping import FlatClip
 from quietgrad.representations.subspace.basis import Basis, GroupBasis

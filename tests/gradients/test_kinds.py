@@ -7,7 +7,7 @@ from pathlib import Path
 
 import quietgrad
 import quietgrad.gradients.combined
-from quietgrad.gradients.base import BlockGrads
+from quietgrad.gradients.blocks import BlockGrads
 
 ROOT = Path(quietgrad.__file__).parent
 

@@ -8,15 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from quietgrad.gradients.base import BlockGrads
+from quietgrad.gradients.blocks import BlockGrads
 from quietgrad.gradients.convolution import ConvGrad
 from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.factored import FactoredGrad
 from quietgrad.gradients.indexed import IndexedGrad
-from quietgrad.gradients.norms import EXCESS, row_squared_norms
 from quietgrad.gradients.patches import Window
+from quietgrad.gradients.row_arithmetic import EXCESS, row_squared_norms, weighted_rows
 from quietgrad.gradients.stages import BlockwiseGrads
-from quietgrad.gradients.sums import weighted_rows
 from quietgrad.gradients.tied import TiedGrad
 from quietgrad.mechanism.clipping import FlatClip
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from quietgrad.gradients.base import BlockGrads
+from quietgrad.gradients.blocks import BlockGrads
 from quietgrad.gradients.convolution import ConvGrad
 from quietgrad.gradients.dense import DenseGrad, ZeroGrad
 from quietgrad.gradients.factored import FactoredGrad

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from quietgrad.gradients.base import BlockGrads
+from quietgrad.gradients.blocks import BlockGrads
 from quietgrad.gradients.convolution import ConvGrad
 from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.factored import FactoredGrad

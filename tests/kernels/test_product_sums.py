@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from quietgrad.gradients import sums
-from quietgrad.gradients.sums import POSITIONS, UNIT, runs, weighted_products
+from quietgrad.gradients import row_arithmetic
+from quietgrad.gradients.row_arithmetic import POSITIONS, UNIT, runs, weighted_products
 from quietgrad.kernels import library
 from quietgrad.kernels.product_sums import product_sums, served
 
@@ -150,7 +150,7 @@ def test_several_runs_take_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
         called.append(library.level())
         return product_sums(native, b, a, weights, places)
 
-    monkeypatch.setattr(sums, "product_sums", counted)
+    monkeypatch.setattr(row_arithmetic, "product_sums", counted)
     for level, expected in (("off", 0), ("portable", 0), (LEVELS[-1], 1)):
         b, a, weights = made((300, 1, 7, 17))
         with library.at(level):

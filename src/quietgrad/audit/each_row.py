@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from quietgrad.gradients.base import zero_rows
 from quietgrad.gradients.blocks import Blocks
+from quietgrad.gradients.row_arithmetic import zero_rows
 from quietgrad.gradients.stages import PerSampleGrads
 from quietgrad.mechanism.clipping import Clip
 

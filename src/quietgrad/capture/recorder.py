@@ -18,10 +18,10 @@ from quietgrad.capture.layout import Placement
 from quietgrad.capture.lent import Lending
 from quietgrad.capture.listener import Listener
 from quietgrad.capture.validation import validate
-from quietgrad.gradients.base import BlockGrads
-from quietgrad.gradients.blocks import at_least_single
+from quietgrad.gradients.blocks import BlockGrads
 from quietgrad.gradients.combined import combine
 from quietgrad.gradients.dense import ZeroGrad
+from quietgrad.gradients.row_arithmetic import at_least_single
 from quietgrad.gradients.stages import BlockwiseGrads
 from quietgrad.gradients.tuning import LayerReport, Tuner, for_rows, report
 
@@ -187,7 +187,10 @@ class Recorder:
             call.let_go()
 
         self._backward(losses, calls, graph, take)
-        return {name: self._checked(name, combine(parts)) for name, parts in pieces.items()}
+        return {
+            name: self._checked(name, parts[0] if len(parts) == 1 else combine(parts))
+            for name, parts in pieces.items()
+        }
 
     def _checked(self, name: str, block: BlockGrads) -> BlockGrads:
         assert block.shape == self.parameters[name].shape, (name, block.shape)

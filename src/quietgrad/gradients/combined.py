@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from quietgrad.gradients.base import BlockGrads
+from quietgrad.gradients.blocks import BlockGrads
 from quietgrad.gradients.convolution import ConvGrad
 from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.factored import FactoredGrad
@@ -16,8 +16,6 @@ from quietgrad.gradients.tied import TiedGrad
 
 def combine(pieces: Sequence[BlockGrads]) -> BlockGrads:
     """One block whose gradients are the pieces' sums; formed only where kinds do not join."""
-    if len(pieces) == 1:
-        return pieces[0]
     factored = [piece for piece in pieces if isinstance(piece, FactoredGrad)]
     tables = [piece for piece in pieces if isinstance(piece, IndexedGrad)]
     convs = [piece for piece in pieces if isinstance(piece, ConvGrad)]

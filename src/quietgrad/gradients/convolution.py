@@ -10,8 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
-from quietgrad.gradients.base import BlockGrads, zero_rows
-from quietgrad.gradients.blocks import Positions
+from quietgrad.gradients.blocks import BlockGrads, Positions
 from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.factored import FactoredGrad
 from quietgrad.gradients.gram import GramNorms, gram_norms
@@ -26,12 +25,20 @@ from quietgrad.gradients.kernel_gradients import (
     positions_first,
     positions_last,
 )
-from quietgrad.gradients.norms import row_squared_norms
 from quietgrad.gradients.patches import Window, from_rows, pixel_gram, unfold, unfold_rows
 from quietgrad.gradients.pooling import Pooling
-from quietgrad.gradients.products import inner_products, outer_sums
 from quietgrad.gradients.restricted import WholeNormGrad, whole_rows
-from quietgrad.gradients.sums import POSITIONS, added_up, runs, weighted_rows, widened
+from quietgrad.gradients.row_arithmetic import (
+    POSITIONS,
+    added_up,
+    at_least_single,
+    inner_products,
+    outer_sums,
+    row_squared_norms,
+    runs,
+    weighted_rows,
+    zero_rows,
+)
 from quietgrad.gradients.tuning import TunableGrads, rounded
 from quietgrad.kernels.conv_rows import served
 
@@ -64,7 +71,7 @@ class ConvGrad(TunableGrads):
         way: str | None = None,
         chunk: int | None = None,
     ) -> None:
-        self.inputs, self.backprops, self.window = widened(inputs), widened(backprops), window
+        self.inputs, self.backprops, self.window = at_least_single(inputs), at_least_single(backprops), window
         self._chunk = chunk or max(1, (1 << 22) // max(1, math.prod(window.kernel)))
         self.way = self.rule() if way is None else way
         assert self.way in WAYS, self.way

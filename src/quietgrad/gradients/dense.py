@@ -8,12 +8,24 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from quietgrad.gradients.base import BlockGrads
-from quietgrad.gradients.blocks import Blocks, Positions, as_rows, flatten_rows, split_blocks
-from quietgrad.gradients.norms import row_squared_norms
+from quietgrad.gradients.blocks import (
+    BlockGrads,
+    Blocks,
+    Kin,
+    Positions,
+    Together,
+    flatten_rows,
+    split_blocks,
+)
 from quietgrad.gradients.pooling import Pooling
-from quietgrad.gradients.products import each_off, each_times
-from quietgrad.gradients.sums import weighted_rows, widened
+from quietgrad.gradients.row_arithmetic import (
+    as_rows,
+    at_least_single,
+    each_off,
+    each_times,
+    row_squared_norms,
+    weighted_rows,
+)
 
 SMALL = 1 << 16
 """Numbers (of all samples) that are not worth operations of their own; more are not worth a copy."""
@@ -31,7 +43,7 @@ class DenseGrad(BlockGrads):
     way = "dense"
 
     def __init__(self, rows: Float[Tensor, "n *shape"]) -> None:
-        self.rows = widened(rows)
+        self.rows = at_least_single(rows)
 
     @property
     def samples(self) -> int:
@@ -80,35 +92,21 @@ class DenseGrad(BlockGrads):
         return DenseGrad(pooling.added(self.rows))
 
     @property
+    def kin(self) -> Kin | None:
+        small = self.rows.numel() <= SMALL
+        return Kin(SmallBlocks, (self.rows.dtype, self.rows.device)) if small else None
+
+    @property
     def row_bytes(self) -> float:
         return self.shape.numel() * self.rows.element_size()
 
 
-class SmallBlocks:
+class SmallBlocks(Together):
     """Many small dense blocks side by side, so that one operation serves all biases and scales of a model."""
 
     def __init__(self, blocks: Mapping[str, DenseGrad]) -> None:
         self._blocks = blocks
         self._rows = flatten_rows({name: block.rows for name, block in blocks.items()})
-
-    @classmethod
-    def among(cls, blocks: Mapping[str, BlockGrads]) -> SmallBlocks | None:
-        """Those that share the first one's precision and place; None where there are fewer than two."""
-        small = {
-            name: block
-            for name, block in blocks.items()
-            if isinstance(block, DenseGrad) and block.rows.numel() <= SMALL
-        }
-        first = next((block.rows for block in small.values()), None)
-        alike = {
-            name: block
-            for name, block in small.items()
-            if first is not None and (block.rows.dtype, block.rows.device) == (first.dtype, first.device)
-        }
-        return cls(alike) if len(alike) > 1 else None
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._blocks
 
     def squared_norms(self) -> Float64[Tensor, " n"]:
         return row_squared_norms(self._rows)

@@ -10,15 +10,24 @@ import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
-from quietgrad.gradients.base import BlockGrads
-from quietgrad.gradients.blocks import Positions
+from quietgrad.gradients.blocks import BlockGrads, Positions
 from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.gram import GramNorms, factor_norms
-from quietgrad.gradients.norms import row_squared_norms
 from quietgrad.gradients.pooling import Pooling
-from quietgrad.gradients.products import each_off, each_times, inner_products, outer_sums
 from quietgrad.gradients.restricted import RestrictedOuterGrad, whole_rows
-from quietgrad.gradients.sums import POSITIONS, RUN, TINY, weighted_products, weighted_rows, widened
+from quietgrad.gradients.row_arithmetic import (
+    POSITIONS,
+    RUN,
+    TINY,
+    at_least_single,
+    each_off,
+    each_times,
+    inner_products,
+    outer_sums,
+    row_squared_norms,
+    weighted_products,
+    weighted_rows,
+)
 from quietgrad.gradients.tuning import TunableGrads, rounded
 
 WAYS = ("outer", "ghost", "formed", "chunked")
@@ -59,7 +68,7 @@ class FactoredGrad(TunableGrads):
         chunk: int | None = None,
         run: int = POSITIONS,
     ) -> None:
-        self.a, self.b = widened(a), widened(b)
+        self.a, self.b = at_least_single(a), at_least_single(b)
         self._run = run
         self._shape = torch.Size((b.shape[2], a.shape[2])) if shape is None else shape
         assert math.prod(self._shape) == b.shape[2] * a.shape[2]

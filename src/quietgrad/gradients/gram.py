@@ -7,7 +7,7 @@ part at a time: else the bound would be too coarse for every record. What float3
 added too: at most `LOST` each, in the Gram matrices and in the product of the two.
 
 The caller must form a row instead where this would over-clip by more than 1%, or where its positions cancel so much
-that a sum of products would round it coarsely (`sums.longest`).
+that a sum of products would round it coarsely (`row_arithmetic.longest`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
-from quietgrad.gradients.norms import LOST, slack
-from quietgrad.gradients.sums import longest
+from quietgrad.gradients.row_arithmetic import LOST, longest, slack
 from quietgrad.kernels.gram_rows import gram_rows, roundings, served
 from quietgrad.kernels.library import in_use
 

@@ -8,14 +8,11 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from quietgrad.gradients.base import BlockGrads, zero_rows
-from quietgrad.gradients.blocks import Blocks, Positions
+from quietgrad.gradients.blocks import BlockGrads, Blocks, Kin, Positions, Together
 from quietgrad.gradients.dense import DenseGrad
-from quietgrad.gradients.norms import row_squared_norms
 from quietgrad.gradients.pooling import Pooling
-from quietgrad.gradients.products import PIECE
 from quietgrad.gradients.restricted import WholeNormGrad
-from quietgrad.gradients.sums import widened
+from quietgrad.gradients.row_arithmetic import PIECE, at_least_single, row_squared_norms, zero_rows
 
 
 class IndexedGrad(BlockGrads):
@@ -44,11 +41,11 @@ class IndexedGrad(BlockGrads):
         self.one_row_each = single and len(ids) == samples
         """Whether entry i is that of sample i."""
         if single:
-            self.ids, self.owner, self.values = ids, owner, widened(values)
+            self.ids, self.owner, self.values = ids, owner, at_least_single(values)
             return
         keys, position = torch.unique(owner * table + ids, return_inverse=True)
         self.owner, self.ids = keys // table, keys % table
-        wide = widened(values)
+        wide = at_least_single(values)
         self.values = wide.new_zeros(len(keys), values.shape[1]).index_add_(0, position, wide)
 
     @property
@@ -130,6 +127,11 @@ class IndexedGrad(BlockGrads):
         return True
 
     @property
+    def kin(self) -> Kin | None:
+        alike = (self.values.shape, self.dtype, self.device)
+        return Kin(OneRowTables, alike) if self.one_row_each else None
+
+    @property
     def kept_bytes(self) -> int:
         return self.values.numel() * self.values.element_size()
 
@@ -137,29 +139,14 @@ class IndexedGrad(BlockGrads):
         return IndexedGrad(self.ids, self.owner, values, samples=self._samples, table=self._table)
 
 
-class OneRowTables:
+class OneRowTables(Together):
     """Many tables of one width of which each sample reads one row, side by side: one operation serves all columns of a
     recommender.
-
-    Example:
-        tables = OneRowTables.among(grads.blocks)
     """
 
     def __init__(self, tables: Mapping[str, IndexedGrad]) -> None:
         self._tables = tables
         self._values = torch.stack([table.values for table in tables.values()])
-
-    @classmethod
-    def among(cls, blocks: Mapping[str, BlockGrads]) -> OneRowTables | None:
-        """Those that share the first one's width, precision and place; None where there are fewer than two."""
-        found = {k: b for k, b in blocks.items() if isinstance(b, IndexedGrad) and b.one_row_each}
-        kinds = {k: (b.values.shape, b.dtype, b.device) for k, b in found.items()}
-        first = next(iter(kinds.values()), None)
-        alike = {name: block for name, block in found.items() if kinds[name] == first}
-        return cls(alike) if len(alike) > 1 else None
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._tables
 
     def squared_norms(self) -> Float64[Tensor, " n"]:
         count, samples = self._values.shape[:2]

@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from quietgrad.gradients.base import BlockGrads
+from quietgrad.gradients.blocks import BlockGrads
 from quietgrad.gradients.patches import Window, from_rows
-from quietgrad.gradients.sums import weighted_rows
+from quietgrad.gradients.row_arithmetic import weighted_rows
 
 CHANNELS_LAST = ("patches", "direct")
 """Ways whose gradients have the taps in the order of `unfold_rows`."""

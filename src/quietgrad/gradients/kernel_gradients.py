@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from quietgrad.gradients.norms import row_squared_norms, slack
 from quietgrad.gradients.patches import Window, from_rows, unfold_rows
+from quietgrad.gradients.row_arithmetic import row_squared_norms, slack
 from quietgrad.kernels.conv_rows import conv_rows, served
 from quietgrad.kernels.library import in_use
 

@@ -6,9 +6,8 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from quietgrad.gradients.base import BlockGrads
-from quietgrad.gradients.blocks import Positions, as_rows
-from quietgrad.gradients.norms import slack
+from quietgrad.gradients.blocks import BlockGrads, Positions
+from quietgrad.gradients.row_arithmetic import as_rows, slack
 
 
 class WholeNormGrad(BlockGrads):

@@ -19,11 +19,9 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from quietgrad.gradients.base import BlockGrads
-from quietgrad.gradients.blocks import Blocks, Space
-from quietgrad.gradients.dense import DenseGrad, SmallBlocks
+from quietgrad.gradients.blocks import BlockGrads, Blocks, Space, Together, joined
+from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.grid import Grid
-from quietgrad.gradients.indexed import OneRowTables
 from quietgrad.gradients.pooling import Pooling
 
 
@@ -131,7 +129,8 @@ class BlockwiseGrads(PerSampleGrads):
         return BlockwiseGrads(blocks, pooling.people, first_inputs=self.first_inputs)
 
     def squared_norms(self) -> Float64[Tensor, " n"]:
-        norms = [blocks.squared_norms() for blocks in (*self._single.values(), *self._together)]
+        parts: list[BlockGrads | Together] = [*self._single.values(), *self._together.values()]
+        norms = [part.squared_norms() for part in parts]
         return torch.stack(norms).sum(0) if norms else torch.zeros(self.samples, dtype=torch.float64)
 
     def for_one_sum(self) -> BlockwiseGrads:
@@ -144,26 +143,21 @@ class BlockwiseGrads(PerSampleGrads):
             sums[name] = single[name].weighted_sum(weights)
             if self._once:
                 del single[name], self._blocks[name]
-        for blocks in self._together:
+        for blocks in self._together.values():
             sums |= blocks.weighted_sum(weights)
         self._spent = self._once
         return {name: sums[name] for name in names}
 
     @cached_property
-    def _together(self) -> list[SmallBlocks | OneRowTables]:
-        """Blocks that one operation serves."""
-        return [
-            found for kind in (SmallBlocks, OneRowTables) if (found := kind.among(self.blocks)) is not None
-        ]
+    def _together(self) -> dict[tuple[str, ...], Together]:
+        """Blocks that one operation serves, by their names."""
+        return joined(self.blocks)
 
     @cached_property
     def _single(self) -> dict[str, BlockGrads]:
         """The blocks that take operations of their own."""
-        return {
-            name: block
-            for name, block in self.blocks.items()
-            if not any(name in blocks for blocks in self._together)
-        }
+        shared = {name for names in self._together for name in names}
+        return {name: block for name, block in self.blocks.items() if name not in shared}
 
     def dense(self) -> Blocks:
         return {name: block.dense() for name, block in self.blocks.items()}

@@ -9,14 +9,12 @@ import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
-from quietgrad.gradients.base import BlockGrads
+from quietgrad.gradients.blocks import BlockGrads
 from quietgrad.gradients.factored import FactoredGrad
 from quietgrad.gradients.gram import OVERCLIP
 from quietgrad.gradients.indexed import IndexedGrad
-from quietgrad.gradients.norms import slack
 from quietgrad.gradients.pooling import Pooling
-from quietgrad.gradients.products import inner_products
-from quietgrad.gradients.sums import longest
+from quietgrad.gradients.row_arithmetic import inner_products, longest, slack
 
 _FORMED = 1 << 22
 """Numbers of gradients that are formed at a time."""

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from quietgrad.gradients.base import BlockGrads
+from quietgrad.gradients.blocks import BlockGrads
 from quietgrad.gradients.remembered import RememberedTimes, Times
 
 DEFAULT_BUDGET = 1 << 30

@@ -1,7 +1,9 @@
-"""The C library, where it was built: which of its versions this processor runs, and with how many threads.
+"""The C library, where it was built: which of its versions this processor runs, and the memory that it works in.
 
 `QUIETGRAD_KERNELS=off` takes the torch path everywhere; `portable`, `avx2` or `avx512` that version of each. torch
 is imported first: with its OpenMP already there, one pool of threads serves both.
+
+Its kernels write into memory that is used again: fresh pages would cost more than what is computed in them.
 """
 
 from __future__ import annotations
@@ -10,10 +12,16 @@ import contextlib
 import ctypes
 import functools
 import importlib.util
+import math
 import os
-from collections.abc import Iterator
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any, no_type_check
 
+import numpy as np
 import torch
+from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
 VARIABLE = "QUIETGRAD_KERNELS"
@@ -105,3 +113,83 @@ def described() -> str:
 def address(tensor: Tensor) -> ctypes.c_void_p:
     """Where a tensor's numbers begin."""
     return ctypes.c_void_p(tensor.data_ptr())
+
+
+# ---- memory that is written over and over ------------------------------------------------------------------
+
+LINE = 64
+"""Bytes of a cache line."""
+
+
+class Scratch(threading.local):
+    """Arrays by name, each thread's own."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, NDArray[Any]] = {}
+
+    def __call__(self, name: str, count: int, dtype: DTypeLike) -> NDArray[Any]:
+        """`count` numbers of the array of this name; they mean nothing yet, and hold until it is asked for again."""
+        kept = self._kept.get(name)
+        if kept is None or len(kept) < count:
+            kept = self._kept[name] = _aligned(count, np.dtype(dtype))
+        return kept[:count]
+
+
+class Recycled(threading.local):
+    """Tensors whose memory is given out again once no tensor lies in it: a step's sums lie where the last one's lay.
+
+    A tensor made of an array holds that array, and so do all views of it: an array that the list alone holds is free.
+    """
+
+    def __init__(self) -> None:
+        self._arrays: list[NDArray[np.uint8]] = []
+
+    def __call__(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """A tensor on the CPU, whose numbers mean nothing yet."""
+        size = math.prod(shape) * dtype.itemsize
+        place = next((k for k in self._free() if len(self._arrays[k]) == size), None)
+        if place is None:
+            # What else is free is of a model that is gone: one that is trained asks for the same in every step.
+            free = set(self._free())
+            self._arrays = [self._arrays[k] for k in range(len(self._arrays)) if k not in free]
+            self._arrays.append(_aligned(size, np.dtype(np.uint8)))
+            place = -1
+        return torch.from_numpy(self._arrays[place]).view(dtype).view(*shape)
+
+    def _free(self) -> Iterator[int]:
+        return (k for k in range(len(self._arrays)) if _holders(self._arrays, k) == ALONE)
+
+
+@no_type_check  # what checks annotations holds what it looks at
+def _holders(arrays: list[NDArray[np.uint8]], place: int) -> int:
+    return sys.getrefcount(arrays[place])
+
+
+ALONE = _holders([np.empty(0, np.uint8)], 0)
+"""What Python counts of an array that one list holds."""
+
+RECYCLED = Recycled()
+"""For sums that are as large as a model."""
+
+
+LARGE = 33_000_000
+"""Bytes, a little below the most that glibc learns from."""
+
+
+@functools.cache
+def keep_freed_memory() -> None:
+    """Once in a process, let malloc keep what a step frees for the next one, up to 66 MB at the end of its heap.
+
+    glibc gives memory back to the system where more is free there than twice the largest block that it has seen go. A
+    private step frees all its factors before its release, so it asked for the same pages again in every step; a model
+    with a large tensor would have taught malloc the same. The block itself is never written to and takes no memory.
+    """
+    np.empty(LARGE, np.uint8)
+
+
+def _aligned(count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """numpy begins arrays anywhere; products that are written across cache lines take a third longer."""
+    size = count * dtype.itemsize
+    raw = np.empty(size + LINE, np.uint8)
+    start = -raw.ctypes.data % LINE
+    return raw[start : start + size].view(dtype)

@@ -1,4 +1,4 @@
-"""Weighted sums of products of factors in C; the reference is `gradients.sums.weighted_products`."""
+"""Weighted sums of products of factors in C; the reference is `gradients.row_arithmetic.weighted_products`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from quietgrad.kernels.library import address, in_use, level_number
-from quietgrad.kernels.scratch import RECYCLED, Scratch
+from quietgrad.kernels.library import RECYCLED, Scratch, address, in_use, level_number
 
 SCRATCH = Scratch()
 

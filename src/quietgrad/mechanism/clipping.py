@@ -5,14 +5,14 @@ zero-out: the same batch, row i of it zero. In the numbers that are really compu
 any length, precision and scale and for batches of any size (u = 2⁻²⁴ is float32's unit of rounding):
 
 1. *Norms* are never below those of the rows that are summed. Squares are added in runs of 128, the runs in float64, and
-   what rounding may have lost is added (`norms`); Gram norms get their rounding bound, and rows for which it is coarse
-   are formed (`gram`).
+   what rounding may have lost is added (`row_arithmetic`); Gram norms get their rounding bound, and rows for which it
+   is coarse are formed (`gram`).
 2. *Weights* are float64. The product of a row and its weight is rounded by at most 2u of it. Where float32 would round
    it coarsely (weights below 2⁻¹⁰⁰, factors longer than 2⁶⁰) it is made and added in float64.
-3. *Sums* are taken over few rows in float32 and over those sums in float64 (`sums`). Row i is in one of the former; all
-   others come out the same, bit for bit. That one is wrong by so little, with row i and without it, that the two are
-   at most 2.5·10⁻⁴·C further apart for formed rows, and 4.5·10⁻³·C for products of factors, whatever the rows are and
-   in whatever order they are added: no rounding is taken for random.
+3. *Sums* are taken over few rows in float32 and over those sums in float64 (there too). Row i is in one of the former;
+   all others come out the same, bit for bit. That one is wrong by so little, with row i and without it, that the two
+   are at most 2.5·10⁻⁴·C further apart for formed rows, and 4.5·10⁻³·C for products of factors, whatever the rows are
+   and in whatever order they are added: no rounding is taken for random.
 4. *Half-precision* gradients are converted to float32 before anything is computed from them, and torch is not allowed
    to multiply float32 numbers as bfloat16 or TF32 ones, which it does where `set_float32_matmul_precision` says so.
 
@@ -31,14 +31,13 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from quietgrad.gradients.base import BlockGrads
-from quietgrad.gradients.blocks import Space
+from quietgrad.gradients.blocks import BlockGrads, Space
 from quietgrad.gradients.stages import ClippedSum, PerSampleGrads
 from quietgrad.schedules import Schedule, value_at
 
 MARGIN = 5e-3
-"""Above `sums.SPENT`. A smaller one would need shorter float32 sums (112 rows for 10⁻³), each one more pass over a
-result that is as large as the parameter."""
+"""Above `row_arithmetic.SPENT`. A smaller one would need shorter float32 sums (112 rows for 10⁻³), each one more pass
+over a result that is as large as the parameter."""
 
 FULL_PRECISION = {"none", "ieee", "highest"}
 """What torch calls products of float32 numbers that are not shortened first."""

@@ -9,7 +9,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from numpy.typing import NDArray
 
-from quietgrad.kernels.trials import KeyPlace
+from quietgrad.kernels.integer_noise import KeyPlace
 
 ZEROS = memoryview(bytes(1 << 20))
 """What is encrypted: the key stream itself comes out."""

@@ -15,9 +15,8 @@ from quietgrad.accounting import events
 from quietgrad.gradients.blocks import Blocks, packed
 from quietgrad.gradients.grid import WORST_ROUNDING, Grid
 from quietgrad.gradients.stages import ClippedSum, Released
-from quietgrad.kernels.add_steps import add_steps, served
-from quietgrad.kernels.library import in_use
-from quietgrad.kernels.scratch import Scratch
+from quietgrad.kernels.integer_noise import add_steps, served
+from quietgrad.kernels.library import Scratch, in_use
 from quietgrad.noise.base import Noise, NoiseDraw
 from quietgrad.noise.sources import NoiseSource
 from quietgrad.schedules import Schedule, value_at

@@ -9,9 +9,8 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from quietgrad.kernels import trials as kernel
-from quietgrad.kernels.library import in_use
-from quietgrad.kernels.scratch import Scratch
+from quietgrad.kernels import integer_noise as kernel
+from quietgrad.kernels.library import Scratch, in_use
 from quietgrad.noise.aes import Words
 from quietgrad.noise.below import Span, lies_below
 from quietgrad.noise.pieces import BOXES, PER_STD, REACH, SLOTS, STRIPS, UNIT, cut

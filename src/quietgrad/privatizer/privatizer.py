@@ -22,7 +22,7 @@ from quietgrad.capture.recorder import Pool, Recorder
 from quietgrad.capture.validation import check_losses
 from quietgrad.collective import Reducer, default_reducer
 from quietgrad.gradients.stages import BlockwiseGrads
-from quietgrad.kernels.scratch import keep_freed_memory
+from quietgrad.kernels.library import keep_freed_memory
 from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.noise.sources import NoiseSource, as_source
 from quietgrad.privatizer.explanation import Explanation, explain

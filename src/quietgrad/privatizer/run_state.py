@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from quietgrad.capture.recorder import Recorder
 from quietgrad.capture.validation import check_losses
-from quietgrad.gradients.blocks import Blocks, at_least_single
+from quietgrad.gradients.blocks import Blocks
+from quietgrad.gradients.row_arithmetic import at_least_single
 from quietgrad.gradients.stages import PerSampleGrads
 from quietgrad.mechanism.post import Post
 from quietgrad.representations.base import State

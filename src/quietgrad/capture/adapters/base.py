@@ -11,7 +11,8 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from quietgrad.gradients.base import BlockGrads, zero_rows
+from quietgrad.gradients.blocks import BlockGrads
+from quietgrad.gradients.row_arithmetic import zero_rows
 
 if TYPE_CHECKING:
     from quietgrad.capture.call import Call, Unit

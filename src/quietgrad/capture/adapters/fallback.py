@@ -20,8 +20,8 @@ from quietgrad.capture.adapters.base import Adapter, Pieces
 from quietgrad.capture.adapters.functional import called_with
 from quietgrad.capture.call import Call
 from quietgrad.capture.layout import Layout, Placement, candidates
-from quietgrad.gradients.blocks import at_least_single
 from quietgrad.gradients.dense import DenseGrad
+from quietgrad.gradients.row_arithmetic import at_least_single
 
 Arrangement = tuple[Layout | None, ...]
 """How each tensor among the inputs holds the samples; None: all samples share it."""

@@ -9,8 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from quietgrad.gradients.base import BlockGrads
-from quietgrad.gradients.blocks import Blocks, Space
+from quietgrad.gradients.blocks import BlockGrads, Blocks, Space
 from quietgrad.gradients.stages import BlockwiseGrads, PerSampleGrads, Released
 from quietgrad.representations.base import Codec, Representation, State
 from quietgrad.representations.low_rank.carriers import CarrierRule, Carriers, HistoricalUpdate

@@ -15,8 +15,7 @@ from typing import Literal
 
 import torch
 
-from quietgrad.gradients.base import BlockGrads
-from quietgrad.gradients.blocks import Blocks, Positions, Space, coordinates
+from quietgrad.gradients.blocks import BlockGrads, Blocks, Positions, Space, coordinates
 from quietgrad.gradients.restricted import WholeNormGrad
 from quietgrad.gradients.stages import BlockwiseGrads, PerSampleGrads, Released
 from quietgrad.representations.base import Codec, Representation, State

@@ -14,8 +14,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from quietgrad.gradients.base import BlockGrads
-from quietgrad.gradients.blocks import Space, coordinates
+from quietgrad.gradients.blocks import BlockGrads, Space, coordinates
 from quietgrad.gradients.stages import BlockwiseGrads
 from quietgrad.representations.subspace.basis import Basis, Coordinates, GroupBasis
 from quietgrad.representations.subspace.orthonormal import orthonormal_rows

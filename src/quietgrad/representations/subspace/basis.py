@@ -9,7 +9,8 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from quietgrad.gradients.blocks import Blocks, Space, as_rows, split_blocks
+from quietgrad.gradients.blocks import Blocks, Space, split_blocks
+from quietgrad.gradients.row_arithmetic import as_rows
 from quietgrad.gradients.stages import BlockwiseGrads, PerSampleGrads
 from quietgrad.representations.subspace.orthonormal import WIDENED
 
@@ -34,7 +35,7 @@ class GroupBasis:
         self._columns = split_blocks(rows, shapes)
 
     def project(self, grads: BlockwiseGrads) -> Float[Tensor, "n k"]:
-        """G Bᵀ, as accurate as `products.inner_products`."""
+        """G Bᵀ, as accurate as `row_arithmetic.inner_products`."""
         total = self.rows.new_zeros(grads.samples, len(self.rows), dtype=torch.float64)
         for name in self.shapes if total.numel() else ():
             total += grads.blocks[name].project(self._columns[name])

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from quietgrad.gradients.products import inner_products
+from quietgrad.gradients.row_arithmetic import inner_products
 
 RELATIVE_RANK = 1e-5
 """A direction with less than this part of the largest length is rounding, not data (float32)."""

@@ -8,8 +8,9 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from quietgrad.gradients.base import BlockGrads, zero_rows
+from quietgrad.gradients.blocks import BlockGrads
 from quietgrad.gradients.dense import DenseGrad
+from quietgrad.gradients.row_arithmetic import zero_rows
 from quietgrad.gradients.stages import BlockwiseGrads, PerSampleGrads
 from quietgrad.representations.public import Public, PublicLosses
 from quietgrad.representations.subspace.basis import held_bytes, projectable

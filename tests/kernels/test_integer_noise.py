@@ -14,7 +14,7 @@ from quietgrad.gradients.blocks import Blocks
 from quietgrad.gradients.grid import Grid
 from quietgrad.gradients.stages import ClippedSum
 from quietgrad.kernels import library
-from quietgrad.kernels.trials import makes_key_streams
+from quietgrad.kernels.integer_noise import makes_key_streams
 from quietgrad.noise.aes import Words
 from quietgrad.noise.base import NoiseDraw
 from quietgrad.noise.gaussian import Gaussian, add_integers
