@@ -96,10 +96,11 @@ def test_one_sample_moves_the_clipped_sum_by_at_most_the_bound(level: str) -> No
 
 @pytest.mark.parametrize("level", ["off", *LEVELS])
 @pytest.mark.parametrize("length", [16, 509, 512, 1031, 4096])
-def test_roundings_that_all_go_down_are_made_up_for(length: int, level: str) -> None:
+@pytest.mark.parametrize("lanes", [8, 16])
+def test_roundings_that_all_go_down_are_made_up_for(lanes: int, length: int, level: str) -> None:
     """Each lane begins with 1, and what follows is too short to be added to it."""
     a = torch.full((1, 4, length), 0.99 * 2.0**-12.5)
-    a[..., :8] = 1.0
+    a[..., :lanes] = 1.0
     b = torch.eye(4, 8)[None]
     with library.at(level):
         found = factor_norms(a, b)

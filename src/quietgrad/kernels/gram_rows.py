@@ -12,7 +12,8 @@ from torch import Tensor
 from quietgrad.kernels.library import address, in_use, level_number
 
 LANES, DEPTH = 8, 512
-"""As gram_rows.c has them: numbers in a vector, and those of an inner product that are added up in float32."""
+"""As gram_rows.c has them: numbers in a vector (twice as many with AVX-512), and those of an inner product that are
+added up in float32."""
 
 
 class Factor(ctypes.Structure):
@@ -29,9 +30,10 @@ def served(a: Tensor, b: Tensor) -> bool:
 
 
 def roundings(length: int) -> int:
-    """Of a term of an inner product of so many numbers: its product, the sums of its lane, those of the lanes. What
-    float64 rounds afterwards is less than one of float32's."""
-    return math.ceil(min(length, DEPTH) / LANES) + 4
+    """Of a term of an inner product of so many numbers: its product, the sums of its lane, those of the lanes (three of
+    8 lanes; four of 16, in which there are half as many sums). What float64 rounds afterwards is less than one of
+    float32's."""
+    return math.ceil(min(length, DEPTH) / LANES) + 5
 
 
 def gram_rows(

@@ -1,0 +1,93 @@
+/* Panels and tiles of product_sums.c in vectors of WIDTH numbers, TALL rows at a time: included once for each width.
+ *
+ * TILE(NAME) names what is defined; ROWS_OF(DO) does it for every row of a tile, as each must stay in registers of its
+ * own.
+ */
+
+typedef float TILE(lanes) __attribute__((vector_size(4 * WIDTH)));
+typedef float TILE(lanes_any) __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
+typedef float TILE(half) __attribute__((vector_size(2 * WIDTH)));
+typedef double TILE(wide) __attribute__((vector_size(4 * WIDTH)));
+typedef double TILE(wide_any) __attribute__((vector_size(4 * WIDTH), aligned(8), may_alias));
+
+/* One row's numbers for some panels of `size` columns, which begin `far` numbers from each other, zeros beyond the last
+ * column; a panel before the last one is whole. `more` rows of the same panels are written after this one, so that it
+ * may be written as a whole vector, over the beginning of theirs. */
+static ALWAYS_INLINE void TILE(pack_row)(const float *restrict row, float w, int64_t there, int64_t panels,
+                                         int64_t size, int64_t far, int more, float *restrict out) {
+    if (size < WIDTH && more)
+        for (; panels && there >= WIDTH; panels--, there -= size, row += size, out += far)
+            *(TILE(lanes_any) *)out = *(const TILE(lanes_any) *)row * w;
+    for (; panels > 1 || (panels == 1 && there >= size); panels--, there -= size, row += size, out += far)
+        for (int64_t j = 0; j < size; j++) out[j] = row[j] * w;
+    if (panels)
+        for (int64_t j = 0; j < size; j++) out[j] = j < there ? row[j] * w : 0.0f;
+}
+
+/* Rows [from, to) of a factor as panels of [row][size], the first one of them at `out`. Their weight is 1 for the factor
+ * that is not scaled: a product with it does not round. */
+static ALWAYS_INLINE void TILE(pack)(const struct rows *f, const float *weights, int64_t positions, int scaled,
+                                     int64_t from, int64_t to, int64_t panel, int64_t panels, int64_t size,
+                                     float *restrict out) {
+    const int64_t column = panel * size, far = (to - from) * size;
+    int64_t sample = from / positions, position = from % positions;
+    for (int64_t k = from; k < to; k++, out += size) {
+        const float *row = f->values + sample * f->apart + position * f->stride + column;
+        const float w = weights[sample];
+        if (w != 0.0f)
+            TILE(pack_row)(row, scaled ? w : 1.0f, f->length - column, panels, size, far, k + 1 < to, out);
+        else
+            for (int64_t p = 0; p < panels; p++) memset(out + p * far, 0, (size_t)size * sizeof *out);
+        if (++position == positions) position = 0, sample++;
+    }
+}
+
+static ALWAYS_INLINE void TILE(pack_tall_body)(const struct rows *f, const float *weights, int64_t positions, int scaled,
+                                               int64_t from, int64_t to, int64_t panel, int64_t panels, float *out) {
+    TILE(pack)(f, weights, positions, scaled, from, to, panel, panels, TALL, out);
+}
+
+static ALWAYS_INLINE void TILE(pack_wide_body)(const struct rows *f, const float *weights, int64_t positions, int scaled,
+                                               int64_t from, int64_t to, int64_t panel, int64_t panels, float *out) {
+    TILE(pack)(f, weights, positions, scaled, from, to, panel, panels, 2 * WIDTH, out);
+}
+
+static ALWAYS_INLINE void TILE(add_row)(double *out, const TILE(lanes) *left, const TILE(lanes) *right, int begun) {
+    TILE(half) quarters[4];
+    memcpy(quarters, left, sizeof *left);
+    memcpy(quarters + 2, right, sizeof *right);
+    for (int j = 0; j < 4; j++) {
+        const TILE(wide) x = __builtin_convertvector(quarters[j], TILE(wide));
+        TILE(wide_any) *to = (TILE(wide_any) *)(out + WIDTH / 2 * j);
+        if (begun)
+            *to += x;
+        else
+            *to = x;
+    }
+}
+
+#define NOTHING(R) TILE(lanes) s##R##0 = {0}, s##R##1 = {0};
+#define STEP(R)                               \
+    {                                         \
+        const float x = b[R];                 \
+        s##R##0 += x * y0, s##R##1 += x * y1; \
+    }
+#define ADD_ROW(R) TILE(add_row)(out + R * ROW, &s##R##0, &s##R##1, begun);
+
+/* A run's sum of one tile, [k][TALL] by [k][2·WIDTH], added to a tile of `out`, whose rows are a block's. */
+static ALWAYS_INLINE void TILE(tile_body)(const float *restrict b, const float *restrict a, int64_t count, int begun,
+                                          double *out) {
+    ROWS_OF(NOTHING)
+    UNROLLED
+    for (int64_t k = 0; k < count; k++, b += TALL, a += 2 * WIDTH) {
+        for (int64_t line = 0; line < 2 * WIDTH; line += 16) __builtin_prefetch(a + 16 * 2 * WIDTH + line);
+        __builtin_prefetch(b + 32 * TALL);
+        const TILE(lanes) y0 = *(const TILE(lanes_any) *)a, y1 = *(const TILE(lanes_any) *)(a + WIDTH);
+        ROWS_OF(STEP)
+    }
+    ROWS_OF(ADD_ROW)
+}
+
+#undef NOTHING
+#undef STEP
+#undef ADD_ROW
