@@ -35,7 +35,7 @@ from benchmarks.models import SETTINGS, Setting
 from quietgrad.capture import backprops, listener, recorder
 from quietgrad.capture.dependence import ONE_IN, Dependence
 from quietgrad.capture.graph import Flow, Graph
-from quietgrad.capture.node_rules import State
+from quietgrad.capture.layout import State
 from quietgrad.privatizer.guards import guards
 from quietgrad.privatizer.guards.guards import RawBackwardGuard
 from quietgrad.privatizer.guards.model_state import ModelStateGuard

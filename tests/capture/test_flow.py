@@ -11,8 +11,7 @@ from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
 from quietgrad.capture.graph import Flow, Graph
-from quietgrad.capture.layout import Layout
-from quietgrad.capture.node_rules import Fate
+from quietgrad.capture.layout import Fate, Layout
 from quietgrad.capture.owners import Code, placed
 
 N, T, D = 6, 4, 6

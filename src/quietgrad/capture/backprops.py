@@ -20,8 +20,7 @@ from torch.autograd.graph import GradientEdge, Node
 
 from quietgrad.capture.call import Call, Output
 from quietgrad.capture.graph import Flow, Graph
-from quietgrad.capture.layout import Layout, Placement, candidates, whole
-from quietgrad.capture.node_rules import Fate, State
+from quietgrad.capture.layout import Fate, Layout, Placement, State, candidates, whole
 from quietgrad.capture.owners import Code, Probe, placed
 from quietgrad.capture.spread import Consumers, End, together
 from quietgrad.gradients.blocks import packed

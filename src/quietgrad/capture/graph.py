@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from quietgrad.capture.call import Call
-from quietgrad.capture.layout import Layout, at_stride, stride_of
-from quietgrad.capture.node_rules import Fate, State, Visit, is_foreign, rule_for
+from quietgrad.capture.layout import Fate, Layout, State, Visit, at_stride, stride_of
+from quietgrad.capture.node_rules import is_foreign, rule_for
 
 Use = tuple[Node, str]
 """The operation that reads a parameter, and its name."""

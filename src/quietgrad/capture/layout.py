@@ -1,13 +1,16 @@
-"""Where the samples lie in a tensor."""
+"""Where the samples lie in a tensor, and how it is said where they lie in the inputs of an operation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
+from typing import Any
 
 import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor
+from torch.autograd.graph import Node
 
 
 @dataclass(frozen=True)
@@ -88,3 +91,69 @@ def at_stride(stride: int, shape: torch.Size, n: int) -> Layout | None:
             return Layout(dim, inner)
         suffix *= shape[dim]
     return None
+
+
+# ---- through an operation ------------------------------------------------------------------------------------
+
+
+class Fate(Enum):
+    """A gradient that has no samples, or may have mixed ones."""
+
+    SHARED = "summed over all samples"
+    DOUBT = "not known to keep the samples apart"
+
+
+State = Layout | Fate
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One output of one node, and where the samples lie in it."""
+
+    node: Node
+    number: int
+    layout: Layout
+    shape: torch.Size
+    n: int
+
+    @property
+    def dim(self) -> int:
+        return self.layout.dim
+
+    @property
+    def children(self) -> Sequence[torch.Size | None]:
+        """The shape of each input that may need a gradient."""
+        return [
+            None if child is None else torch.Size(child._input_metadata[place].shape)
+            for child, place in self.node.next_functions
+        ]
+
+    def saved(self, name: str) -> Any:
+        return getattr(self.node, f"_saved_{name}")
+
+    def saved_dim(self, rank: int, name: str = "dim") -> int:
+        return wrapped(self.saved(name), rank)
+
+    def saved_dims(self, rank: int, name: str = "dim") -> set[int]:
+        """No dimensions at all mean every dimension."""
+        dims = self.saved(name)
+        return {wrapped(dim, rank) for dim in dims} if dims else set(range(rank))
+
+    def all(self, state: State) -> list[State]:
+        return [state] * len(self.node.next_functions)
+
+    def moved(self, dim: int) -> Layout:
+        return Layout(dim, self.layout.inner)
+
+    def broadcast(self, shape: torch.Size | None) -> State:
+        """Where the samples lie in an input of this shape that is broadcast to the output."""
+        if shape is None:
+            return Fate.DOUBT
+        dim = self.dim - (len(self.shape) - len(shape))
+        return Fate.SHARED if dim < 0 or shape[dim] == 1 else self.moved(dim)
+
+
+def wrapped(dim: int, rank: int) -> int:
+    """Autograd keeps −1 as 2⁶⁴ − 1."""
+    dim = dim - 2**64 if dim >= 2**63 else dim
+    return dim % rank if rank else 0

@@ -15,8 +15,7 @@ from quietgrad.capture.call import Call
 from quietgrad.capture.dependence import Dependence
 from quietgrad.capture.graph import Graph, check_coverage, uses
 from quietgrad.capture.layout import Placement
-from quietgrad.capture.lent import Lending
-from quietgrad.capture.listener import Listener
+from quietgrad.capture.listener import Lending, Listener
 from quietgrad.capture.validation import validate
 from quietgrad.gradients.blocks import BlockGrads
 from quietgrad.gradients.combined import combine
@@ -222,3 +221,18 @@ class Recorder:
                 f"The trainable parameters changed after set-up: {', '.join(changed)}. Freeze or unfreeze before "
                 "making the model private, or make a new Privatizer."
             )
+
+
+def check_losses(losses: Tensor) -> None:
+    """Refuse anything but a differentiable vector of losses: one loss per row leaves no mean or sum to mistake."""
+    if losses.dim() == 0:
+        raise ValueError(
+            'Expected one loss per row, got a scalar. Pass reduction="none" to the loss; the mean over the batch is '
+            "taken by release(), with the constant qN."
+        )
+    if losses.dim() > 2 or (losses.dim() == 2 and losses.shape[1] == 0):
+        raise ValueError(
+            f"Expected losses of shape [n], or [n, views], got {tuple(losses.shape)}. Reduce them to one loss per row."
+        )
+    if len(losses) and not losses.requires_grad:
+        raise ValueError("The losses do not require grad. Call the model outside torch.no_grad().")

@@ -9,7 +9,6 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.utils import parametrize
 
 from quietgrad.capture.adapters.attention import AttentionAdapter
-from quietgrad.capture.adapters.base import Adapter
 from quietgrad.capture.adapters.conv import ConvAdapter
 from quietgrad.capture.adapters.embedding import EmbeddingAdapter, EmbeddingBagAdapter
 from quietgrad.capture.adapters.fallback import FallbackAdapter
@@ -17,7 +16,7 @@ from quietgrad.capture.adapters.linear import LinearAdapter, TransposedLinearAda
 from quietgrad.capture.adapters.norm import GroupNormAdapter, LayerNormAdapter
 from quietgrad.capture.adapters.over_time import is_stock_recurrent
 from quietgrad.capture.adapters.recurrent import RecurrentAdapter
-from quietgrad.capture.call import Unit
+from quietgrad.capture.call import Adapter, Unit
 
 ADAPTERS: dict[type[nn.Module], type[Adapter]] = {
     nn.Linear: LinearAdapter,

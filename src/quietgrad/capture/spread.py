@@ -16,8 +16,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
 from quietgrad.capture.graph import Flow, Graph
-from quietgrad.capture.layout import Layout
-from quietgrad.capture.node_rules import Fate
+from quietgrad.capture.layout import Fate, Layout
 
 SPREADING = ("AddBackward0", "ExpandBackward0")
 """Operations whose gradient is that of what they broadcast, once broadcasting is undone."""

@@ -18,8 +18,7 @@ from quietgrad.accounting.calibrate import plan
 from quietgrad.accounting.deltas import warn_delta
 from quietgrad.accounting.evaluate import epsilon
 from quietgrad.accounting.ledger import Ledger
-from quietgrad.capture.recorder import Pool, Recorder
-from quietgrad.capture.validation import check_losses
+from quietgrad.capture.recorder import Pool, Recorder, check_losses
 from quietgrad.collective import Reducer, default_reducer
 from quietgrad.gradients.stages import BlockwiseGrads
 from quietgrad.kernels.library import keep_freed_memory

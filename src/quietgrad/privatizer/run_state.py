@@ -10,8 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from quietgrad.capture.recorder import Recorder
-from quietgrad.capture.validation import check_losses
+from quietgrad.capture.recorder import Recorder, check_losses
 from quietgrad.gradients.blocks import Blocks
 from quietgrad.gradients.row_arithmetic import at_least_single
 from quietgrad.gradients.stages import PerSampleGrads

@@ -17,9 +17,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from quietgrad.capture.adapters.base import Adapter, Pieces, Report, Watch
 from quietgrad.capture.adapters.linear import inputs_of, outputs_of
-from quietgrad.capture.call import Call, Unit
+from quietgrad.capture.call import Adapter, Call, Pieces, Report, Unit, Watch
 from quietgrad.capture.layout import Placement
 from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.factored import FactoredGrad

@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from quietgrad.capture.adapters.base import Adapter, Pieces, inputs_for
-from quietgrad.capture.call import Call
+from quietgrad.capture.call import Adapter, Call, Pieces, inputs_for
 from quietgrad.capture.layout import Layout, Placement
 from quietgrad.gradients.indexed import IndexedGrad
 

@@ -16,9 +16,8 @@ from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.utils import _pytree as pytree
 
-from quietgrad.capture.adapters.base import Adapter, Pieces
 from quietgrad.capture.adapters.functional import called_with
-from quietgrad.capture.call import Call
+from quietgrad.capture.call import Adapter, Call, Pieces
 from quietgrad.capture.layout import Layout, Placement, candidates
 from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.row_arithmetic import at_least_single

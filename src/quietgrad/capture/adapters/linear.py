@@ -6,8 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from quietgrad.capture.adapters.base import Adapter, Pieces, inputs_for
-from quietgrad.capture.call import Call
+from quietgrad.capture.call import Adapter, Call, Pieces, inputs_for
 from quietgrad.capture.layout import Placement
 from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.factored import FactoredGrad

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch._C._autograd import _top_saved_tensors_default_hooks
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from quietgrad.capture.adapters.base import Adapter, Pieces, inputs_for
-from quietgrad.capture.call import Call
+from quietgrad.capture.call import Adapter, Call, Pieces, inputs_for
 from quietgrad.capture.layout import Placement
 from quietgrad.gradients.dense import DenseGrad
 

@@ -24,11 +24,10 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn.utils import parametrize
 
-from quietgrad.capture.adapters.base import Adapter, Pieces, Report, Watch, inputs_for
 from quietgrad.capture.adapters.cells import Arranged, Cell, Steps, Weights, cells
-from quietgrad.capture.call import Call, Unit
-from quietgrad.capture.layout import Layout, Placement
-from quietgrad.capture.node_rules import Fate, State, Visit, doubtful, rule_of
+from quietgrad.capture.call import Adapter, Call, Pieces, Report, Unit, Watch, inputs_for
+from quietgrad.capture.layout import Fate, Layout, Placement, State, Visit
+from quietgrad.capture.node_rules import doubtful, rule_of
 from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.factored import FactoredGrad
 

@@ -9,9 +9,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from quietgrad.capture.adapters.base import Pieces
 from quietgrad.capture.adapters.functional import called_with
-from quietgrad.capture.call import Call, tensors_of
+from quietgrad.capture.call import Call, Pieces, tensors_of
 from quietgrad.capture.layout import Placement
 from quietgrad.gradients.dense import DenseGrad
 

@@ -10,12 +10,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from quietgrad.capture.adapters.base import Pieces, Report
 from quietgrad.capture.adapters.fallback import FallbackAdapter, surroundings
 from quietgrad.capture.adapters.over_time import RecurrentWatch
 from quietgrad.capture.adapters.packed import packed_pieces
 from quietgrad.capture.adapters.stacked import Stacked, masks
-from quietgrad.capture.call import Call, Unit
+from quietgrad.capture.call import Call, Pieces, Report, Unit
 from quietgrad.capture.layout import Placement
 
 
