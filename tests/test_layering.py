@@ -176,7 +176,7 @@ def test_a_module_name_has_one_meaning() -> None:
 @pytest.mark.parametrize(
     ("importer", "target"),
     [
-        ("quietgrad.gradients.dense", "quietgrad.capture.call"),
+        ("quietgrad.gradients.blocks", "quietgrad.capture.call"),
         ("quietgrad.accounting.pld", "quietgrad.mechanism.mechanism"),
         ("quietgrad.representations.mask", "quietgrad.methods"),
         ("quietgrad.privatizer.privatizer", "quietgrad.distributed.all_reduce"),

@@ -15,8 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from quietgrad.gradients.blocks import Space
-from quietgrad.gradients.dense import DenseGrad
+from quietgrad.gradients.blocks import DenseGrad, Space
 from quietgrad.gradients.factored import FactoredGrad
 from quietgrad.gradients.row_arithmetic import ACCURACY, inner_products
 from quietgrad.gradients.stages import BlockwiseGrads

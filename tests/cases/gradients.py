@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-from quietgrad.gradients.blocks import BlockGrads
+from quietgrad.gradients.blocks import BlockGrads, DenseGrad
 from quietgrad.gradients.convolution import ConvGrad
-from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.factored import FactoredGrad
 from quietgrad.gradients.indexed import IndexedGrad
 from quietgrad.gradients.patches import Window

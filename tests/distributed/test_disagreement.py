@@ -20,7 +20,7 @@ import quietgrad as qg
 import quietgrad.distributed.all_reduce
 import quietgrad.privatizer.facts
 from quietgrad.distributed import AllReduce, copy_weights
-from quietgrad.gradients.dense import DenseGrad
+from quietgrad.gradients.blocks import DenseGrad
 from quietgrad.gradients.stages import BlockwiseGrads, PerSampleGrads, Released
 from quietgrad.noise.sources import SeededSource
 from quietgrad.representations.base import Codec, Representation, State

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from quietgrad.capture.recorder import Recorder
-from quietgrad.gradients.dense import DenseGrad
+from quietgrad.gradients.blocks import DenseGrad
 from quietgrad.gradients.stages import BlockwiseGrads, PerSampleGrads
 from quietgrad.mechanism.clipping import FlatClip
 from tests.cases.gradients import KINDS, KindCase, Tensors

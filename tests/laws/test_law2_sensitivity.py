@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from quietgrad.capture.recorder import Recorder
-from quietgrad.gradients.dense import DenseGrad
+from quietgrad.gradients.blocks import DenseGrad
 from quietgrad.gradients.stages import BlockwiseGrads, ClippedSum
 from tests.cases.methods import METHODS, MethodCase, method_ids
 from tests.cases.world import losses_of, privatizer, records, run

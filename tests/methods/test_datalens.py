@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import quietgrad as qg
-from quietgrad.gradients.dense import DenseGrad
+from quietgrad.gradients.blocks import DenseGrad
 from quietgrad.gradients.stages import BlockwiseGrads
 from quietgrad.mechanism.clipping import MARGIN
 from quietgrad.representations.masks.top_k import TopKCodec

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 import quietgrad as qg
-from quietgrad.gradients.blocks import flatten
-from quietgrad.gradients.dense import DenseGrad
+from quietgrad.gradients.blocks import DenseGrad, flatten
 from quietgrad.gradients.stages import BlockwiseGrads
 from quietgrad.mechanism.clipping import MARGIN
 from quietgrad.mechanism.mechanism import Mechanism

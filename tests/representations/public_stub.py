@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from quietgrad.gradients.blocks import Space
-from quietgrad.gradients.dense import DenseGrad
+from quietgrad.gradients.blocks import DenseGrad, Space
 from quietgrad.gradients.stages import BlockwiseGrads, PerSampleGrads
 from quietgrad.representations.public import Codecs, Public, PublicLosses, States
 

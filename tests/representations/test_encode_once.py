@@ -6,8 +6,7 @@ import weakref
 
 import torch
 
-from quietgrad.gradients.blocks import Blocks
-from quietgrad.gradients.dense import DenseGrad
+from quietgrad.gradients.blocks import Blocks, DenseGrad
 from quietgrad.gradients.stages import BlockwiseGrads, PerSampleGrads, Released
 from quietgrad.representations.base import Codec
 from quietgrad.representations.compose import ComposedCodec

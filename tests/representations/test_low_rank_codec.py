@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from quietgrad.capture.recorder import Recorder
-from quietgrad.gradients.dense import DenseGrad
+from quietgrad.gradients.blocks import DenseGrad
 from quietgrad.gradients.stages import BlockwiseGrads, PerSampleGrads, Released
 from quietgrad.privatizer.run_state import PublicGradients, step_seed
 from quietgrad.representations.low_rank.low_rank import CarriedParts, LowRank, LowRankCodec

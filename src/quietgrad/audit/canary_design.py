@@ -12,8 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from quietgrad.gradients.blocks import Blocks, Space
-from quietgrad.gradients.dense import DenseGrad
+from quietgrad.gradients.blocks import Blocks, DenseGrad, Space
 from quietgrad.gradients.stages import BlockwiseGrads, Released
 from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.representations.public import Public

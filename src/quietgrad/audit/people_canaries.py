@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from quietgrad.gradients.dense import DenseGrad
+from quietgrad.gradients.blocks import DenseGrad
 from quietgrad.gradients.stages import BlockwiseGrads
 from quietgrad.privatizer.privatizer import Privatizer
 from quietgrad.sampling.people import People

@@ -24,8 +24,7 @@ from quietgrad.audit.one_run_report import one_run_report
 from quietgrad.audit.people_canaries import as_people, empty_draws
 from quietgrad.audit.report import AuditReport
 from quietgrad.audit.step_canaries import LastRelease
-from quietgrad.gradients.blocks import Blocks, Space
-from quietgrad.gradients.dense import DenseGrad
+from quietgrad.gradients.blocks import Blocks, DenseGrad, Space
 from quietgrad.gradients.stages import BlockwiseGrads, ClippedSum
 from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.privatizer.privatizer import Privatizer

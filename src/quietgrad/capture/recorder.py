@@ -19,10 +19,10 @@ from quietgrad.capture.listener import Lending, Listener
 from quietgrad.capture.validation import validate
 from quietgrad.gradients.blocks import BlockGrads
 from quietgrad.gradients.combined import combine
-from quietgrad.gradients.dense import ZeroGrad
 from quietgrad.gradients.row_arithmetic import at_least_single
 from quietgrad.gradients.stages import BlockwiseGrads
 from quietgrad.gradients.tuning import LayerReport, Tuner, for_rows, report
+from quietgrad.gradients.zero import ZeroGrad
 
 Pool = Callable[[BlockwiseGrads], BlockwiseGrads]
 """From the gradients of records to those of people."""

@@ -14,8 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from quietgrad.capture.recorder import Recorder
 from quietgrad.federated.rounds import Task, Update
 from quietgrad.federated.shares import Shares
-from quietgrad.gradients.blocks import Blocks
-from quietgrad.gradients.dense import DenseGrad
+from quietgrad.gradients.blocks import Blocks, DenseGrad
 from quietgrad.gradients.row_arithmetic import at_least_single
 from quietgrad.gradients.stages import BlockwiseGrads
 from quietgrad.mechanism.mechanism import Mechanism

@@ -29,8 +29,7 @@ from quietgrad.collective import default_reducer
 from quietgrad.federated.client import attached, load_weights
 from quietgrad.federated.rounds import Task, Update
 from quietgrad.federated.shares import Shares
-from quietgrad.gradients.blocks import Space, coordinates
-from quietgrad.gradients.dense import DenseGrad
+from quietgrad.gradients.blocks import DenseGrad, Space, coordinates
 from quietgrad.gradients.stages import BlockwiseGrads, Released
 from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.noise.sources import NoiseSource, as_source

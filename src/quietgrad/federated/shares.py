@@ -24,8 +24,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from quietgrad.federated.rounds import Update
-from quietgrad.gradients.blocks import Space, coordinates, flatten, split_blocks
-from quietgrad.gradients.dense import DenseGrad
+from quietgrad.gradients.blocks import DenseGrad, Space, coordinates, flatten, split_blocks
 from quietgrad.gradients.stages import BlockwiseGrads, Released
 from quietgrad.mechanism.mechanism import Mechanism, Release
 from quietgrad.noise.gaussian import Gaussian, Widened, widened

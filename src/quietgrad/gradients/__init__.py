@@ -1,7 +1,6 @@
 """Per-sample gradients in the cheapest form each layer allows."""
 
-from quietgrad.gradients.blocks import BlockGrads
-from quietgrad.gradients.dense import DenseGrad
+from quietgrad.gradients.blocks import BlockGrads, DenseGrad
 from quietgrad.gradients.factored import FactoredGrad
 from quietgrad.gradients.stages import BlockwiseGrads, ClippedSum, PerSampleGrads, Released
 

@@ -1,4 +1,4 @@
-"""Named blocks of numbers, all of them as one vector or as rows; and what per-sample gradients of one can be asked."""
+"""Named blocks of numbers, what per-sample gradients of one can be asked, and gradients that are formed."""
 
 from __future__ import annotations
 
@@ -6,18 +6,22 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from jaxtyping import Float, Float64, Int, Shaped
 from torch import Tensor
 
 from quietgrad.gradients.pooling import Pooling
-from quietgrad.gradients.row_arithmetic import as_rows, inner_products
-
-if TYPE_CHECKING:
-    from quietgrad.gradients.dense import DenseGrad
-
+from quietgrad.gradients.row_arithmetic import (
+    as_rows,
+    at_least_single,
+    each_off,
+    each_times,
+    inner_products,
+    row_squared_norms,
+    weighted_rows,
+)
 
 T = TypeVar("T")
 
@@ -29,6 +33,9 @@ Space = dict[str, torch.Size]
 
 Positions = Int[Tensor, " _"]
 """Sorted positions in a block's flattened coordinates, or in those of all blocks one after the other."""
+
+SMALL = 1 << 16
+"""Numbers (of all samples) that are not worth operations of their own; more are not worth a copy."""
 
 
 def space_of(blocks: Mapping[str, Tensor]) -> Space:
@@ -171,8 +178,6 @@ class BlockGrads(ABC):
 
     def formed(self) -> DenseGrad:
         """The same gradients as formed rows."""
-        from quietgrad.gradients.dense import DenseGrad  # builds on this file
-
         return DenseGrad(self.dense())
 
     def condensed(self) -> BlockGrads:
@@ -247,3 +252,88 @@ class BlockGrads(ABC):
     def layer_inputs(self) -> Tensor | None:
         """What the layer was given, if the gradients hold it as it was."""
         return None
+
+
+class DenseGrad(BlockGrads):
+    """All n gradients as one tensor `[n, *shape]` (public attribute `rows`).
+
+    Example:
+        block = qg.gradients.DenseGrad(torch.randn(8, 3, 5))  # 8 samples of a matrix [3, 5]
+        total = block.weighted_sum(torch.ones(8))
+    """
+
+    is_formed = True
+    way = "dense"
+
+    def __init__(self, rows: Float[Tensor, "n *shape"]) -> None:
+        self.rows = at_least_single(rows)
+
+    @property
+    def samples(self) -> int:
+        return self.rows.shape[0]
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.rows.shape[1:]
+
+    def squared_norms(self) -> Float64[Tensor, " n"]:
+        return row_squared_norms(self.rows)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.rows.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.rows.device
+
+    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Float[Tensor, "*shape"]:
+        return weighted_rows(weights, as_rows(self.rows)).reshape(self.shape)
+
+    def dense(self) -> Float[Tensor, "n *shape"]:
+        return self.rows
+
+    def formed(self) -> DenseGrad:
+        return self
+
+    def add_weighted_sums(self, total: Float[Tensor, "k p"], weights: Float[Tensor, "k n"]) -> None:
+        total.addmm_(weights.to(total), as_rows(self.rows))  # without a copy of the total's size
+
+    def times_right(self, right: Float[Tensor, "r i"]) -> DenseGrad:
+        return DenseGrad(each_times(self.rows.flatten(2), right.T))
+
+    def times_left(self, left: Float[Tensor, "o r"]) -> DenseGrad:
+        return DenseGrad(each_times(self.rows.flatten(2).transpose(1, 2), left).transpose(1, 2))
+
+    def off_rows(self, right: Float[Tensor, "r i"]) -> DenseGrad:
+        return DenseGrad(each_off(self.rows.flatten(2), right))
+
+    def restricted(self, kept: Positions) -> DenseGrad:
+        return DenseGrad(as_rows(self.rows).index_select(1, kept))
+
+    def pooled(self, pooling: Pooling) -> DenseGrad:
+        return DenseGrad(pooling.added(self.rows))
+
+    @property
+    def kin(self) -> Kin | None:
+        small = self.rows.numel() <= SMALL
+        return Kin(SmallBlocks, (self.rows.dtype, self.rows.device)) if small else None
+
+    @property
+    def row_bytes(self) -> float:
+        return self.shape.numel() * self.rows.element_size()
+
+
+class SmallBlocks(Together):
+    """Many small dense blocks side by side, so that one operation serves all biases and scales of a model."""
+
+    def __init__(self, blocks: Mapping[str, DenseGrad]) -> None:
+        self._blocks = blocks
+        self._rows = flatten_rows({name: block.rows for name, block in blocks.items()})
+
+    def squared_norms(self) -> Float64[Tensor, " n"]:
+        return row_squared_norms(self._rows)
+
+    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Blocks:
+        space = {name: block.shape for name, block in self._blocks.items()}
+        return split_blocks(weighted_rows(weights, self._rows), space)

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from quietgrad.gradients.blocks import BlockGrads
+from quietgrad.gradients.blocks import BlockGrads, DenseGrad
 from quietgrad.gradients.convolution import ConvGrad
-from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.factored import FactoredGrad
 from quietgrad.gradients.indexed import IndexedGrad
 from quietgrad.gradients.tied import TiedGrad

@@ -10,8 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
-from quietgrad.gradients.blocks import BlockGrads, Positions
-from quietgrad.gradients.dense import DenseGrad
+from quietgrad.gradients.blocks import BlockGrads, DenseGrad, Positions
 from quietgrad.gradients.factored import FactoredGrad
 from quietgrad.gradients.gram import GramNorms, gram_norms
 from quietgrad.gradients.kept_kernels import KeptKernels, in_kernel_order

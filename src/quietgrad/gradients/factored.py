@@ -10,8 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
-from quietgrad.gradients.blocks import BlockGrads, Positions
-from quietgrad.gradients.dense import DenseGrad
+from quietgrad.gradients.blocks import BlockGrads, DenseGrad, Positions
 from quietgrad.gradients.gram import GramNorms, factor_norms
 from quietgrad.gradients.pooling import Pooling
 from quietgrad.gradients.restricted import RestrictedOuterGrad, whole_rows

@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from quietgrad.gradients.blocks import BlockGrads, Blocks, Kin, Positions, Together
-from quietgrad.gradients.dense import DenseGrad
+from quietgrad.gradients.blocks import BlockGrads, Blocks, DenseGrad, Kin, Positions, Together
 from quietgrad.gradients.pooling import Pooling
 from quietgrad.gradients.restricted import WholeNormGrad
 from quietgrad.gradients.row_arithmetic import PIECE, at_least_single, row_squared_norms, zero_rows

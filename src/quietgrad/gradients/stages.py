@@ -19,8 +19,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from quietgrad.gradients.blocks import BlockGrads, Blocks, Space, Together, joined
-from quietgrad.gradients.dense import DenseGrad
+from quietgrad.gradients.blocks import BlockGrads, Blocks, DenseGrad, Space, Together, joined
 from quietgrad.gradients.grid import Grid
 from quietgrad.gradients.pooling import Pooling
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from quietgrad.gradients.blocks import Blocks
-from quietgrad.gradients.dense import DenseGrad
+from quietgrad.gradients.blocks import Blocks, DenseGrad
 from quietgrad.gradients.stages import BlockwiseGrads, Released
 from quietgrad.representations.base import Representation, State
 from quietgrad.representations.public import Public

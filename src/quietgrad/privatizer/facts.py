@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from quietgrad.accounting.events import Phase
 from quietgrad.accounting.ledger import Ledger
 from quietgrad.collective import Facts, Fingerprint
-from quietgrad.gradients.blocks import coordinates, flatten, space_of, unflatten
-from quietgrad.gradients.dense import DenseGrad
+from quietgrad.gradients.blocks import DenseGrad, coordinates, flatten, space_of, unflatten
 from quietgrad.gradients.stages import BlockwiseGrads
 from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.noise.sources import NoiseSource

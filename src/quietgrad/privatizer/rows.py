@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from quietgrad.gradients.blocks import Blocks
-from quietgrad.gradients.dense import DenseGrad
+from quietgrad.gradients.blocks import Blocks, DenseGrad
 from quietgrad.gradients.pooling import Pooling
 from quietgrad.gradients.stages import BlockwiseGrads
 from quietgrad.sampling.batches import PoissonBatches

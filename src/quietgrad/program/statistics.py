@@ -15,8 +15,7 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from quietgrad.gradients.blocks import BlockGrads
-from quietgrad.gradients.dense import DenseGrad
+from quietgrad.gradients.blocks import BlockGrads, DenseGrad
 from quietgrad.gradients.factored import FactoredGrad
 from quietgrad.gradients.stages import BlockwiseGrads, PerSampleGrads
 

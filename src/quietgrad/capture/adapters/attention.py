@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from quietgrad.capture.adapters.linear import inputs_of, outputs_of
 from quietgrad.capture.call import Adapter, Call, Pieces, Report, Unit, Watch
 from quietgrad.capture.layout import Placement
-from quietgrad.gradients.dense import DenseGrad
+from quietgrad.gradients.blocks import DenseGrad
 from quietgrad.gradients.factored import FactoredGrad
 
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from quietgrad.capture.call import Adapter, Call, Pieces, inputs_for
 from quietgrad.capture.layout import Placement
+from quietgrad.gradients.blocks import DenseGrad
 from quietgrad.gradients.convolution import ConvGrad
-from quietgrad.gradients.dense import DenseGrad
 from quietgrad.gradients.patches import Window
 
 Conv = nn.Conv1d | nn.Conv2d | nn.Conv3d

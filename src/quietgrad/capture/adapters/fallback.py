@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 from quietgrad.capture.adapters.functional import called_with
 from quietgrad.capture.call import Adapter, Call, Pieces
 from quietgrad.capture.layout import Layout, Placement, candidates
-from quietgrad.gradients.dense import DenseGrad
+from quietgrad.gradients.blocks import DenseGrad
 from quietgrad.gradients.row_arithmetic import at_least_single
 
 Arrangement = tuple[Layout | None, ...]

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from quietgrad.capture.call import Adapter, Call, Pieces, inputs_for
 from quietgrad.capture.layout import Placement
-from quietgrad.gradients.dense import DenseGrad
+from quietgrad.gradients.blocks import DenseGrad
 from quietgrad.gradients.factored import FactoredGrad
 
 

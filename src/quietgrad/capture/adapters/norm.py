@@ -13,7 +13,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from quietgrad.capture.call import Adapter, Call, Pieces, inputs_for
 from quietgrad.capture.layout import Placement
-from quietgrad.gradients.dense import DenseGrad
+from quietgrad.gradients.blocks import DenseGrad
 
 
 def _input(call: Call) -> Tensor:

@@ -28,7 +28,7 @@ from quietgrad.capture.adapters.cells import Arranged, Cell, Steps, Weights, cel
 from quietgrad.capture.call import Adapter, Call, Pieces, Report, Unit, Watch, inputs_for
 from quietgrad.capture.layout import Fate, Layout, Placement, State, Visit
 from quietgrad.capture.node_rules import doubtful, rule_of
-from quietgrad.gradients.dense import DenseGrad
+from quietgrad.gradients.blocks import DenseGrad
 from quietgrad.gradients.factored import FactoredGrad
 
 STOCK = (nn.RNN, nn.LSTM, nn.GRU)

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import PackedSequence
 from quietgrad.capture.adapters.functional import called_with
 from quietgrad.capture.call import Call, Pieces, tensors_of
 from quietgrad.capture.layout import Placement
-from quietgrad.gradients.dense import DenseGrad
+from quietgrad.gradients.blocks import DenseGrad
 
 
 def packed_pieces(

@@ -15,8 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from quietgrad.gradients.blocks import Space
-from quietgrad.gradients.dense import DenseGrad
+from quietgrad.gradients.blocks import DenseGrad, Space
 from quietgrad.gradients.stages import BlockwiseGrads, PerSampleGrads, Released
 from quietgrad.representations.base import Codec, Representation, State
 from quietgrad.representations.masks.coordinate_groups import (

@@ -9,8 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from quietgrad.gradients.blocks import Blocks, Space, coordinates, flatten_rows, split_blocks
-from quietgrad.gradients.dense import DenseGrad
+from quietgrad.gradients.blocks import Blocks, DenseGrad, Space, coordinates, flatten_rows, split_blocks
 from quietgrad.gradients.stages import BlockwiseGrads, PerSampleGrads, Released
 from quietgrad.representations.base import Codec, Representation, State
 from quietgrad.representations.public import Public

@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from quietgrad.gradients.blocks import BlockGrads
-from quietgrad.gradients.dense import DenseGrad
+from quietgrad.gradients.blocks import BlockGrads, DenseGrad
 from quietgrad.gradients.row_arithmetic import zero_rows
 from quietgrad.gradients.stages import BlockwiseGrads, PerSampleGrads
 from quietgrad.representations.public import Public, PublicLosses

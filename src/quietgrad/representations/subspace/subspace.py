@@ -8,8 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from quietgrad.gradients.blocks import Blocks
-from quietgrad.gradients.dense import DenseGrad
+from quietgrad.gradients.blocks import Blocks, DenseGrad
 from quietgrad.gradients.stages import BlockwiseGrads, PerSampleGrads, Released
 from quietgrad.representations.base import Codec, Once, Representation, State
 from quietgrad.representations.public import Public, PublicLosses
