@@ -19,7 +19,7 @@ from quietgrad.noise.gaussian import Gaussian
 from quietgrad.noise.sources import NoiseSource, SeededSource
 from quietgrad.privatizer.privatizer import Privatizer
 from quietgrad.privatizer.step import Step
-from quietgrad.representations.public import Public
+from quietgrad.representations.base import Public
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,10 +29,10 @@ from benchmarks.memory import high_water
 from quietgrad.lab.models import build
 from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.mechanism.post import Inside, ProjectOnto
+from quietgrad.representations.base import Public, PublicLosses
 from quietgrad.representations.compose import ComposedCodec
 from quietgrad.representations.low_rank.low_rank import LowRank
 from quietgrad.representations.masks.mask import RandomMask
-from quietgrad.representations.public import Public, PublicLosses
 from quietgrad.representations.public_losses import random_label_losses
 from quietgrad.representations.subspace.subspace import SubspaceCodec
 

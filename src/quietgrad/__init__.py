@@ -37,7 +37,7 @@ from quietgrad.accounting.ledger import Ledger
 
 # What an extension builds upon.
 from quietgrad.representations.base import Codec, Representation
-from quietgrad.representations.public import Public
+from quietgrad.representations.base import Public
 from quietgrad.mechanism.clipping import Clip
 from quietgrad.mechanism.post import Post
 from quietgrad.noise.base import Noise, NoiseDraw

@@ -20,8 +20,7 @@ from quietgrad.gradients.factored import FactoredGrad
 from quietgrad.gradients.row_arithmetic import ACCURACY, inner_products
 from quietgrad.gradients.stages import BlockwiseGrads
 from quietgrad.mechanism.clipping import FlatClip
-from quietgrad.representations.subspace.basis import Basis, GroupBasis
-from quietgrad.representations.subspace.orthonormal import orthonormal_rows
+from quietgrad.representations.subspace.basis import Basis, GroupBasis, orthonormal_rows
 from quietgrad.representations.subspace.residual import LARGEST, ResidualCodec
 from quietgrad.representations.subspace.subspace import SubspaceCodec
 

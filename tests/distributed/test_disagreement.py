@@ -23,8 +23,7 @@ from quietgrad.distributed import AllReduce, copy_weights
 from quietgrad.gradients.blocks import DenseGrad
 from quietgrad.gradients.stages import BlockwiseGrads, PerSampleGrads, Released
 from quietgrad.noise.sources import SeededSource
-from quietgrad.representations.base import Codec, Representation, State
-from quietgrad.representations.public import Public
+from quietgrad.representations.base import Codec, Public, Representation, State
 from tests.cases.world import losses_of, records, small_net
 from tests.distributed.launch import launch, values
 

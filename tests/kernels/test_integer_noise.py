@@ -18,8 +18,7 @@ from quietgrad.kernels.integer_noise import makes_key_streams
 from quietgrad.noise.aes import Words
 from quietgrad.noise.base import NoiseDraw
 from quietgrad.noise.gaussian import Gaussian, add_integers
-from quietgrad.noise.rounded_gaussian import AT_ONCE, RoundedGaussian
-from quietgrad.noise.sources import SeededSource
+from quietgrad.noise.sources import AT_ONCE, RoundedGaussian, SeededSource
 
 KEY = bytes(range(1, 33))
 pytestmark = pytest.mark.skipif(not library.levels(), reason="the C library was not built")
@@ -83,7 +82,7 @@ def test_points_that_float64_cannot_decide_and_both_ends_are_settled_alike(
     level: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a margin of 2⁻¹² a tenth of the boxes' points are doubtful; a million draws reach an end now and then."""
-    monkeypatch.setattr("quietgrad.noise.rounded_gaussian.DOUBT", 2.0**-12)
+    monkeypatch.setattr("quietgrad.noise.sources.DOUBT", 2.0**-12)
     asked: list[int] = []
     settled = RoundedGaussian._settled
 

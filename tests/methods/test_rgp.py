@@ -15,10 +15,10 @@ from quietgrad.gradients.blocks import Blocks
 from quietgrad.gradients.stages import PerSampleGrads, Released
 from quietgrad.mechanism.clipping import MARGIN
 from quietgrad.privatizer.research import Observer
+from quietgrad.representations.base import Public
 from quietgrad.representations.low_rank.carriers import power_method
 from quietgrad.representations.low_rank.low_rank import SALT, CarriedParts, LowRank, LowRankCodec
 from quietgrad.representations.masks.mask import RandomMask
-from quietgrad.representations.public import Public
 from tests.cases.world import losses_of, mean_gradient, privatizer, records, run, small_net
 
 MATRICES = ("conv.weight", "hidden.weight")

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from quietgrad.noise import rounded_gaussian
+from quietgrad.noise import sources
 from quietgrad.noise.aes import Words
 from quietgrad.noise.below import Span
 from quietgrad.noise.pieces import BOXES, PER_STD, REACH, SLOTS, STRIPS, UNIT, cut
-from quietgrad.noise.rounded_gaussian import AT_ONCE, RoundedGaussian, default
+from quietgrad.noise.sources import AT_ONCE, RoundedGaussian, default
 from tests.noise.scripted import Scripted
 
 
@@ -173,7 +173,7 @@ def test_doubtful_points_are_settled_by_exact_arithmetic(monkeypatch: pytest.Mon
         asked.append((x, y))
         return True
 
-    monkeypatch.setattr(rounded_gaussian, "lies_below", lies_below)
+    monkeypatch.setattr(sources, "lies_below", lies_below)
     assert trial(sampler, box, int(share * 2**64)) == start
     ((x, y),) = asked
     assert x.low == Fraction(2 * start - 1, 2 * sampler.std)

@@ -12,7 +12,7 @@ import torch
 
 from quietgrad.gradients.factored import FactoredGrad
 from quietgrad.gradients.stages import BlockwiseGrads, PerSampleGrads
-from quietgrad.representations.public import Public
+from quietgrad.representations.base import Public
 from quietgrad.representations.subspace import public_matrix
 from quietgrad.representations.subspace.bases import (
     gram_eigenvectors,
@@ -21,8 +21,7 @@ from quietgrad.representations.subspace.bases import (
     random_basis,
     random_image,
 )
-from quietgrad.representations.subspace.basis import Basis
-from quietgrad.representations.subspace.orthonormal import orthonormal_rows, orthonormality_bound
+from quietgrad.representations.subspace.basis import Basis, orthonormal_rows, orthonormality_bound
 from quietgrad.representations.subspace.partition import partition
 from quietgrad.representations.subspace.public_matrix import PublicMatrix
 from tests.representations.public_stub import (

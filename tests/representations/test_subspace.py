@@ -15,7 +15,7 @@ from quietgrad.gradients.blocks import Space
 from quietgrad.gradients.factored import FactoredGrad
 from quietgrad.gradients.stages import BlockwiseGrads, Released
 from quietgrad.mechanism.clipping import MARGIN, FlatClip
-from quietgrad.representations.public import Public
+from quietgrad.representations.base import Public
 from quietgrad.representations.subspace.basis import Basis
 from quietgrad.representations.subspace.residual import LARGEST, Residual, ResidualCodec
 from quietgrad.representations.subspace.subspace import Subspace, SubspaceCodec

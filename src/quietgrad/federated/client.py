@@ -19,7 +19,7 @@ from quietgrad.gradients.row_arithmetic import at_least_single
 from quietgrad.gradients.stages import BlockwiseGrads
 from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.noise.sources import NoiseSource, as_source
-from quietgrad.privatizer.run_state import RunState
+from quietgrad.privatizer.step import RunState
 from quietgrad.sampling.poisson import PoissonSampler
 
 logger = logging.getLogger(__name__)

@@ -34,8 +34,7 @@ from quietgrad.gradients.stages import BlockwiseGrads, Released
 from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.noise.sources import NoiseSource, as_source
 from quietgrad.privatizer.explanation import ReleaseReport, release_reports
-from quietgrad.privatizer.run_state import RunState
-from quietgrad.privatizer.step import Step, write_grads
+from quietgrad.privatizer.step import RunState, Step, write_grads
 from quietgrad.sampling.poisson import PoissonSampler
 
 

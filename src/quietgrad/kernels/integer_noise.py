@@ -1,6 +1,6 @@
 """Noise in whole numbers in C: trials of the rounded Gaussian, and one pass that rounds a sum, adds them and scales.
 
-The references are `noise.rounded_gaussian` and `noise.gaussian`.
+The references are `noise.sources` and `noise.gaussian`.
 """
 
 from __future__ import annotations

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from quietgrad.gradients.blocks import Blocks, DenseGrad
 from quietgrad.gradients.stages import BlockwiseGrads, Released
-from quietgrad.representations.base import Representation, State
-from quietgrad.representations.public import Public
+from quietgrad.representations.base import Public, Representation, State
 from quietgrad.representations.subspace.subspace import Subspace, SubspaceCodec
 
 

@@ -22,7 +22,7 @@ import math
 
 from quietgrad.mechanism.clipping import FlatClip
 from quietgrad.mechanism.mechanism import Mechanism, Release
-from quietgrad.representations.public import PublicLosses
+from quietgrad.representations.base import PublicLosses
 from quietgrad.representations.subspace.joint import JointSubspace
 from quietgrad.representations.subspace.partition import ParameterGroups
 from quietgrad.representations.subspace.residual import Residual

@@ -16,7 +16,7 @@ from quietgrad.mechanism.clipping import Clip
 from quietgrad.mechanism.mechanism import Mechanism, then
 from quietgrad.mechanism.post import ProjectOnto
 from quietgrad.methods.dp_sgd import dp_sgd
-from quietgrad.representations.public import PublicLosses
+from quietgrad.representations.base import PublicLosses
 from quietgrad.representations.subspace.partition import ParameterGroups
 from quietgrad.representations.subspace.subspace import Subspace
 from quietgrad.schedules import Schedule

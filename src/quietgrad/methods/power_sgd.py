@@ -20,10 +20,9 @@ from quietgrad.mechanism.clipping import Clip
 from quietgrad.mechanism.mechanism import Mechanism, then
 from quietgrad.mechanism.post import Post
 from quietgrad.methods.dp_sgd import dp_sgd
-from quietgrad.representations.base import State
+from quietgrad.representations.base import Public, State
 from quietgrad.representations.low_rank.carriers import gaussian, orthonormal_columns
 from quietgrad.representations.low_rank.matrices import as_matrix, check_rank, choose_matrices
-from quietgrad.representations.public import Public
 from quietgrad.schedules import Schedule
 
 SALT = 0x5053

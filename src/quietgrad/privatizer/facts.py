@@ -22,7 +22,7 @@ from quietgrad.gradients.stages import BlockwiseGrads
 from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.noise.sources import NoiseSource
 from quietgrad.privatizer.step import Step
-from quietgrad.representations.public import Public
+from quietgrad.representations.base import Public
 from quietgrad.sampling.poisson import PoissonSampler
 
 

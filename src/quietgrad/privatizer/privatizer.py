@@ -24,15 +24,13 @@ from quietgrad.gradients.stages import BlockwiseGrads
 from quietgrad.kernels.library import keep_freed_memory
 from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.noise.sources import NoiseSource, as_source
+from quietgrad.privatizer.contributions import Contributions
 from quietgrad.privatizer.explanation import Explanation, explain
 from quietgrad.privatizer.facts import open_ledger, run_facts, step_facts
-from quietgrad.privatizer.guards.guards import Guards
-from quietgrad.privatizer.research import Observer, Watch
-from quietgrad.privatizer.rows import Contributions, RowCount
-from quietgrad.privatizer.run_state import RunState
-from quietgrad.privatizer.step import Step, drop_grads, write_grads
-from quietgrad.representations.base import Identity
-from quietgrad.representations.public import Public
+from quietgrad.privatizer.guards.guards import Guards, RowCount
+from quietgrad.privatizer.research import Observer
+from quietgrad.privatizer.step import RunState, Step, drop_grads, write_grads
+from quietgrad.representations.base import Identity, Public
 from quietgrad.sampling.batches import PoissonBatches
 from quietgrad.sampling.poisson import PoissonSampler
 
@@ -95,7 +93,7 @@ class Privatizer:
         )
         self.parameters: Final[Mapping[str, nn.Parameter]] = self._recorder.parameters
         self._source = source = as_source(noise_source)
-        self._watch = Watch(enabled=research)
+        self._research, self._observers = research, list[Observer]()
         reducer.agree(
             lambda: run_facts(model, self.parameters, mechanism, sampler, source, research=research)
         )
@@ -107,7 +105,7 @@ class Privatizer:
         seed = reducer.broadcast(lambda: secrets.randbits(48) if public_seed is None else public_seed)
         self._state = RunState(self._recorder, mechanism.post, sampler, seed=seed)
         self._rows = RowCount(sampler, batches if isinstance(batches, PoissonBatches) else None)
-        self._contributions = Contributions("mean" if sampler.people is None else sampler.people.pooled)
+        self._people = None if sampler.people is None else Contributions(sampler.people.pooled)
         self._current: Step | None = None
         self._only_summed = not research and all(
             isinstance(release.representation, Identity) for release in mechanism.releases
@@ -139,8 +137,9 @@ class Privatizer:
         drop_grads(self.parameters)
         pool = None if self._are_units(first, len(losses)) else lambda records: self.pool(records, first)
         self._add(step, self._collected(losses, pool))
-        for person in self._contributions.finished():
-            self._add(step, person)
+        if self._people is not None:
+            for person in self._people.finished():
+                self._add(step, person)
 
     def _collected(self, losses: Tensor, pool: Pool | None) -> BlockwiseGrads:
         grads = self._recorder.collect(losses, pool, only_summed=self._only_summed)
@@ -152,7 +151,8 @@ class Privatizer:
         return counts is None or self._contributions.single(counts, first, rows)
 
     def _add(self, step: Step, grads: BlockwiseGrads) -> None:
-        self._watch.micro_batch(grads, step.public, self.mechanism)
+        for observer in self._observers:
+            observer.micro_batch(grads, step.public, self.mechanism)
         step.add(grads)
 
     def pool(self, grads: BlockwiseGrads, first: int = 0, counts: list[int] | None = None) -> BlockwiseGrads:
@@ -175,21 +175,29 @@ class Privatizer:
         self._rows.finish(self.step)
         self._guards.before_release()
         step = self.current
-        self._reducer.agree(lambda: step_facts(step, self.sampler, self.ledger))
+        if self._reducer.world > 1:
+            self._reducer.agree(lambda: step_facts(step, self.sampler, self.ledger))
         # On disk before anything is visible: a crash from here on can only over-count.
         self.ledger.record(self.mechanism.event(self.step), self.sampler.rate, step=self.step)
         released = step.release(reducer=self._reducer, divisor=self.sampler.expected_batch)
         update = self._state.post_process(step.decode(released), step.public)
-        self._watch.step(self.step, released, update)
+        for observer in self._observers:
+            observer.step(self.step, released, update)
         write_grads(self.parameters, update)
         self._guards.released()
         self._end_step()
 
     @property
+    def _contributions(self) -> Contributions:
+        assert self._people is not None, "only people have counts of rows"
+        return self._people
+
+    @property
     def current(self) -> Step:
         """The step in progress. Begun if it is not yet: its codecs are then those of the weights as they are now."""
         if self._current is None:
-            self._contributions.begin()
+            if self._people is not None:
+                self._people.begin()
             self._current = self._begin_step(self._state.public())
         return self._current
 
@@ -224,7 +232,7 @@ class Privatizer:
     @property
     def covered(self) -> bool:
         """Whether ε describes this run: false after research observers, fixed seeds or replayed draws."""
-        return self._source.private and self.sampler.private and not self._watch.enabled
+        return self._source.private and self.sampler.private and not self._research
 
     def explain(self, *inputs: Any) -> Explanation:
         """Per layer the engine's way, time and memory; per release its dimension, sensitivity and noise.
@@ -239,8 +247,17 @@ class Privatizer:
         return explain(step, self._recorder, self.sampler, inputs)
 
     def watch(self, observer: Observer) -> None:
-        """Let an observer read private gradients; a ValueError outside research mode."""
-        self._watch.add(observer)
+        """Let an observer read private gradients.
+
+        Raises:
+            ValueError: outside research mode.
+        """
+        if not self._research:
+            raise ValueError(
+                "Observers read private gradients, which ε does not cover. Pass research=True to the Privatizer; the "
+                "run is then reported as not covered."
+            )
+        self._observers.append(observer)
 
     # ---- resume and end -------------------------------------------------------------------------------------
 

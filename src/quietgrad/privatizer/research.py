@@ -5,7 +5,7 @@ from __future__ import annotations
 from quietgrad.gradients.blocks import Blocks
 from quietgrad.gradients.stages import PerSampleGrads, Released
 from quietgrad.mechanism.mechanism import Mechanism
-from quietgrad.representations.public import Public
+from quietgrad.representations.base import Public
 
 
 class Observer:
@@ -22,27 +22,3 @@ class Observer:
 
     def step(self, step: int, released: list[Released], update: Blocks) -> None:
         """The releases of a step and the gradient made of them."""
-
-
-class Watch:
-    """The observers of a run; refuses any outside research mode."""
-
-    def __init__(self, *, enabled: bool) -> None:
-        self.enabled = enabled
-        self._observers: list[Observer] = []
-
-    def add(self, observer: Observer) -> None:
-        if not self.enabled:
-            raise ValueError(
-                "Observers read private gradients, which ε does not cover. Pass research=True to the Privatizer; the "
-                "run is then reported as not covered."
-            )
-        self._observers.append(observer)
-
-    def micro_batch(self, grads: PerSampleGrads, public: Public, mechanism: Mechanism) -> None:
-        for observer in self._observers:
-            observer.micro_batch(grads, public, mechanism)
-
-    def step(self, step: int, released: list[Released], update: Blocks) -> None:
-        for observer in self._observers:
-            observer.step(step, released, update)

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 
 from quietgrad.gradients.blocks import Blocks
 from quietgrad.gradients.stages import PerSampleGrads, Released
-from quietgrad.representations.base import Codec, Representation, State
-from quietgrad.representations.public import Public
+from quietgrad.representations.base import Codec, Public, Representation, State
 
 
 class ComposedCodec(Codec):

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from quietgrad.representations.public import PublicLosses
+from quietgrad.representations.base import PublicLosses
 
 
 def random_label_losses(inputs: Tensor, classes: int, *, chunk: int = 64) -> PublicLosses:

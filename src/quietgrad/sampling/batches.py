@@ -94,6 +94,7 @@ class PoissonBatches:
             records, rate=rate, steps=steps, seed=seed, unit=unit, most_records=most_records, pooled=pooled
         )
         self.current: Batch | None = None
+        """The batch that was handed out and is not released yet."""
         self._handed_out: Callable[[Any, int], None] | None = None
         self._in_order = False
 
@@ -111,11 +112,6 @@ class PoissonBatches:
     def units(self) -> int:
         """N: how many records, or people, may be drawn."""
         return self.sampler.units
-
-    @property
-    def waiting(self) -> bool:
-        """Whether a batch was handed out that is not released yet."""
-        return self.current is not None
 
     @property
     def rate(self) -> float:

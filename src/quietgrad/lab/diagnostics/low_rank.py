@@ -13,10 +13,10 @@ from quietgrad.gradients.blocks import Blocks
 from quietgrad.gradients.stages import PerSampleGrads, Released
 from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.privatizer.research import Observer
+from quietgrad.representations.base import Public
 from quietgrad.representations.low_rank.carriers import Carriers
 from quietgrad.representations.low_rank.low_rank import LowRankCodec
 from quietgrad.representations.low_rank.matrices import as_matrix, check_rank, choose_matrices
-from quietgrad.representations.public import Public
 
 
 def stable_rank(matrix: Float[Tensor, "o i"]) -> float:

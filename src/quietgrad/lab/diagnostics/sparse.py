@@ -16,11 +16,10 @@ from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.methods.gip.selection import Grouping
 from quietgrad.noise.sources import SeededSource
 from quietgrad.privatizer.research import Observer
-from quietgrad.representations.base import Codec, Representation, State
+from quietgrad.representations.base import Codec, Public, Representation, State
 from quietgrad.representations.compose import ComposedCodec
 from quietgrad.representations.masks.coordinates import is_kept
 from quietgrad.representations.masks.mask import MaskCodec
-from quietgrad.representations.public import Public
 
 
 class CosineSimilarity(Observer):

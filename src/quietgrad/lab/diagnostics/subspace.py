@@ -23,7 +23,7 @@ from quietgrad.gradients.stages import PerSampleGrads, Released
 from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.mechanism.post import ProjectOnto
 from quietgrad.privatizer.research import Observer
-from quietgrad.representations.public import Public
+from quietgrad.representations.base import Public
 from quietgrad.representations.subspace.basis import Basis
 from quietgrad.representations.subspace.joint import JointSubspace
 from quietgrad.representations.subspace.subspace import Subspace, SubspaceCodec

@@ -15,10 +15,9 @@ from quietgrad.lab.data import Parts
 from quietgrad.lab.errors import LabError, nearest
 from quietgrad.lab.run.config import MethodConfig, PrivacyConfig
 from quietgrad.mechanism.mechanism import Mechanism
-from quietgrad.representations.base import Representation
+from quietgrad.representations.base import PublicLosses, Representation
 from quietgrad.representations.masks.mask import RandomMask
 from quietgrad.representations.masks.ranked_mask import RankedMask
-from quietgrad.representations.public import PublicLosses
 from quietgrad.representations.public_losses import labelled_losses, random_label_losses
 
 PROVIDED = {"public_losses", "model", "batches", "parameters"}

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quietgrad.gradients.blocks import coordinates
-from quietgrad.representations.base import Codec, IdentityCodec, Representation, State
-from quietgrad.representations.public import Public
+from quietgrad.representations.base import Codec, IdentityCodec, Public, Representation, State
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,9 @@ from torch import Tensor
 
 from quietgrad.gradients.blocks import BlockGrads, Blocks, Space
 from quietgrad.gradients.stages import BlockwiseGrads, PerSampleGrads, Released
-from quietgrad.representations.base import Codec, Representation, State
+from quietgrad.representations.base import Codec, Public, Representation, State
 from quietgrad.representations.low_rank.carriers import CarrierRule, Carriers, HistoricalUpdate
 from quietgrad.representations.low_rank.matrices import Ranks, as_matrix, check_rank, choose_matrices
-from quietgrad.representations.public import Public
 
 CarriedParts = Literal["orthogonal", "paper", "left"]
 

@@ -17,14 +17,13 @@ from torch import Tensor
 
 from quietgrad.gradients.blocks import DenseGrad, Space
 from quietgrad.gradients.stages import BlockwiseGrads, PerSampleGrads, Released
-from quietgrad.representations.base import Codec, Representation, State
+from quietgrad.representations.base import Codec, Public, Representation, State
 from quietgrad.representations.masks.coordinate_groups import (
     GroupBy,
     check_group_by,
     group_coordinates,
     group_size,
 )
-from quietgrad.representations.public import Public
 
 GROUP_NORMS = "group_norms"
 """The name of the released block."""

@@ -18,9 +18,8 @@ import torch
 from quietgrad.gradients.blocks import BlockGrads, Blocks, Positions, Space, coordinates
 from quietgrad.gradients.restricted import WholeNormGrad
 from quietgrad.gradients.stages import BlockwiseGrads, PerSampleGrads, Released
-from quietgrad.representations.base import Codec, Representation, State
+from quietgrad.representations.base import Codec, Public, Representation, State
 from quietgrad.representations.masks.coordinates import by_block
-from quietgrad.representations.public import Public
 from quietgrad.schedules import Schedule, check_fits, value_at
 
 Redraw = Literal["epoch", "step"]

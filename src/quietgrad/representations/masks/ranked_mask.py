@@ -9,10 +9,9 @@ from torch import Tensor
 
 from quietgrad.gradients.blocks import Positions, coordinates, flatten
 from quietgrad.gradients.stages import Released
-from quietgrad.representations.base import Codec, Representation, State
+from quietgrad.representations.base import Codec, Public, Representation, State
 from quietgrad.representations.masks.coordinates import by_block, is_kept
 from quietgrad.representations.masks.mask import MASK_SALT, MaskCodec, check_freeze, kept_count, masked
-from quietgrad.representations.public import Public
 from quietgrad.schedules import Schedule, value_at
 
 

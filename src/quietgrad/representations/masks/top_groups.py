@@ -19,7 +19,7 @@ from torch import Tensor
 
 from quietgrad.gradients.blocks import Positions, flatten
 from quietgrad.gradients.stages import Released
-from quietgrad.representations.base import Codec, Representation, State
+from quietgrad.representations.base import Codec, Public, Representation, State
 from quietgrad.representations.masks.coordinate_groups import (
     CoordinateGroups,
     GroupBy,
@@ -37,7 +37,6 @@ from quietgrad.representations.masks.mask import (
     kept_count,
     masked,
 )
-from quietgrad.representations.public import Public
 from quietgrad.schedules import Schedule
 
 WHOLE_BLOCKS = 2**62

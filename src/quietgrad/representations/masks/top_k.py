@@ -11,8 +11,7 @@ from torch import Tensor
 
 from quietgrad.gradients.blocks import Blocks, DenseGrad, Space, coordinates, flatten_rows, split_blocks
 from quietgrad.gradients.stages import BlockwiseGrads, PerSampleGrads, Released
-from quietgrad.representations.base import Codec, Representation, State
-from quietgrad.representations.public import Public
+from quietgrad.representations.base import Codec, Public, Representation, State
 
 
 class TopKCodec(Codec):

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from quietgrad.gradients.blocks import BlockGrads, Space, coordinates
 from quietgrad.gradients.stages import BlockwiseGrads
-from quietgrad.representations.subspace.basis import Basis, Coordinates, GroupBasis
-from quietgrad.representations.subspace.orthonormal import orthonormal_rows
+from quietgrad.representations.subspace.basis import Basis, Coordinates, GroupBasis, orthonormal_rows
 from quietgrad.representations.subspace.partition import Partition
 from quietgrad.representations.subspace.public_matrix import PublicMatrix
 

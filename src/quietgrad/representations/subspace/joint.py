@@ -10,8 +10,7 @@ from torch import Tensor
 
 from quietgrad.gradients.blocks import Blocks, Space
 from quietgrad.gradients.stages import PerSampleGrads, Released
-from quietgrad.representations.base import Codec, Representation, State
-from quietgrad.representations.public import Public
+from quietgrad.representations.base import Codec, Public, Representation, State
 from quietgrad.representations.subspace.residual import ResidualCodec
 from quietgrad.representations.subspace.subspace import Subspace, SubspaceCodec
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from quietgrad.gradients.blocks import BlockGrads, DenseGrad
 from quietgrad.gradients.row_arithmetic import zero_rows
 from quietgrad.gradients.stages import BlockwiseGrads, PerSampleGrads
-from quietgrad.representations.public import Public, PublicLosses
+from quietgrad.representations.base import Public, PublicLosses
 from quietgrad.representations.subspace.basis import held_bytes, projectable
 
 KEPT_BYTES = 2**29

@@ -8,7 +8,7 @@ the coordinates w_i that were computed, B g_i = w_i − e_i, and E = BBᵀ − I
     r_i = g_i − Bᵀw_i        ‖r_i‖² = ‖g_i‖² − ‖w_i‖² + 2⟨e_i, w_i⟩ + w_iᵀE w_i
 
 * |⟨e_i, w_i⟩| ≤ ACCURACY·‖g_i‖·max_j‖B_j‖·‖w_i‖₁ (`inner_products`), and |w_iᵀE w_i| ≤ ‖E‖‖w_i‖², of which
-  every refresh has a bound (`orthonormal.orthonormality_bound`). The clip sees all of it added up, of norms that are
+  every refresh has a bound (`orthonormality_bound`). The clip sees all of it added up, of norms that are
   not below the truth where they are added and not above it where they are taken off.
 * Each gradient is first scaled down to LARGEST·S, which bounds what may cancel in the sum. Gradients are added up RUN
   rows at a time, so that one row moves their sum by at most 2.5·10⁻⁴·LARGEST·S more than itself (`row_arithmetic`):
@@ -29,8 +29,7 @@ from torch import Tensor
 from quietgrad.gradients.blocks import Blocks, Space
 from quietgrad.gradients.row_arithmetic import ACCURACY, EXCESS, row_squared_norms, zero_rows
 from quietgrad.gradients.stages import PerSampleGrads, Released
-from quietgrad.representations.base import Codec, Representation, State
-from quietgrad.representations.public import Public
+from quietgrad.representations.base import Codec, Public, Representation, State
 from quietgrad.representations.subspace.basis import Basis, Coordinates
 from quietgrad.representations.subspace.subspace import Embedded, Subspace, SubspaceCodec
 from quietgrad.schedules import Schedule, value_at

@@ -10,11 +10,15 @@ from torch import Tensor
 
 from quietgrad.gradients.blocks import Blocks, DenseGrad
 from quietgrad.gradients.stages import BlockwiseGrads, PerSampleGrads, Released
-from quietgrad.representations.base import Codec, Once, Representation, State
-from quietgrad.representations.public import Public, PublicLosses
+from quietgrad.representations.base import Codec, Once, Public, PublicLosses, Representation, State
 from quietgrad.representations.subspace.bases import gram_eigenvectors, power_iteration, random_basis
-from quietgrad.representations.subspace.basis import Basis, Coordinates, GroupBasis, projectable
-from quietgrad.representations.subspace.orthonormal import orthonormality_bound
+from quietgrad.representations.subspace.basis import (
+    Basis,
+    Coordinates,
+    GroupBasis,
+    orthonormality_bound,
+    projectable,
+)
 from quietgrad.representations.subspace.partition import ParameterGroups, group_sizes, partition, share_rank
 from quietgrad.representations.subspace.public_matrix import PublicMatrix
 

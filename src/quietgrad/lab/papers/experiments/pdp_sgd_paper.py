@@ -19,7 +19,7 @@ from quietgrad.lab.papers.verdicts import Order
 from quietgrad.lab.papers.watched import as_curves, figure_config, prepared, watch
 from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.privatizer.research import Observer
-from quietgrad.representations.public import Public
+from quietgrad.representations.base import Public
 
 MNIST, FASHION = "pdp_sgd_mnist_sigma10", "pdp_sgd_fashion_mnist_sigma10"
 

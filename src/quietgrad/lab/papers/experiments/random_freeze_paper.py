@@ -17,7 +17,7 @@ from quietgrad.lab.papers.verdicts import Level, Order, judge
 from quietgrad.lab.papers.watched import figure_config, mean_of, prepared, watch
 from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.privatizer.research import Observer
-from quietgrad.representations.public import Public
+from quietgrad.representations.base import Public
 
 BASELINE, ADJUSTED = "end_to_end_cifar10_eps3", "end_to_end_adjusted_cifar10_eps3"
 FROZEN, RANKED = "random_freeze_end_to_end_cifar10_eps3", "ranked_freeze_end_to_end_cifar10_eps3"
