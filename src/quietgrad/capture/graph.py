@@ -8,17 +8,15 @@ where the samples lie in its inputs. What is reached in two ways that disagree, 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from quietgrad.capture.call import Call
-from quietgrad.capture.layout import Fate, Layout, State, Visit, at_stride, stride_of
+from quietgrad.capture.layout import Fate, Following, Layout, State, Visit, at_stride, stride_of
 from quietgrad.capture.node_rules import is_foreign, rule_for
 
 Use = tuple[Node, str]
@@ -30,40 +28,26 @@ class Graph:
     """The backward graph of the losses: its nodes, each with the nodes that it sends gradients to."""
 
     root: GradientEdge
-    children: dict[Node, tuple[tuple[Node | None, int], ...]]
+    children: dict[Node, Following]
+    order: list[Node]
+    """Every node after all that send gradients to it."""
 
     @classmethod
     def of(cls, losses: Tensor) -> Graph:
+        """Walk the graph, deep first: a node that is left after all behind it comes before them in the order."""
         root = get_gradient_edge(losses)
-        children: dict[Node, tuple[tuple[Node | None, int], ...]] = {}
-        stack: list[Node | None] = [root.node]
+        children: dict[Node, Following] = {}
+        left: list[Node] = []
+        stack: list[tuple[Node, bool]] = [(root.node, False)]
         while stack:
-            node = stack.pop()
-            if node is None or node in children:
-                continue
-            following = node.next_functions
-            children[node] = following
-            stack.extend(child for child, _ in following)
-        return cls(root, children)
-
-    @cached_property
-    def order(self) -> list[Node]:
-        """Every node after all that send gradients to it."""
-        return list(self._ordered())
-
-    def _ordered(self) -> Iterator[Node]:
-        waiting = Counter(
-            child for following in self.children.values() for child, _ in following if child is not None
-        )
-        ready = [self.root.node]
-        while ready:
-            node = ready.pop()
-            yield node
-            for child, _ in self.children[node]:
-                if child is not None:
-                    waiting[child] -= 1
-                    if waiting[child] == 0:
-                        ready.append(child)
+            node, done = stack.pop()
+            if done:
+                left.append(node)
+            elif node not in children:
+                following = children[node] = node.next_functions
+                stack.append((node, True))
+                stack.extend((child, False) for child, _ in following if child is not None)
+        return cls(root, children, left[::-1])
 
     def onward(self, nodes: set[Node]) -> set[Node]:
         """Those from which the backward goes on to others of them."""
@@ -96,12 +80,17 @@ class Graph:
 
 def uses(graph: Graph, parameters: Mapping[str, nn.Parameter]) -> set[Use]:
     """Where each parameter enters the graph."""
-    leaves = {get_gradient_edge(parameter).node: name for name, parameter in parameters.items()}
+    names = {id(parameter): name for name, parameter in parameters.items()}
+    leaves = {
+        node: names.get(id(getattr(node, "variable", None)))
+        for node, following in graph.children.items()
+        if not following
+    }
     return {
-        (node, leaves[child])
+        (node, name)
         for node, following in graph.children.items()
         for child, _ in following
-        if child is not None and child in leaves
+        if child is not None and (name := leaves.get(child)) is not None
     }
 
 
@@ -138,9 +127,12 @@ class Flow:
 
     def __init__(self, graph: Graph, n: int) -> None:
         self._n = n
-        self._states: dict[tuple[Node, int], State] = {(graph.root.node, graph.root.output_nr): Layout(0)}
+        self._states: dict[tuple[Node | None, int], State] = {
+            (graph.root.node, graph.root.output_nr): Layout(0)
+        }
         for node in graph.order:
-            self._visit(node)
+            if following := graph.children[node]:
+                self._visit(node, following)
 
     def at(self, edge: GradientEdge) -> State:
         """What is known of the gradient that arrives there; a place that is not reached gets none."""
@@ -159,19 +151,18 @@ class Flow:
             return state
         return at_stride(stride_of(state, own), shape, self._n) or Fate.DOUBT
 
-    def _visit(self, node: Node) -> None:
+    def _visit(self, node: Node, following: Following) -> None:
         for number, meta in enumerate(node._input_metadata):
             state = self._states.get((node, number))
-            if state is not None and node.next_functions:
-                self._pass_on(node, state, number, torch.Size(meta.shape))
+            if isinstance(state, Layout):
+                found = rule_for(node)(Visit(node, following, number, state, torch.Size(meta.shape), self._n))
+            elif state is not None:
+                found = [Fate.DOUBT if is_foreign(node) else state] * len(following)
+            else:
+                continue
+            self._pass_on(following, found)
 
-    def _pass_on(self, node: Node, state: State, number: int, shape: torch.Size) -> None:
-        children = node.next_functions
-        found: list[State] = [Fate.DOUBT if is_foreign(node) else state] * len(children)
-        if isinstance(state, Layout):
-            found = rule_for(node)(Visit(node, number, state, shape, self._n))
-        for (child, place), new in zip(children, found, strict=True):
-            if child is not None:
-                known = self._states.setdefault((child, place), new)
-                if known != new:
-                    self._states[child, place] = Fate.DOUBT
+    def _pass_on(self, following: Following, found: list[State]) -> None:
+        for there, new in zip(following, found, strict=True):
+            if there[0] is not None and self._states.setdefault(there, new) != new:
+                self._states[there] = Fate.DOUBT

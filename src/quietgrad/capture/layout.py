@@ -106,11 +106,16 @@ class Fate(Enum):
 State = Layout | Fate
 
 
-@dataclass(frozen=True)
+Following = tuple[tuple[Node | None, int], ...]
+"""Where a node sends its gradients: each of the next nodes, and which of its outputs that is."""
+
+
+@dataclass(slots=True)
 class Visit:
     """One output of one node, and where the samples lie in it."""
 
     node: Node
+    following: Following
     number: int
     layout: Layout
     shape: torch.Size
@@ -125,7 +130,7 @@ class Visit:
         """The shape of each input that may need a gradient."""
         return [
             None if child is None else torch.Size(child._input_metadata[place].shape)
-            for child, place in self.node.next_functions
+            for child, place in self.following
         ]
 
     def saved(self, name: str) -> Any:
@@ -140,7 +145,7 @@ class Visit:
         return {wrapped(dim, rank) for dim in dims} if dims else set(range(rank))
 
     def all(self, state: State) -> list[State]:
-        return [state] * len(self.node.next_functions)
+        return [state] * len(self.following)
 
     def moved(self, dim: int) -> Layout:
         return Layout(dim, self.layout.inner)

@@ -191,7 +191,7 @@ def matrix_vector(visit: Visit) -> list[State]:
 def linear(visit: Visit) -> list[State]:
     """Input, weight, bias."""
     rows = visit.dim < len(visit.shape) - 1
-    count = len(visit.node.next_functions) - 1
+    count = len(visit.following) - 1
     return [visit.layout, *[Fate.SHARED] * count] if rows else doubtful(visit)
 
 
@@ -199,13 +199,13 @@ def linear(visit: Visit) -> list[State]:
       "NativeGroupNorm")  # fmt: skip
 def first_dim_and_weights(visit: Visit) -> list[State]:
     """The samples come first, weights and biases follow."""
-    count = len(visit.node.next_functions) - 1
+    count = len(visit.following) - 1
     return [visit.layout, *[Fate.SHARED] * count] if visit.dim == 0 else doubtful(visit)
 
 
 @rule("NativeLayerNorm", "FusedRmsNorm")
 def layer_norm(visit: Visit) -> list[State]:
-    count = len(visit.node.next_functions) - 1
+    count = len(visit.following) - 1
     lead = len(visit.shape) - len(visit.saved("normalized_shape"))
     return [visit.layout, *[Fate.SHARED] * count] if visit.dim < lead else doubtful(visit)
 

@@ -43,10 +43,7 @@ class Net(nn.Module):
 
 def step(model: nn.Module, mechanism: qg.Mechanism = MECHANISM, draws: int = 1) -> None:
     with privatizer(mechanism, [[0, 1, 2]] * draws, model=model) as (private, batches, _):
-        for batch in batches:
-            for x, y in batch.split(2):
-                private.backward(losses_of(model, x, y))
-            private.release()
+        train(private, batches, model)
 
 
 def buffer_data(model: Net, x: Tensor) -> None:
@@ -197,20 +194,62 @@ class Fixed(random.Random):
         return self.value
 
 
-@pytest.mark.parametrize(("coin", "begins", "refused"), [(0.99, 0, True), (0.99, 1, False), (0.0, 1, True)])
+@pytest.mark.parametrize(("coin", "begins", "refused"), [(0.99, 2, True), (0.99, 3, False), (0.0, 3, True)])
 def test_a_large_model_is_read_whole_at_first_and_in_part_later(
     monkeypatch: pytest.MonkeyPatch, coin: float, begins: int, refused: bool
 ) -> None:
     """The frozen parameter is written to from step `begins` on; later steps read it if the coin says so."""
-    monkeypatch.setattr(model_state, "READ_ALWAYS", 8)
+    monkeypatch.setattr(model_state, "READ_ALWAYS", 1)
     monkeypatch.setattr(model_state, "_anyone", Fixed(coin))
     model = Net(lambda model, x: frozen(model, x) if private.step >= begins else None)
     outcome = pytest.raises(ValueError, match="frozen") if refused else contextlib.nullcontext()
-    with privatizer(MECHANISM, [[0, 1]] * 3, model=model) as (private, batches, _), outcome:
-        for batch in batches:
-            for x, y in batch.split(2):
-                private.backward(losses_of(model, x, y))
-            private.release()
+    with privatizer(MECHANISM, [[0, 1]] * 5, model=model) as (private, batches, _), outcome:
+        train(private, batches, model)
+
+
+def train(private: qg.Privatizer, batches: qg.PoissonBatches, model: nn.Module) -> None:
+    for batch in batches:
+        for x, y in batch.split(2):
+            private.backward(losses_of(model, x, y))
+        private.release()
+
+
+def seen(tensor: torch.Tensor, write: slice, page: int | None) -> bool:
+    """Whether a write that torch does not count shows."""
+    before = model_state.mark(tensor, page=page)
+    tensor.data[write].add_(1.0)
+    return not before.same(tensor, bytes_too=True)
+
+
+def test_of_a_long_parameter_one_page_in_so_many_is_read() -> None:
+    page, one_in = model_state.PAGE * model_state.WORD // 4, model_state.ONE_IN
+    tensor = torch.zeros(3 * one_in * page + 10)
+    wide, end = slice(5 * page + 7, (5 + one_in) * page + 7), slice(len(tensor) - 1, len(tensor))
+    for first in range(one_in):
+        one_page = slice((one_in + first) * page, (one_in + first) * page + 1)
+        assert seen(tensor, one_page, first)
+        assert not seen(tensor, one_page, (first + 1) % one_in)
+        assert seen(tensor, one_page, None)
+        assert seen(tensor, wide, first), "as many pages as one is read of are always seen"
+        assert seen(tensor, end, first)
+
+
+@pytest.mark.parametrize("place", ["long", "bank"])
+def test_what_a_later_forward_writes_is_seen(place: str) -> None:
+    """Whole parameters and single elements of buffers, after the steps in which everything is read."""
+
+    def write(model: nn.Module, x: torch.Tensor) -> None:
+        if private.step > model_state.WHOLE_STEPS:
+            written = model.get_parameter("long") if place == "long" else model.get_buffer("bank")[-1:]
+            written.data.add_(x.mean())
+
+    model = Net(write)
+    model.register_parameter("long", nn.Parameter(torch.zeros(200_000), requires_grad=False))
+    model.register_buffer("bank", torch.zeros(200_000))
+    with privatizer(MECHANISM, [[0, 1]] * 6, model=model) as (private, batches, _):
+        with pytest.raises(ValueError, match=place):
+            train(private, batches, model)
+        assert private.step == model_state.WHOLE_STEPS + 1
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int8, torch.bool])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
+import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
@@ -160,6 +162,15 @@ class RowCount:
         batch.outstanding = 0
 
 
+@dataclass(frozen=True)
+class Watched:
+    """The node of a parameter that has a hook. With another dtype or device torch gives the parameter another node."""
+
+    kind: tuple[torch.dtype, torch.device]
+    node: Node
+    handle: RemovableHandle
+
+
 class RawBackwardGuard:
     """Refuses gradients that autograd is about to add to `p.grad`, before it does.
 
@@ -172,21 +183,22 @@ class RawBackwardGuard:
 
     def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
         self._parameters = parameters
-        self._watched: dict[str, tuple[Node, RemovableHandle]] = {}
+        self._watched: dict[str, Watched] = {}
 
     def attach(self) -> None:
         """Watch every parameter; again after `model.to(…)`, which gives parameters new nodes."""
         for name, parameter in self._parameters.items():
-            node = get_gradient_edge(parameter).node
+            kind = parameter.dtype, parameter.device
             watched = self._watched.get(name)
-            if watched is None or watched[0] is not node:
+            if watched is None or watched.kind != kind:
                 # A parameter only holds its node weakly, so that the node has to be kept with the handle.
-                self._watched[name] = node, node.register_prehook(_refuse)
+                node = get_gradient_edge(parameter).node
+                self._watched[name] = Watched(kind, node, node.register_prehook(_refuse))
 
     def detach(self) -> None:
         """Leave no hook behind."""
-        for _, handle in self._watched.values():
-            handle.remove()
+        for watched in self._watched.values():
+            watched.handle.remove()
         self._watched.clear()
 
 

@@ -11,6 +11,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from operator import is_
 from typing import Any
 
@@ -100,15 +101,22 @@ class Holdings:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._modules: list[tuple[nn.Module, dict[str, Any]]] = []
-        self._places: list[tuple[Place, tuple[Any, ...]]] = []
+        self._modules: list[nn.Module] = []
+        self._attributes: list[dict[str, Any]] = []
+        self._places: list[Place] = []
+        self._lengths: list[int] = []
+        self._contents: list[Any] = []
+        """Of all places, one after the other."""
         self._list: list[tuple[str, Kept]] = []
 
     def now(self) -> list[tuple[str, Kept]]:
         """What the model holds; the same list as before if nothing was exchanged."""
         if not self._current:
-            self._modules = [(module, vars(module)) for module in self._model.modules()]
-            self._places = [(p, tuple(p)) for _, attributes in self._modules for p in _may_change(attributes)]
+            self._modules = list(self._model.modules())
+            self._attributes = [vars(module) for module in self._modules]
+            self._places = [place for attributes in self._attributes for place in _may_change(attributes)]
+            self._lengths = [len(place) for place in self._places]
+            self._contents = list(chain.from_iterable(self._places))
             self._list = list(held(self._model))
         return self._list
 
@@ -116,10 +124,9 @@ class Holdings:
     def _current(self) -> bool:
         return (
             bool(self._modules)
-            and all(vars(module) is attributes for module, attributes in self._modules)
-            and all(
-                len(place) == len(before) and all(map(is_, place, before)) for place, before in self._places
-            )
+            and all(map(is_, map(vars, self._modules), self._attributes))
+            and list(map(len, self._places)) == self._lengths
+            and all(map(is_, chain.from_iterable(self._places), self._contents))
         )
 
 
@@ -145,10 +152,18 @@ def _containers(value: Any, depth: int) -> Iterator[Place]:
 
 # ---- whether it changed --------------------------------------------------------------------------------------
 
+WHOLE_STEPS = 3
+"""Steps at the beginning in which every byte is read."""
+ONE_IN = 32
+"""Later, of a large parameter one page in so many is read, beginning with a random one: a write that covers so many is
+always seen, a smaller one with this chance in each step. Buffers and attributes, where forwards keep things, are read
+whole."""
 READ_ALWAYS = 2**28
-"""Bytes of a model that are read at every step; of a larger one a random part of about this size; all at the first."""
+"""Bytes of a model that are read at every later step; of a larger one a random part of about this size."""
 
 WORD = 8
+PAGE = 512
+"""Words that are read or left out together."""
 SHORT = 1024
 """Bytes up to which a CRC is as fast as two sums."""
 
@@ -175,7 +190,7 @@ class ModelStateGuard:
         self._before: dict[str, Mark] | None = None
         self._last: dict[str, Mark] = {}
         self._kept_so_far: set[str] = set()
-        self._first = True
+        self._steps = 0
         self._handles: list[RemovableHandle] = []
 
     def attach(self) -> None:
@@ -215,7 +230,7 @@ class ModelStateGuard:
     def released(self) -> None:
         """The step is over."""
         self._before = None
-        self._first = False
+        self._steps += 1
 
     # ---- the first forward of a step ------------------------------------------------------------------------
 
@@ -226,10 +241,18 @@ class ModelStateGuard:
             self._before = self._last = self._marks(self._holdings.now())
 
     def _marks(self, things: list[tuple[str, Kept]]) -> dict[str, Mark]:
-        total = sum(thing.nbytes for _, thing in things)
-        share = 1.0 if self._first else min(1.0, READ_ALWAYS / max(total, 1))
+        if self._steps < WHOLE_STEPS:
+            return {name: mark(thing, before=self._last.get(name)) for name, thing in things}
+        page = _anyone.randrange(ONE_IN)
+        total = sum(thing.nbytes // (ONE_IN if _is_parameter(name) else 1) for name, thing in things)
+        share = min(1.0, READ_ALWAYS / max(total, 1))
         return {
-            name: mark(thing, read=share == 1.0 or _anyone.random() < share, before=self._last.get(name))
+            name: mark(
+                thing,
+                read=share == 1.0 or _anyone.random() < share,
+                page=page if _is_parameter(name) else None,
+                before=self._last.get(name),
+            )
             for name, thing in things
         }
 
@@ -244,10 +267,14 @@ class ModelStateGuard:
         if self._before is not None and self._in_public():
             for name, thing in self._not_trained():
                 if name not in self._kept_so_far:
-                    self._before[name] = mark(thing, read=True)
+                    self._before[name] = mark(thing)
 
     def _not_trained(self) -> Iterator[tuple[str, Kept]]:
-        return ((name, thing) for name, thing in self._holdings.now() if not name.startswith("parameter"))
+        return ((name, thing) for name, thing in self._holdings.now() if not _is_parameter(name))
+
+
+def _is_parameter(name: str) -> bool:
+    return name.startswith("parameter")
 
 
 def _message(name: str) -> str:
@@ -261,57 +288,72 @@ def _message(name: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Bytes:
-    """The bytes of something in memory: two halves of 8-byte words, and what is left. Short ones are all rest."""
+    """The bytes of something in memory: 8-byte words, and what is left. Short ones are all rest."""
 
     pointer: int
     size: int
-    halves: tuple[NDArray[np.int64], ...]
+    words: NDArray[np.int64]
     rest: memoryview
 
-    def checksum(self) -> tuple[int, ...]:
+    def checksum(self, page: int | None) -> tuple[int, ...]:
         """Σ of the words of each half, modulo 2⁶⁴, and the CRC of the rest.
 
         One changed element always shows. Two sums, since a queue that is rolled along keeps the sum of the whole.
+
+        Args:
+            page: of long ones, read one page in `ONE_IN` only, beginning with this one; None: all of them.
         """
-        return *(int(np.add.reduce(half)) for half in self.halves), zlib.crc32(self.rest)
+        return *(int(np.add.reduce(part, axis=None)) for part in self._parts(page)), zlib.crc32(self.rest)
+
+    def _parts(self, page: int | None) -> tuple[NDArray[np.int64], ...]:
+        if not self.words.size:
+            return ()
+        pages = len(self.words) // PAGE
+        if page is None or pages < 2 * ONE_IN:
+            half = len(self.words) // 2
+            return self.words[:half], self.words[half:]
+        return self.words[: pages * PAGE].reshape(pages, PAGE)[page::ONE_IN], self.words[pages * PAGE :]
 
     def of(self, thing: Kept) -> bool:
         """Whether these are still the bytes of a contiguous tensor."""
         return isinstance(thing, Tensor) and thing.data_ptr() == self.pointer and thing.nbytes == self.size
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)
 class Mark:
     """What is remembered of a tensor. The thing itself is held, so that no other can have its identity.
 
     Args:
         version: how often torch saw it written to; such writes are seen whatever values they wrote.
         checksum: of its bytes; None where they were not read.
+        page: the first page that was read of a long one; None: all.
         place: where they lie, if it can be read again without asking torch for it.
     """
 
     thing: Kept
     version: int
     checksum: tuple[int, ...] | None
+    page: int | None
     place: Bytes | None
 
     def same(self, now: Kept, *, bytes_too: bool) -> bool:
         """Whether it is the same object, with the same version and, if they were read before, the same bytes."""
         if now is not self.thing or version(now) != self.version:
             return False
-        return not bytes_too or self.checksum is None or checksum(now, self.place) == self.checksum
+        return not bytes_too or self.checksum is None or checksum(now, self.place, self.page) == self.checksum
 
 
-def mark(thing: Kept, *, read: bool, before: Mark | None = None) -> Mark:
+def mark(thing: Kept, *, read: bool = True, page: int | None = None, before: Mark | None = None) -> Mark:
     """The mark of a thing.
 
     Args:
+        read: whether its bytes are read too, from which page on if not all.
         before: an earlier one, which may know where the bytes lie.
     """
     place = before.place if before is not None and before.thing is thing else None
     if read and (place is None or not place.of(thing)):
         place = _in_place(thing)
-    return Mark(thing, version(thing), checksum(thing, place) if read else None, place)
+    return Mark(thing, version(thing), checksum(thing, place, page) if read else None, page, place)
 
 
 def version(thing: Kept) -> int:
@@ -319,13 +361,13 @@ def version(thing: Kept) -> int:
     return thing._version if counted else 0  # type: ignore[union-attr]
 
 
-def checksum(thing: Kept, place: Bytes | None = None) -> tuple[int, ...]:
-    """Of all bytes, which lie at `place` if that is still theirs."""
+def checksum(thing: Kept, place: Bytes | None = None, page: int | None = None) -> tuple[int, ...]:
+    """Of the bytes, which lie at `place` if that is still theirs."""
     if place is not None and place.of(thing):
-        return place.checksum()
+        return place.checksum(page)
     if isinstance(thing, Tensor) and thing.device.type != "cpu":
         return _on_device(thing)
-    return _bytes(thing).checksum()
+    return _bytes(thing).checksum(page)
 
 
 def _in_place(thing: Kept) -> Bytes | None:
@@ -340,9 +382,7 @@ def _bytes(thing: Kept) -> Bytes:
     else:
         raw = np.ascontiguousarray(thing).reshape(-1).view(np.uint8)
     words = raw[: 0 if len(raw) < SHORT else len(raw) // WORD * WORD].view(np.int64)
-    half = len(words) // 2
-    halves = (words[:half], words[half:]) if half else ()
-    return Bytes(raw.ctypes.data, len(raw), halves, raw[len(words) * WORD :].data)
+    return Bytes(raw.ctypes.data, len(raw), words, raw[len(words) * WORD :].data)
 
 
 def _on_device(thing: Tensor) -> tuple[int, ...]:

@@ -62,7 +62,7 @@ class PrivateInputs:
 
     def hand_out(self, rows: Any) -> None:
         """A micro-batch is given to the loop: private from now on, even before its losses come."""
-        inputs = tensors_of((rows,), {})
+        inputs = tensors_of(tuple(rows) if isinstance(rows, list | tuple) else (rows,), {})
         self._handed_out = [extent(tensor) for tensor in inputs if tensor.dim() and tensor.numel()]
 
     def consume(self, rows: int) -> None:
