@@ -50,23 +50,34 @@ def doubtful(visit: Visit) -> list[State]:
 
 
 ELEMENTWISE = (
-    "Abs Acos Acosh Add Addcdiv Addcmul Asin Asinh Atan Atan2 BinaryCrossEntropy "
-    "BinaryCrossEntropyWithLogits Celu Clamp ClampMax ClampMin Clone Copysign Cos Cosh Div Elu Erf Erfc "
+    "Abs Acos Acosh Add Addcdiv Addcmul Asin Asinh Atan Atan2 "
+    "Celu Clamp ClampMax ClampMin Clone Copysign Cos Cosh Div Elu Erf Erfc "
     "Erfinv Exp Exp2 Expand Expm1 Fill FakeQuantizePerTensorAffineCachemask Fmax Fmin Frac Gelu "
-    "Hardshrink Hardsigmoid Hardswish Hardtanh HuberLoss Hypot I0 LeakyRelu Lerp Lgamma Log Log10 Log1P "
-    "Log2 LogSigmoid Logaddexp Logaddexp2 Logit MaskedFill Maximum Minimum Mish MseLoss Mul NanToNum "
+    "Hardshrink Hardsigmoid Hardswish Hardtanh Hypot I0 LeakyRelu Lerp Lgamma Log Log10 Log1P "
+    "Log2 LogSigmoid Logaddexp Logaddexp2 Logit MaskedFill Maximum Minimum Mish Mul NanToNum "
     "NativeDropout Neg Polar Pow PreluKernel Reciprocal Relu RreluWithNoise Rsqrt Sgn Sigmoid Sign Silu "
-    "Sin Sinc Sinh SmoothL1Loss Softplus Softshrink Sqrt Sub Rsub Tan Tanh Threshold ToCopy Trunc Where "
-    "Xlogy Conj Alias SoftMarginLoss Round Ceil Floor Digamma Atanh"
+    "Sin Sinc Sinh Softplus Softshrink Sqrt Sub Rsub Tan Tanh Threshold ToCopy Trunc Where "
+    "Xlogy Conj Alias Round Ceil Floor Digamma Atanh"
 )
 
 
 @rule(*ELEMENTWISE.split())
 def elementwise(visit: Visit) -> list[State]:
     """Inputs are broadcast to the output: dimensions agree from the last one on, and a size of one is shared."""
-    if getattr(visit.node, "_saved_reduction", 0) != 0:
-        return doubtful(visit)
     return [visit.broadcast(shape) for shape in visit.children]
+
+
+@rule(
+    "BinaryCrossEntropy",
+    "BinaryCrossEntropyWithLogits",
+    "HuberLoss",
+    "MseLoss",
+    "SmoothL1Loss",
+    "SoftMarginLoss",
+)
+def elementwise_loss(visit: Visit) -> list[State]:
+    """The same, if it was not reduced."""
+    return doubtful(visit) if visit.saved("reduction") != 0 else elementwise(visit)
 
 
 @rule("Softmax", "LogSoftmax", "SafeSoftmax", "Cumsum", "Cumprod", "Logcumsumexp", "Glu", "Sort", "Topk", "Cummax",
@@ -119,9 +130,7 @@ def spatial(channels: int) -> Rule:
     """Operations on the last dimensions, as many as the number in their name says, and on some more before them."""
 
     def apply(visit: Visit) -> list[State]:
-        found = re.search(r"([123])d", visit.node.name(), re.IGNORECASE)
-        space = int(found[1]) if found else 2
-        lead = len(visit.shape) - space - channels
+        lead = len(visit.shape) - _space(visit.node.name()) - channels
         states = visit.all(visit.layout if visit.dim < lead else Fate.DOUBT)
         same = all(
             s is None or (len(s) > visit.dim and s[visit.dim] == visit.shape[visit.dim])
@@ -130,6 +139,12 @@ def spatial(channels: int) -> Rule:
         return states if same else doubtful(visit)
 
     return apply
+
+
+@cache
+def _space(name: str) -> int:
+    found = re.search(r"([123])d", name, re.IGNORECASE)
+    return int(found[1]) if found else 2
 
 
 SPACE = (

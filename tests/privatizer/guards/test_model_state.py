@@ -183,6 +183,18 @@ def test_a_public_forward_hides_nothing_private() -> None:
         step(model, qg.methods.gep(public_losses, rank=2).with_noise(1.0))
 
 
+def test_what_one_micro_batch_leaves_does_not_reach_the_next() -> None:
+    """Though it is put back before the release, as the state of a recurrent model may be."""
+    model = Net(lambda model, x: setattr(model, "table", x.mean(0)))
+    with privatizer(MECHANISM, [[0, 1, 2]], model=model) as (private, batches, _):
+        parts = iter(next(iter(batches)).split(2))
+        private.backward(losses_of(model, *next(parts)))
+        x, y = next(parts)
+        with pytest.raises(ValueError, match="table"):
+            losses_of(model, x, y)
+        model.table = None
+
+
 class Fixed(random.Random):
     """A generator that always says the same."""
 

@@ -195,6 +195,7 @@ class ModelStateGuard:
 
     def attach(self) -> None:
         """Watch for the first forward of a step, of the model or of any part of it that has parameters."""
+        self._handles.append(self._model.register_forward_pre_hook(Hook(self._begin_another)))
         for module in self._model.modules():
             if module is self._model or module._parameters:
                 self._handles.append(module.register_forward_pre_hook(Hook(lambda *_: self._begin())))
@@ -220,12 +221,8 @@ class ModelStateGuard:
         if self._before is None:
             return
         for name, thing in self._holdings.now():
-            if self._changed(name, thing, read_bytes=read_bytes):
+            if _changed(self._before.get(name), thing, read_bytes=read_bytes):
                 raise ValueError(_message(name))
-
-    def _changed(self, name: str, thing: Kept, *, read_bytes: bool = True) -> bool:
-        before = None if self._before is None else self._before.get(name)
-        return before is None or not before.same(thing, bytes_too=read_bytes)
 
     def released(self) -> None:
         """The step is over."""
@@ -235,10 +232,16 @@ class ModelStateGuard:
     # ---- the first forward of a step ------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        if self._before is not None or not torch.is_grad_enabled() or self._in_public():
-            return
-        if self._batch_waits():
+        if self._before is None and self._is_private():
             self._before = self._last = self._marks(self._holdings.now())
+
+    def _begin_another(self, *_: Any) -> None:
+        """What an earlier forward of the step left in the model would reach this one."""
+        if self._before is not None and self._is_private():
+            self.check(read_bytes=False)
+
+    def _is_private(self) -> bool:
+        return torch.is_grad_enabled() and not self._in_public() and self._batch_waits()
 
     def _marks(self, things: list[tuple[str, Kept]]) -> dict[str, Mark]:
         if self._steps < WHOLE_STEPS:
@@ -259,8 +262,10 @@ class ModelStateGuard:
     # ---- public forwards ------------------------------------------------------------------------------------
 
     def _begin_public(self, *_: Any) -> None:
-        if self._before is not None and self._in_public():
-            self._kept_so_far = {name for name, thing in self._not_trained() if self._changed(name, thing)}
+        marks = self._before
+        if marks is not None and self._in_public():
+            things = self._not_trained()
+            self._kept_so_far = {n for n, thing in things if _changed(marks.get(n), thing, read_bytes=True)}
 
     def _end_public(self, *_: Any) -> None:
         """Whatever no private forward had changed before it may be what the public one made of it."""
@@ -271,6 +276,10 @@ class ModelStateGuard:
 
     def _not_trained(self) -> Iterator[tuple[str, Kept]]:
         return ((name, thing) for name, thing in self._holdings.now() if not _is_parameter(name))
+
+
+def _changed(before: Mark | None, thing: Kept, *, read_bytes: bool) -> bool:
+    return before is None or not before.same(thing, bytes_too=read_bytes)
 
 
 def _is_parameter(name: str) -> bool:
