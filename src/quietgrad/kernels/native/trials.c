@@ -1,4 +1,4 @@
-/* Trials of the rounded Gaussian: the same integers from the same bits as quietgrad.noise.rounded_gaussian, which has
+/* Trials of the rounded Gaussian: the same integers from the same bits as quietgrad.noise.sources, which has
  * the proof. Tents are integer arithmetic. A box compares float64 numbers as the reference does; points closer to the
  * curve than its margin, and those of the two ends, are handed back to be settled exactly. Key stream and points are
  * made a few thousand at a time, so that they stay in the nearest cache.
