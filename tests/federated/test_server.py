@@ -206,3 +206,15 @@ def test_resume_goes_on_with_a_true_ledger(tmp_path: Path) -> None:
     again.close()
     with pytest.raises(ValueError, match="clients"):
         FederatedServer(small_net(), mechanism, clients=6, rate=1.0, rounds=3, ledger=file)
+
+
+def test_a_checkpoint_of_another_mechanism_or_of_a_longer_ledger_is_refused() -> None:
+    mechanism = METHODS[0].build(CLIP).with_noise(1.0)
+    first = server(mechanism)
+    first.draw()
+    first.release()
+    saved = first.state_dict()
+    with pytest.raises(ValueError, match="another mechanism"):
+        server(METHODS[0].build(2 * CLIP).with_noise(1.0)).load_state_dict(saved)
+    with pytest.raises(ValueError, match="last lines are missing"):
+        server(mechanism).load_state_dict(saved)

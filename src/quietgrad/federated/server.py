@@ -34,6 +34,7 @@ from quietgrad.gradients.stages import BlockwiseGrads, Released
 from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.noise.sources import NoiseSource, as_source
 from quietgrad.privatizer.explanation import ReleaseReport, release_reports
+from quietgrad.privatizer.facts import check_checkpoint, checkpoint
 from quietgrad.privatizer.step import RunState, Step, write_grads
 from quietgrad.sampling.poisson import PoissonSampler
 
@@ -232,13 +233,8 @@ class FederatedServer:
 
     def state_dict(self) -> dict[str, Any]:
         """For a checkpoint: weights, representations, and where the ledger was."""
-        return {
-            **self._state.state_dict(),
-            "weights": {name: p.detach().clone() for name, p in self._engine.parameters.items()},
-            "ledger_head": self.ledger.head,
-            "ledger_count": self.ledger.count,
-            "mechanism": self.mechanism.describe(),
-        }
+        weights = {name: p.detach().clone() for name, p in self._engine.parameters.items()}
+        return {**checkpoint(self._state, self.mechanism, self.ledger), "weights": weights}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Go on from a checkpoint.
@@ -246,11 +242,7 @@ class FederatedServer:
         Raises:
             ValueError: it was made with another mechanism or model, or the ledger holds less than it saw.
         """
-        if saved["mechanism"] != self.mechanism.describe():
-            raise ValueError(
-                "The checkpoint was made with another mechanism. Build the same one, or start a new run."
-            )
-        self.ledger.verify_against(saved["ledger_head"], saved["ledger_count"])
+        check_checkpoint(saved, self.mechanism, self.ledger)
         load_weights(self.model, saved["weights"])
         self._state.load_state_dict(saved)
 

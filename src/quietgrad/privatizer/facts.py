@@ -1,4 +1,4 @@
-"""What a run is: what its ledger describes, and what its ranks compare, once at the start and at every step."""
+"""What a run is: what its ledger describes, what its ranks compare at the start and at every step, its checkpoint."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import platform
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from quietgrad.gradients.blocks import DenseGrad, coordinates, flatten, space_of
 from quietgrad.gradients.stages import BlockwiseGrads
 from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.noise.sources import NoiseSource
-from quietgrad.privatizer.step import Step
+from quietgrad.privatizer.step import RunState, Step
 from quietgrad.representations.base import Public
 from quietgrad.sampling.poisson import PoissonSampler
 
@@ -77,6 +78,29 @@ def step_facts(step: Step, sampler: PoissonSampler, ledger: Ledger) -> Facts:
         },
         close=close,
     )
+
+
+def checkpoint(state: RunState, mechanism: Mechanism, ledger: Ledger) -> dict[str, Any]:
+    """How far the run has come, of which mechanism, and where its ledger was."""
+    return {
+        **state.state_dict(),
+        "ledger_head": ledger.head,
+        "ledger_count": ledger.count,
+        "mechanism": mechanism.describe(),
+    }
+
+
+def check_checkpoint(saved: Mapping[str, Any], mechanism: Mechanism, ledger: Ledger) -> None:
+    """Refuse one that this run cannot go on from.
+
+    Raises:
+        ValueError: it was made with another mechanism, or the ledger holds less than it saw.
+    """
+    if saved["mechanism"] != mechanism.describe():
+        raise ValueError(
+            "The checkpoint was made with another mechanism. Build the same one, or start a new run."
+        )
+    ledger.verify_against(saved["ledger_head"], saved["ledger_count"])
 
 
 def _versions() -> dict[str, str]:

@@ -26,7 +26,7 @@ from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.noise.sources import NoiseSource, as_source
 from quietgrad.privatizer.contributions import Contributions
 from quietgrad.privatizer.explanation import Explanation, explain
-from quietgrad.privatizer.facts import open_ledger, run_facts, step_facts
+from quietgrad.privatizer.facts import check_checkpoint, checkpoint, open_ledger, run_facts, step_facts
 from quietgrad.privatizer.guards.guards import Guards, RowCount
 from quietgrad.privatizer.research import Observer
 from quietgrad.privatizer.step import RunState, Step, drop_grads, write_grads
@@ -263,13 +263,8 @@ class Privatizer:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything public that a resumed run needs; noise and sampling start from fresh entropy."""
-        return {
-            **self._state.state_dict(),
-            "ledger_head": self.ledger.head,
-            "ledger_count": self.ledger.count,
-            "mechanism": self.mechanism.describe(),
-            "protected": self.sampler.describe(),
-        }
+        saved = checkpoint(self._state, self.mechanism, self.ledger)
+        return {**saved, "protected": self.sampler.describe()}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Go on from a checkpoint.
@@ -282,11 +277,7 @@ class Privatizer:
                 f"The checkpoint protects {saved['protected']}, these batches {self.sampler.describe()}. Go on with "
                 "the same unit, most_records and data, or start a new run."
             )
-        if saved["mechanism"] != self.mechanism.describe():
-            raise ValueError(
-                "The checkpoint was made with another mechanism. Build the same one, or start a new run."
-            )
-        self.ledger.verify_against(saved["ledger_head"], saved["ledger_count"])
+        check_checkpoint(saved, self.mechanism, self.ledger)
         self._state.load_state_dict(saved)
         self._current = None
         self.sampler.skip_to(self.step)
