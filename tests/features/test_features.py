@@ -17,6 +17,8 @@ from quietgrad.features.moments import (
     moments_from_kronecker,
     moments_from_second,
     moments_of,
+    noise_eigenvalue,
+    shrunk,
 )
 from quietgrad.features.patterns import Patches
 from quietgrad.features.pipeline import Pipeline, Rescale
@@ -127,10 +129,35 @@ def test_fewer_rows_than_directions_give_fewer() -> None:
 
 
 def test_eigenvalues_below_the_noise_are_lifted_to_it() -> None:
-    found = moments_from_second(torch.zeros(4), torch.diag(torch.tensor([1.0, 0.5, 0.0, -0.3])), 0.01, most=4)
+    found = moments_from_second(torch.zeros(4), torch.diag(torch.tensor([1.0, 0.5, 0.0, -0.3])), 0.01)
     torch.testing.assert_close(
         found.variances, torch.tensor([1.0, 0.5, 0.01 * math.sqrt(8), 0.01 * math.sqrt(8)])
     )
+
+
+def test_noise_alone_has_the_largest_eigenvalue_that_is_expected_of_it() -> None:
+    noise = 0.3 * torch.randn(400, 400, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    largest = float(torch.linalg.eigvalsh((noise + noise.T) / 2)[-1])
+    assert largest == pytest.approx(noise_eigenvalue(0.3, 400), rel=0.05)
+
+
+def test_a_mean_that_is_noise_is_shrunk_to_nothing_and_a_clear_one_is_kept() -> None:
+    noise = 0.1 * torch.randn(1000, generator=torch.Generator().manual_seed(2))
+    assert float(shrunk(noise, 0.1).norm()) < 0.3 * float(noise.norm())
+    clear = torch.ones(1000) + noise
+    assert float((shrunk(clear, 0.1) - clear).norm()) < 0.02 * float(clear.norm())
+    assert torch.equal(shrunk(clear, 0.0), clear)
+    assert torch.equal(shrunk(torch.zeros(3), 0.0), torch.zeros(3))
+
+
+@pytest.mark.parametrize("length", [0.0, 0.5, 1.0, 4.0])
+def test_a_shrunk_mean_is_nearer_to_the_truth(length: float) -> None:
+    """James and Stein: on average, wherever the truth lies; noise of length about one."""
+    truth = length * torch.nn.functional.normalize(torch.arange(1.0, 31.0), dim=0)
+    rng = torch.Generator().manual_seed(3)
+    released = truth + 30**-0.5 * torch.randn(500, 30, generator=rng)
+    found = torch.stack([shrunk(mean, 30**-0.5) for mean in released])
+    assert float((found - truth).square().sum(1).mean()) < float((released - truth).square().sum(1).mean())
 
 
 def test_the_coordinates_of_the_largest_squares_are_chosen() -> None:

@@ -10,6 +10,8 @@ from torch.utils.data import TensorDataset
 import quietgrad as qg
 import quietgrad.quiet.recipe as recipe
 from quietgrad.features.encoders import Scatter, encode, unit
+from quietgrad.features.interactions import Products
+from quietgrad.features.pipeline import Rescale
 from quietgrad.gradients.stages import PerSampleGrads, Released
 from quietgrad.mechanism.clipping import FlatClip
 from quietgrad.program import releasing
@@ -17,15 +19,18 @@ from quietgrad.quiet.recipe import (
     SOURCES,
     Source,
     all_at_once,
+    paid_source,
     products_by_synthetic,
     quiet_program,
+    rescaled_by_mean,
     rescaled_by_private,
     rescaled_by_public,
     rescaled_by_synthetic,
     train_head,
+    with_products,
     zero_head,
 )
-from quietgrad.quiet.rule import Settings, settings
+from quietgrad.quiet.rule import Settings, leading_products, settings
 
 RECORDS, CLASSES, DELTA = 2000, 3, 1e-5
 
@@ -43,7 +48,13 @@ def rule(epsilon: float) -> Settings:
     return settings(records=RECORDS, classes=CLASSES, epsilon=epsilon, delta=DELTA)
 
 
-@pytest.mark.parametrize("source", ["public", "private"])
+def paid(source: Source, statistics: qg.Statistics, rows: Tensor, found: Settings) -> Rescale:
+    if source == "mean":
+        return rescaled_by_mean(statistics, rows)
+    return rescaled_by_private(statistics, rows, found)
+
+
+@pytest.mark.parametrize("source", ["public", "private", "mean"])
 def test_it_learns_within_its_budget(source: Source) -> None:
     rows, labels = mixture()
     found = rule(2.0)
@@ -53,7 +64,7 @@ def test_it_learns_within_its_budget(source: Source) -> None:
     if source == "public":
         rescale = rescaled_by_public(mixture(50, seed=5)[0], found)
     else:
-        rescale = rescaled_by_private(statistics, rows, found)
+        rescale = paid(source, statistics, rows, found)
     head = zero_head(rescale.width, CLASSES)
     turned = all_at_once(TensorDataset(rescale(rows), labels), found)
     private = train_head(head, program, turned, found, statistics.ledger)
@@ -71,16 +82,18 @@ def test_public_features_do_not_see_private_records() -> None:
     assert all(torch.equal(once[name], again[name]) for name in once)
 
 
-def test_centring_by_a_private_mean_that_is_not_paid_for_is_refused() -> None:
+@pytest.mark.parametrize("source", ["private", "mean"])
+def test_centring_by_a_private_mean_that_is_not_paid_for_is_refused(source: Source) -> None:
     rows, labels = mixture()
     found = rule(1.0)
     batches = all_at_once(TensorDataset(rows, labels), found)
     free = qg.Statistics(quiet_program("public", (12,), found).with_noise(3.0), batches)
     with pytest.raises(ValueError, match="What is not planned is not paid for"):
-        rescaled_by_private(free, rows, found)
+        paid(source, free, rows, found)
 
 
-def test_private_features_change_only_through_the_releases() -> None:
+@pytest.mark.parametrize(("source", "lines"), [("private", 2), ("mean", 1)])
+def test_private_features_change_only_through_the_releases(source: Source, lines: int) -> None:
     """Law 3: with the same noise, one record moves centre and moments by what one record may."""
     rows, labels = mixture()
     other = rows.clone()
@@ -89,10 +102,10 @@ def test_private_features_change_only_through_the_releases() -> None:
     means = []
     for records in (rows, other):
         batches = all_at_once(TensorDataset(records, labels), found)
-        program = quiet_program("private", (12,), found).with_noise(3.0)
+        program = quiet_program(source, (12,), found).with_noise(3.0)
         statistics = qg.Statistics(program, batches, noise_source=qg.SeededSource(3))
-        means.append(rescaled_by_private(statistics, records, found).mean)
-        assert statistics.ledger.count == 2
+        means.append(paid(source, statistics, records, found).mean)
+        assert statistics.ledger.count == lines
     assert 0 < float((means[0] - means[1]).norm()) <= 2 / RECORDS
 
 
@@ -106,16 +119,17 @@ def released_moments(rows: Tensor) -> tuple[Tensor, qg.Statistics]:
     return torch.cat([rescale.mean, rescale.directions.flatten()]), statistics
 
 
-def test_neighbours_have_the_same_ledger() -> None:
+@pytest.mark.parametrize("source", ["private", "mean"])
+def test_neighbours_have_the_same_ledger(source: Source) -> None:
     """Law 3 of the joint plan: a record changes neither how often is released, nor what it is said to cost."""
     rows, labels = mixture()
     ledgers = []
     for records in (rows, torch.cat([-rows[:1], rows[1:]]), torch.cat([0 * rows[:1], rows[1:]])):
         found = rule(1.0)
         batches = all_at_once(TensorDataset(records, labels), found)
-        program = quiet_program("private", (12,), found).with_noise(30.0)
+        program = quiet_program(source, (12,), found).with_noise(30.0)
         statistics = qg.Statistics(program, batches)
-        rescale = rescaled_by_private(statistics, records, found)
+        rescale = paid(source, statistics, records, found)
         turned = all_at_once(TensorDataset(rescale(records), labels), found)
         train_head(zero_head(rescale.width, CLASSES), program, turned, found, statistics.ledger)
         ledgers.append((statistics.ledger.phases, statistics.ledger.count))
@@ -198,13 +212,35 @@ def test_products_around_made_up_images_change_only_through_the_released_mean() 
     states = []
     for records in (rows, other):
         batches = all_at_once(TensorDataset(records, torch.zeros(20)), found)
-        program = quiet_program("synthetic", rows.shape[1:], found).with_noise(3.0)
+        program = quiet_program("synthetic", rows.shape[1:], found).with_noise(
+            0.01
+        )  # a mean of noise would shrink to zero
         statistics = qg.Statistics(program, batches, noise_source=qg.SeededSource(3))
         rescale = products_by_synthetic(statistics, records, encoder, (1, 12, 12), found)
         assert statistics.ledger.count == 1
         states.append(rescale.state_dict())
     assert all(torch.equal(states[0][name], states[1][name]) for name in ("landmarks", "weights", "offset"))
     assert 0 < float((states[0]["mean"] - states[1]["mean"]).norm()) <= 2 / 20
+
+
+def test_a_table_of_few_records_releases_its_mean_alone() -> None:
+    few = settings(records=400, classes=2, epsilon=0.5, delta=DELTA)
+    assert paid_source(30, few) == "mean"
+    assert list(quiet_program("mean", (30,), few).statistics) == ["mean"]
+    assert paid_source(12, rule(2.0)) == "private"
+    assert paid_source(2000, rule(2.0)) == "mean"  # wider than all second moments are released of
+    assert (
+        paid_source(100_000, rule(2.0)) == "private"
+    )  # the largest columns only: all would be a matrix too large
+
+
+def test_where_no_direction_leads_products_are_of_all_columns_or_of_none() -> None:
+    found = settings(records=324, classes=2, epsilon=1.0, delta=DELTA)
+    most = leading_products(10, found)
+    few, many = Rescale.shaped(most, most), Rescale.shaped(most + 1, most + 1)
+    assert isinstance(with_products(few, found, "mean"), Products)
+    assert isinstance(with_products(many, found, "private"), Products)
+    assert with_products(many, found, "mean") is many
 
 
 @pytest.mark.parametrize("source", SOURCES)

@@ -9,10 +9,16 @@ import torch
 
 from quietgrad.audit.bounds import gaussian_delta
 from quietgrad.quiet.rule import (
+    LEAST_MEAN_SHARE,
+    MEAN_NOISE,
+    MOST_MEAN_SHARE,
     effective_dimension,
     gaussian_parameter,
     leading_products,
+    mean_share,
+    moments_stand_out,
     settings,
+    squares_stand_out,
     warning,
     whitening,
 )
@@ -65,6 +71,23 @@ def test_products_join_only_where_columns_are_fewer_than_the_budget_can_tell() -
     assert leading_products(3, found) == 3
     most = leading_products(math.ceil(found.dimension) - 1, found)
     assert most * (most + 1) // 2 <= found.directions < (most + 1) * (most + 2) // 2
+
+
+def test_a_mean_gets_what_makes_its_noise_short_within_limits() -> None:
+    found = settings(records=2000, classes=2, epsilon=1.0, delta=DELTA)
+    share = mean_share(100, found)
+    assert LEAST_MEAN_SHARE < share < MOST_MEAN_SHARE
+    assert math.sqrt(100 / share) / found.signal == pytest.approx(MEAN_NOISE)
+    assert mean_share(1, found) == LEAST_MEAN_SHARE
+    assert mean_share(100_000, found) == MOST_MEAN_SHARE
+
+
+def test_moments_stand_out_of_their_noise_where_records_are_many() -> None:
+    few, many = (settings(records=records, classes=2, epsilon=0.5, delta=DELTA) for records in (400, 12_000))
+    for stand_out in (moments_stand_out, squares_stand_out):
+        assert not stand_out(30, few)
+        assert stand_out(30, many)
+        assert not stand_out(100_000, many)
 
 
 def test_too_few_records_are_told_what_it_takes() -> None:

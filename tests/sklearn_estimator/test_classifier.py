@@ -83,6 +83,15 @@ def test_images_of_bytes_have_known_bounds_and_made_up_moments() -> None:
     assert fitted.score(images, digits.target) > 0.7
 
 
+def test_few_records_release_a_mean_and_no_moments_whatever_they_hold() -> None:
+    """Law 3: what is released follows from the numbers of records and columns."""
+    X, y = clouds(150)
+    for records in (X, np.concatenate([1e9 * X[:1], X[1:]]), np.full_like(X, np.nan)):
+        fitted = PrivateClassifier(epsilon=0.5, bounds=(-5, 5), classes=["a", "b", "c"]).fit(records, y)
+        assert set(fitted.privacy_["releases"]) == {"mean", "training"}
+        assert fitted.privacy_["epsilon"] == pytest.approx(0.5, abs=2e-3)
+
+
 def test_public_records_cost_nothing() -> None:
     X, y = clouds()
     fitted = PrivateClassifier(bounds=(-5, 5), public=X[:100]).fit(X[100:], y[100:])

@@ -42,17 +42,32 @@ def moments_of(rows: Float[Tensor, "m d"], most: int) -> Moments:
     return Moments(mean, vectors.to(rows.dtype), values.to(rows.dtype))
 
 
-def moments_from_second(
-    mean: Float[Tensor, " d"], second: Float[Tensor, "d d"], std: float, most: int
-) -> Moments:
-    """Directions of a released second-moment matrix with noise of `std` on each entry.
+def moments_from_second(mean: Float[Tensor, " d"], second: Float[Tensor, "d d"], std: float) -> Moments:
+    """All directions of a released second-moment matrix with noise of `std` on each entry.
 
-    Half of matrix and transpose keeps the signal and has noise of std/√2 off the diagonal, whose largest eigenvalue is
-    about std·√(2d): smaller ones tell nothing of the variance and are lifted to it.
+    Half of matrix and transpose keeps the signal and halves the noise; eigenvalues that noise alone would have tell
+    nothing of the variance and are lifted to the largest of these. So the order of their directions is chance, and none
+    is left out for it.
     """
     values, vectors = principal(((second + second.T) / 2).double())
-    values = values.clamp_min(max(std * math.sqrt(2 * len(second)), TINY))
-    return Moments(mean, vectors[:, :most].to(mean.dtype), values[:most].to(mean.dtype))
+    values = values.clamp_min(max(noise_eigenvalue(std, len(second)), TINY))
+    return Moments(mean, vectors.to(mean.dtype), values.to(mean.dtype))
+
+
+def noise_eigenvalue(std: float, width: int) -> float:
+    """About the largest eigenvalue of half of a matrix of noise and its transpose: std/√2 off the diagonal."""
+    return std * math.sqrt(2 * width)
+
+
+def shrunk(mean: Float[Tensor, " d"], std: float) -> Float[Tensor, " d"]:
+    """A released mean with noise of `std` on each coordinate, as much nearer to zero as noise has made it longer.
+
+    m·max(0, 1 − d·std²/‖m‖²)   (James, Stein 1961)
+
+    Zero is the middle of a table's bounds. A mean that is mostly noise would move every row the same random way.
+    """
+    squared = float(mean.double().square().sum())
+    return mean * max(0.0, 1 - len(mean) * std**2 / squared) if squared > 0 else mean
 
 
 def moments_from_diagonal(
@@ -75,8 +90,8 @@ def moments_from_kronecker(
 ) -> Moments:
     """Products of channel and position directions, the `most` largest by the product of their eigenvalues."""
     mean_c, mean_p = mean.new_zeros(len(channels)), mean.new_zeros(len(positions))
-    a = moments_from_second(mean_c, channels, std, len(channels))
-    b = moments_from_second(mean_p, positions, std, len(positions))
+    a = moments_from_second(mean_c, channels, std)
+    b = moments_from_second(mean_p, positions, std)
     products = torch.outer(a.variances, b.variances).flatten()
     values, order = products.sort(descending=True)
     chosen = order[:most]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal, get_args
 
@@ -19,6 +20,7 @@ from quietgrad.features.moments import (
     moments_from_kronecker,
     moments_from_second,
     moments_of,
+    shrunk,
 )
 from quietgrad.features.pipeline import Rescale
 from quietgrad.features.quadratic import Quadratic, QuadraticMoments, quadratic_moments_of
@@ -34,19 +36,27 @@ from quietgrad.program.statistics import (
     SecondMoments,
     Statistic,
 )
-from quietgrad.quiet.rule import Settings, leading_products, whitening
+from quietgrad.quiet.rule import (
+    MOMENTS_SHARE,
+    Settings,
+    leading_products,
+    mean_share,
+    moments_stand_out,
+    squares_stand_out,
+    whitening,
+)
 from quietgrad.sampling.batches import PoissonBatches
 
 Source = Literal["public", "synthetic", "private", "mean"]
 SOURCES: tuple[Source, ...] = get_args(Source)
 """Where centre and directions come from: public rows; made-up images around a private mean; private moments; only a
-private mean, for pretrained features, whose directions are good as they are."""
-
-MEAN_SHARE, MOMENTS_SHARE = 0.01, 0.08
-"""Parts of the squared budget."""
+private mean, for pretrained features, whose directions are good as they are, and for small tables."""
 
 WIDEST = 512
 """Columns up to which all second moments are released."""
+
+WIDEST_WHOLE = 4096
+"""Columns up to which a mean alone is an offer: it keeps all directions, as a matrix."""
 
 SYNTHETIC = 2000
 MICRO_BATCH = 2048
@@ -54,11 +64,23 @@ MICRO_BATCH = 2048
 
 def quiet_program(source: Source, row_shape: Sequence[int], settings: Settings) -> Program:
     """The statistics that a source releases from rows of this shape, and DP-SGD of the head."""
-    mean = {"mean": StatisticRelease(statistic=Mean(), share=MEAN_SHARE)}
+    mean = {"mean": StatisticRelease(statistic=Mean(), share=mean_share(math.prod(row_shape), settings))}
     second = _second(row_shape)
     moments = {"moments": StatisticRelease(statistic=second, share=MOMENTS_SHARE)}
     statistics = {"public": {}, "synthetic": mean, "private": mean | moments, "mean": mean}[source]
     return Program(training=dp_sgd(clip=settings.clip), statistics=statistics)
+
+
+def paid_source(width: int, settings: Settings) -> Source:
+    """What rows of a table release of themselves: mean and second moments, or the mean alone if these were noise."""
+    if width <= WIDEST:
+        return "private" if moments_stand_out(width, settings) else "mean"
+    return "private" if width > WIDEST_WHOLE or squares_stand_out(width, settings) else "mean"
+
+
+def keeps_all_directions(source: Source, row_shape: Sequence[int]) -> bool:
+    """Whether k is the number of coordinates, whatever the rule says."""
+    return source == "mean" or (source == "private" and isinstance(_second(row_shape), SecondMoments))
 
 
 def rescaled_by_public(rows: Float[Tensor, "m ..."], settings: Settings) -> Rescale:
@@ -111,16 +133,20 @@ def rescaled_by_private(statistics: Statistics, rows: Float[Tensor, "n ..."], se
     if "diagonal" in blocks:
         return _rescale(moments_from_diagonal(mean, blocks["diagonal"], std, most), settings)
     if "second" in blocks:
-        return _rescale(moments_from_second(mean, blocks["second"], std, most), settings)
+        return _rescale(moments_from_second(mean, blocks["second"], std), settings)
     return _rescale(
         moments_from_kronecker(mean, blocks["channels"], blocks["positions"], std, most), settings
     )
 
 
-def with_products(rescale: Rescale, settings: Settings) -> Rescale | Products:
-    """For tables: products of the leading directions too, where there are fewer than the budget could use."""
-    leading = leading_products(rescale.width - 1, settings)
-    return Products(rescale, leading) if leading else rescale
+def with_products(rescale: Rescale, settings: Settings, source: Source) -> Rescale | Products:
+    """For tables: products of the leading directions too, where there are fewer than the budget could use.
+
+    With a mean alone no direction leads: products of all of them, or none.
+    """
+    columns = rescale.width - 1
+    leading = leading_products(columns, settings)
+    return Products(rescale, leading) if leading and (source != "mean" or leading == columns) else rescale
 
 
 def train_head(
@@ -161,7 +187,8 @@ def _second(row_shape: Sequence[int]) -> Statistic:
 
 
 def _mean(statistics: Statistics, rows: Tensor) -> Float[Tensor, " d"]:
-    return statistics.release("mean", rows.flatten(1)).blocks["mean"]
+    released = statistics.release("mean", rows.flatten(1))
+    return shrunk(released.blocks["mean"], released.std)
 
 
 def _check_enough(rows: Tensor) -> None:

@@ -6,10 +6,14 @@ grows in the weights to std τC/(μN), τ = lr·T the length of the path. So wit
     τ = μN/C     the noise of a weight would reach one: longer paths add noise faster than signal
     d = 2s       effective dimensions (Σλ)²/Σλ² that the budget can tell from noise; α is the least rescaling that
                  reaches it, 0 where the features reach it by themselves (pretrained ones often do)
-    k ≤ 6s       directions; beyond them nothing is left
+    k ≤ 6s       directions; beyond them nothing is left (all of a table's: noise has shuffled the small ones)
     m(m+1)/2 ≤ 6s  products of the leading m directions join where a table has fewer than d columns: the budget could
                  tell more directions from noise than there are
     T = 1.5 s·max(1, 5/classes)  enough that a step is stable; more steps cost time and no accuracy
+    f = w/(μN/10)², from 1% to 10%  part of the budget for a mean of w coordinates, whose noise is √w/(μN√f) long
+                 beside rows of length one
+    √(2w)/(μN√f) ≤ ¼  else second moments are not worth their part f = 8%: noise alone would have such an eigenvalue,
+                 and those of rows of length one add up to one
 
 The constants were chosen on Gaussian mixtures, on images of MNIST and on twelve tables of KEEL, never on the data that
 docs/quiet.md measures. All settings but α and k are known before any record is seen, as the accountant demands.
@@ -25,6 +29,8 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 from torch import Tensor
 
+from quietgrad.features.moments import noise_eigenvalue
+
 CLIP = 0.25
 """Errors are at most √2 long and start near one. A short clip takes little from the many small errors that remain and
 lowers the noise; an eighth is no better than a quarter."""
@@ -33,6 +39,14 @@ DIRECTIONS = 6.0
 STEPS = 1.5
 STABLE_CLASSES = 5
 FEWEST_STEPS = 8
+LEAST_MEAN_SHARE, MOST_MEAN_SHARE = 0.01, 0.10
+MEAN_NOISE = 0.1
+"""Length of the noise in a mean, beside rows of length one, that is worth paying for."""
+MOMENTS_SHARE = 0.08
+MOMENTS_NOISE = 0.25
+"""The largest eigenvalue of noise that second moments of rows of length one stand out of."""
+SQUARES_NOISE = 0.5
+"""The same for their diagonal alone: part of an average mean square."""
 LEAST_PER_CLASS = 10.0
 """μN per class below which the classes of the synthetic mixtures cannot be told apart."""
 
@@ -46,10 +60,12 @@ class Settings:
     """What the rule fixes before any record is seen.
 
     Args:
+        signal: μN, how much longer a unit row, added up over all records, is than noise of the whole budget.
         dimension: effective dimensions to rescale to.
         directions: at most so many.
     """
 
+    signal: float
     steps: int
     lr: float
     clip: float
@@ -63,6 +79,7 @@ def settings(*, records: int, classes: int, epsilon: float, delta: float) -> Set
     resolution = math.sqrt(mu * records)
     steps = max(FEWEST_STEPS, math.ceil(STEPS * resolution * max(1.0, STABLE_CLASSES / classes)))
     return Settings(
+        signal=mu * records,
         steps=steps,
         lr=mu * records / CLIP / steps,
         clip=CLIP,
@@ -111,6 +128,22 @@ def leading_products(columns: int, found: Settings) -> int:
     return min(columns, (math.isqrt(8 * found.directions + 1) - 1) // 2)
 
 
+def mean_share(width: int, found: Settings) -> float:
+    """Part of the squared budget for a mean of `width` coordinates."""
+    share = width / (MEAN_NOISE * found.signal) ** 2
+    return min(max(share, LEAST_MEAN_SHARE), MOST_MEAN_SHARE)
+
+
+def moments_stand_out(width: int, found: Settings) -> bool:
+    """Whether all second moments of rows of `width` coordinates would tell directions from noise."""
+    return noise_eigenvalue(_moments_std(found), width) <= MOMENTS_NOISE
+
+
+def squares_stand_out(width: int, found: Settings) -> bool:
+    """Whether mean squares of `width` coordinates, which add up to one, would tell the large ones from noise."""
+    return _moments_std(found) * width <= SQUARES_NOISE
+
+
 def warning(*, records: int, classes: int, epsilon: float, delta: float) -> str | None:
     """A sentence if the noise will drown the classes: how many records or what ε it takes; None if all is well."""
     needed = LEAST_PER_CLASS * classes
@@ -131,6 +164,10 @@ def few_public(public: int, found: Settings) -> str | None:
         f"{public} public records have {public - 1} directions, the budget could use {found.directions}. More public "
         "records, even unlabelled ones, would be worth something."
     )
+
+
+def _moments_std(found: Settings) -> float:
+    return 1 / (found.signal * math.sqrt(MOMENTS_SHARE))
 
 
 def _epsilon_of(mu: float, delta: float) -> float:

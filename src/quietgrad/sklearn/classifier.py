@@ -30,7 +30,9 @@ from quietgrad.program.releasing import Statistics
 from quietgrad.quiet.recipe import (
     Source,
     all_at_once,
+    paid_source,
     quiet_program,
+    rescaled_by_mean,
     rescaled_by_private,
     rescaled_by_public,
     rescaled_by_synthetic,
@@ -98,7 +100,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._columns = Columns(*(_paid_bounds(statistics, inputs) if known is None else known))
         rows = self._encode(inputs)
         rescale = self._rescaled(source, statistics, rows, rule)
-        self._features = with_products(rescale, rule) if self._image_shape is None else rescale
+        self._features = with_products(rescale, rule, source) if self._image_shape is None else rescale
         self._head = zero_head(self._features.width, len(self.classes_))
         turned = all_at_once(TensorDataset(self._features(rows), labels), rule)
         private = train_head(self._head, program, turned, rule, statistics.ledger)
@@ -181,14 +183,23 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return settings(**facts, epsilon=self.epsilon, delta=self.delta)
 
     def _program(self, rule: Settings, pay_for_bounds: bool, columns: int) -> tuple[Program, Source]:
-        images = self._image_shape is not None
-        source: Source = "public" if self.public is not None else "synthetic" if images else "private"
-        shape = (columns,)
-        program = quiet_program(source, shape, rule)
+        source = self._source(rule, columns)
+        program = quiet_program(source, self._row_shape(columns), rule)
         if not pay_for_bounds:
             return program, source
         bounds = {"bounds": StatisticRelease(statistic=unknown_bounds(columns), share=SHARE)}
         return Program(training=program.training, statistics={**bounds, **program.statistics}), source
+
+    def _source(self, rule: Settings, columns: int) -> Source:
+        if self.public is not None:
+            return "public"
+        return "synthetic" if self._image_shape is not None else paid_source(columns, rule)
+
+    def _row_shape(self, columns: int) -> tuple[int, ...]:
+        """Of an encoded record."""
+        if self._image_shape is None:
+            return (columns,)
+        return tuple(encode(self._encoder, torch.zeros(1, *self._image_shape)).shape[1:])
 
     def _encode(self, inputs: Tensor) -> Tensor:
         """Columns to their bounds; images go through their encoder as well."""
@@ -204,6 +215,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             rescale = rescaled_by_public(self._encode(torch.from_numpy(public)), rule)
         elif source == "private":
             rescale = rescaled_by_private(statistics, rows, rule)
+        elif source == "mean":
+            rescale = rescaled_by_mean(statistics, rows)
         else:
             assert self._image_shape is not None
             rescale = rescaled_by_synthetic(statistics, rows, self._encoder, self._image_shape, rule)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,6 +31,7 @@ from quietgrad.quiet.recipe import (
     MICRO_BATCH,
     Source,
     all_at_once,
+    paid_source,
     products_by_public,
     products_by_synthetic,
     quiet_program,
@@ -50,7 +52,7 @@ class QuietOptions(Section):
     Args:
         encoder: "auto" is "scatter" for grey images, "patches" for colour images, else "pixels".
         moments: "auto" is "public" if there are public records, else "synthetic" for images, "mean" for pretrained
-            features, else "private".
+            features and where second moments would be noise, else "private".
         mirrored: an image and its mirror image mean the same (clothes do, digits do not), and get the same row.
             "patches" are so by themselves.
         products: directions are those of all products of features too, for large budgets (docs/quiet.md); with "public"
@@ -122,7 +124,7 @@ def plan_quiet(config: Config, parts: Parts, row_shape: Sequence[int]) -> Plan:
     if pretrained:  # their directions are as long as they should be
         rule = replace(rule, dimension=0.0)
     options = checked_options(config)
-    source = _source(options, parts, pretrained=pretrained)
+    source = _source(options, parts, pretrained=pretrained) or paid_source(math.prod(row_shape), rule)
     _check_products(options, source)
     batches = all_at_once(parts.private, rule)
     program = qg.calibrate(quiet_program(source, row_shape, rule), batches, epsilon=epsilon, delta=delta)
@@ -161,7 +163,8 @@ def checked_options(config: Config) -> QuietOptions:
     return options
 
 
-def _source(options: QuietOptions, parts: Parts, *, pretrained: bool) -> Source:
+def _source(options: QuietOptions, parts: Parts, *, pretrained: bool) -> Source | None:
+    """What the config asks for or the kind of records decides; None where it is up to the rule."""
     if options.moments == "public" and len(parts.public) == 0:
         raise LabError(
             "method.moments = 'public' needs public data. Set data.public = N, or take 'synthetic' or 'private'."
@@ -175,7 +178,7 @@ def _source(options: QuietOptions, parts: Parts, *, pretrained: bool) -> Source:
         return "public"
     if pretrained:
         return "mean"
-    return "synthetic" if images else "private"
+    return "synthetic" if images else None
 
 
 def _check_products(options: QuietOptions, source: Source) -> None:

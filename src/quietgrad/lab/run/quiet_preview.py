@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from quietgrad.features.encoders import encode
 from quietgrad.lab.run.config import Config
 from quietgrad.lab.run.quiet import Plan, checked_options, make_encoder, plan_quiet
 from quietgrad.lab.run.task import load_task
+from quietgrad.quiet.recipe import keeps_all_directions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +44,8 @@ class QuietExplained:
     Args:
         row: the shape of an encoded record.
         dimension: effective dimensions that α is chosen for.
-        directions: at most so many; as many as the public records have, if they are fewer.
+        directions: at most so many; as many as the public records have, if they are fewer, and all of a table that
+            releases its own.
     """
 
     encoder: str
@@ -71,7 +74,6 @@ def explain_quiet(config: Config, *, data_dir: Path | None = None) -> QuietExpla
     encoder = make_encoder(options.encoder, parts.input_shape, mirrored=options.mirrored)
     row = tuple(encode(encoder, torch.zeros(1, *parts.input_shape)).shape[1:])
     plan = plan_quiet(config, parts, row)
-    found = plan.rule.directions
     return QuietExplained(
         encoder=type(encoder).__name__,
         row=row,
@@ -84,10 +86,17 @@ def explain_quiet(config: Config, *, data_dir: Path | None = None) -> QuietExpla
         lr=plan.rule.lr,
         clip=plan.rule.clip,
         dimension=plan.rule.dimension,
-        directions=min(found, len(parts.public) - 1) if plan.source == "public" else found,
+        directions=_directions(plan, row, len(parts.public)),
         releases=tuple(_releases(plan)),
         remarks=plan.remarks,
     )
+
+
+def _directions(plan: Plan, row: tuple[int, ...], public: int) -> int:
+    most = plan.rule.directions
+    if plan.source == "public":
+        return min(most, public - 1)
+    return math.prod(row) if keeps_all_directions(plan.source, row) else most
 
 
 def _releases(plan: Plan) -> Iterator[PlannedRelease]:
