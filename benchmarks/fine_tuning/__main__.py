@@ -40,9 +40,9 @@ def main() -> None:
     parser.add_argument("--epsilons", default="1,3,8")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--records", type=int, default=66_349)
-    parser.add_argument("--steps", type=int, default=32)
-    parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--top", type=int, default=1, help="how many of MiniLM's six layers train")
+    parser.add_argument("--steps", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=1024)
+    parser.add_argument("--top", type=int, default=3, help="how many of MiniLM's six layers train")
     parser.add_argument(
         "--searched", type=float, default=8.0, help="the ε whose search gives `tune` its rate"
     )
