@@ -11,6 +11,10 @@
 
 #include "levels.h"
 
+#if X86
+#include <immintrin.h>
+#endif
+
 /* A product and its sum may round once instead of twice: the bound allows for both. */
 #ifdef __clang__
 #pragma clang fp contract(fast)
@@ -26,6 +30,8 @@ struct rows {
     int64_t apart, stride, length;
 };
 
+typedef float four_any __attribute__((vector_size(16), aligned(4), may_alias));
+
 #define LARGEST_BLOCK (96 * 128) /* numbers of a block, at the level that has most */
 
 #define TILE(NAME) NAME##_8
@@ -33,23 +39,32 @@ struct rows {
 #define TALL 6
 #define ROW 64
 #define ROWS_OF(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5)
+#define TARGETED
+#define WIDENED(FROM) __builtin_convertvector(*(const four_any *)(FROM), wide_8)
 #include "product_tile.h"
 #undef TILE
 #undef WIDTH
 #undef TALL
 #undef ROW
 #undef ROWS_OF
+#undef WIDENED
+#undef TARGETED
 
+#if X86
 #define TILE(NAME) NAME##_16
 #define WIDTH 16
 #define TALL 12
 #define ROW 128
 #define ROWS_OF(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7) DO(8) DO(9) DO(10) DO(11)
+#define WIDENED(FROM) ((wide_16)_mm512_cvtps_pd(_mm256_loadu_ps(FROM))) /* gcc would make two conversions of it */
+#define TARGETED WITH_AVX512
 #include "product_tile.h"
+#endif
 
 typedef void packer(const struct rows *f, const float *weights, int64_t positions, int scaled, int64_t from, int64_t to,
                     int64_t panel, int64_t panels, float *out);
-typedef void tiler(const float *b, const float *a, int64_t count, int begun, double *out);
+typedef void tiler(const float *b, const float *a, int64_t count, int begun, const double *kept, double *out,
+                   int64_t apart);
 
 /* How a level goes about it: the sizes of tiles, how many of them a block has, and the functions for them. */
 struct way {
@@ -67,8 +82,9 @@ struct way {
                                         int64_t from, int64_t to, int64_t panel, int64_t panels, float *out) {         \
         pack_wide_body_##BODIES(f, weights, positions, scaled, from, to, panel, panels, out);                          \
     }                                                                                                                  \
-    TARGET static void tile_##NAME(const float *b, const float *a, int64_t count, int begun, double *out) {            \
-        tile_body_##BODIES(b, a, count, begun, out);                                                                   \
+    TARGET static void tile_##NAME(const float *b, const float *a, int64_t count, int begun, const double *kept,       \
+                                   double *out, int64_t apart) {                                                       \
+        tile_body_##BODIES(b, a, count, begun, kept, out, apart);                                                      \
     }                                                                                                                  \
     static const struct way NAME##_way = {__VA_ARGS__, pack_tall_##NAME, pack_wide_##NAME, tile_##NAME};
 
@@ -89,14 +105,29 @@ static const struct way *way_of(int level) {
 static int64_t smaller(int64_t x, int64_t y) { return x < y ? x : y; }
 static int64_t parts(int64_t x, int64_t of) { return (x + of - 1) / of; }
 
-/* All tiles of a block for one run: panels of `count` rows, one after the other. */
-static void block(const struct way *by, const float *b, const float *a, int64_t tall, int64_t across, int64_t count,
-                  int begun, double *out) {
+/* A block of the result: its first tile among all, how many there are, and where it is kept. */
+struct block {
+    int64_t y, x, tall, across;
+    double *kept;
+};
+
+/* All tiles of a block for one run of `count` positions, panels one after the other; after the last run they are in
+ * `out` [rows, columns], of which a tile may reach beyond the end. */
+static void add_run(const struct way *by, const struct block *block, const float *b, const float *a, int64_t count,
+                    int begun, int last, double *out, int64_t rows, int64_t columns) {
     const int64_t row = by->block_wide * by->wide;
-    for (int64_t x = 0; x < across; x++)
-        for (int64_t y = 0; y < tall; y++)
-            by->tile(b + y * count * by->tall, a + x * count * by->wide, count, begun,
-                     out + y * by->tall * row + x * by->wide);
+    for (int64_t x = 0; x < block->across; x++)
+        for (int64_t y = 0; y < block->tall; y++) {
+            double *kept = block->kept + y * by->tall * row + x * by->wide;
+            const int64_t r = (block->y + y) * by->tall, c = (block->x + x) * by->wide;
+            const int64_t high = smaller(rows - r, by->tall), far = smaller(columns - c, by->wide);
+            const int whole = last && high == by->tall && far == by->wide;
+            by->tile(b + y * count * by->tall, a + x * count * by->wide, count, begun, kept,
+                     whole ? out + r * columns + c : kept, whole ? columns : row);
+            if (last && !whole)
+                for (int64_t k = 0; k < high; k++)
+                    memcpy(out + (r + k) * columns + c, kept + k * row, (size_t)far * sizeof *out);
+        }
 }
 
 /* Numbers of scratch that the packed factors take, at the level that takes most. */
@@ -138,17 +169,13 @@ EXPORT void qg_product_sums(const struct rows *b, const struct rows *a, const fl
 #pragma omp for schedule(dynamic)
         for (int64_t i = 0; i < down * right; i++) {
             const int64_t y = i / right * by->block_tall, x = i % right * by->block_wide;
-            const int64_t high = smaller(tall - y, by->block_tall), far = smaller(across - x, by->block_wide);
+            const struct block block = {y, x, smaller(tall - y, by->block_tall), smaller(across - x, by->block_wide), kept};
             for (int64_t run = 0; run < runs; run++) {
                 const int64_t from = starts[run], count = starts[run + 1] - from;
-                block(by, of_b + (from * tall + count * y) * by->tall, of_a + (from * across + count * x) * by->wide,
-                      high, far, count, run > 0, kept);
+                add_run(by, &block, of_b + (from * tall + count * y) * by->tall,
+                        of_a + (from * across + count * x) * by->wide, count, run > 0, run == runs - 1, out, rows,
+                        columns);
             }
-            const int64_t last = smaller(rows, (y + high) * by->tall);
-            const int64_t size = smaller(columns - x * by->wide, far * by->wide);
-            for (int64_t r = y * by->tall; r < last; r++)
-                memcpy(out + r * columns + x * by->wide, kept + (r - y * by->tall) * by->block_wide * by->wide,
-                       (size_t)size * sizeof *out);
         }
     }
 }

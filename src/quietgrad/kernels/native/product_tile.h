@@ -6,14 +6,13 @@
 
 typedef float TILE(lanes) __attribute__((vector_size(4 * WIDTH)));
 typedef float TILE(lanes_any) __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
-typedef float TILE(half) __attribute__((vector_size(2 * WIDTH)));
 typedef double TILE(wide) __attribute__((vector_size(4 * WIDTH)));
 typedef double TILE(wide_any) __attribute__((vector_size(4 * WIDTH), aligned(8), may_alias));
 
 /* One row's numbers for some panels of `size` columns, which begin `far` numbers from each other, zeros beyond the last
  * column; a panel before the last one is whole. `more` rows of the same panels are written after this one, so that it
  * may be written as a whole vector, over the beginning of theirs. */
-static ALWAYS_INLINE void TILE(pack_row)(const float *restrict row, float w, int64_t there, int64_t panels,
+TARGETED static ALWAYS_INLINE void TILE(pack_row)(const float *restrict row, float w, int64_t there, int64_t panels,
                                          int64_t size, int64_t far, int more, float *restrict out) {
     if (size < WIDTH && more)
         for (; panels && there >= WIDTH; panels--, there -= size, row += size, out += far)
@@ -26,7 +25,7 @@ static ALWAYS_INLINE void TILE(pack_row)(const float *restrict row, float w, int
 
 /* Rows [from, to) of a factor as panels of [row][size], the first one of them at `out`. Their weight is 1 for the factor
  * that is not scaled: a product with it does not round. */
-static ALWAYS_INLINE void TILE(pack)(const struct rows *f, const float *weights, int64_t positions, int scaled,
+TARGETED static ALWAYS_INLINE void TILE(pack)(const struct rows *f, const float *weights, int64_t positions, int scaled,
                                      int64_t from, int64_t to, int64_t panel, int64_t panels, int64_t size,
                                      float *restrict out) {
     const int64_t column = panel * size, far = (to - from) * size;
@@ -42,27 +41,25 @@ static ALWAYS_INLINE void TILE(pack)(const struct rows *f, const float *weights,
     }
 }
 
-static ALWAYS_INLINE void TILE(pack_tall_body)(const struct rows *f, const float *weights, int64_t positions, int scaled,
+TARGETED static ALWAYS_INLINE void TILE(pack_tall_body)(const struct rows *f, const float *weights, int64_t positions, int scaled,
                                                int64_t from, int64_t to, int64_t panel, int64_t panels, float *out) {
     TILE(pack)(f, weights, positions, scaled, from, to, panel, panels, TALL, out);
 }
 
-static ALWAYS_INLINE void TILE(pack_wide_body)(const struct rows *f, const float *weights, int64_t positions, int scaled,
+TARGETED static ALWAYS_INLINE void TILE(pack_wide_body)(const struct rows *f, const float *weights, int64_t positions, int scaled,
                                                int64_t from, int64_t to, int64_t panel, int64_t panels, float *out) {
     TILE(pack)(f, weights, positions, scaled, from, to, panel, panels, 2 * WIDTH, out);
 }
 
-static ALWAYS_INLINE void TILE(add_row)(double *out, const TILE(lanes) *left, const TILE(lanes) *right, int begun) {
-    TILE(half) quarters[4];
-    memcpy(quarters, left, sizeof *left);
-    memcpy(quarters + 2, right, sizeof *right);
-    for (int j = 0; j < 4; j++) {
-        const TILE(wide) x = __builtin_convertvector(quarters[j], TILE(wide));
-        TILE(wide_any) *to = (TILE(wide_any) *)(out + WIDTH / 2 * j);
-        if (begun)
-            *to += x;
-        else
-            *to = x;
+TARGETED static ALWAYS_INLINE void TILE(add_row)(const double *from, double *out, const TILE(lanes) *left,
+                                                 const TILE(lanes) *right, int begun) {
+    float sums[2 * WIDTH];
+    memcpy(sums, left, sizeof *left);
+    memcpy(sums + WIDTH, right, sizeof *right);
+    for (int j = 0; j < 2 * WIDTH; j += WIDTH / 2) {
+        TILE(wide) x = WIDENED(sums + j);
+        if (begun) x += *(const TILE(wide_any) *)(from + j);
+        *(TILE(wide_any) *)(out + j) = x;
     }
 }
 
@@ -72,15 +69,16 @@ static ALWAYS_INLINE void TILE(add_row)(double *out, const TILE(lanes) *left, co
         const float x = b[R];                 \
         s##R##0 += x * y0, s##R##1 += x * y1; \
     }
-#define ADD_ROW(R) TILE(add_row)(out + R * ROW, &s##R##0, &s##R##1, begun);
+#define ADD_ROW(R) TILE(add_row)(kept + R * ROW, out + R * apart, &s##R##0, &s##R##1, begun);
 
-/* A run's sum of one tile, [k][TALL] by [k][2·WIDTH], added to a tile of `out`, whose rows are a block's. */
-static ALWAYS_INLINE void TILE(tile_body)(const float *restrict b, const float *restrict a, int64_t count, int begun,
-                                          double *out) {
+/* A run's sum of one tile, [k][TALL] by [k][2·WIDTH], and what is `kept` of those before it in a block, written to
+ * `out`, whose rows begin `apart` numbers from each other. */
+TARGETED static ALWAYS_INLINE void TILE(tile_body)(const float *restrict b, const float *restrict a, int64_t count,
+                                                   int begun, const double *kept, double *out, int64_t apart) {
     ROWS_OF(NOTHING)
     UNROLLED
     for (int64_t k = 0; k < count; k++, b += TALL, a += 2 * WIDTH) {
-        for (int64_t line = 0; line < 2 * WIDTH; line += 16) __builtin_prefetch(a + 16 * 2 * WIDTH + line);
+        if (WIDTH == 8) __builtin_prefetch(a + 16 * 2 * WIDTH);
         __builtin_prefetch(b + 32 * TALL);
         const TILE(lanes) y0 = *(const TILE(lanes_any) *)a, y1 = *(const TILE(lanes_any) *)(a + WIDTH);
         ROWS_OF(STEP)
