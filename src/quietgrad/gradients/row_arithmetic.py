@@ -25,6 +25,8 @@ itself, by at most
   3.9·10⁻³·C; `longest` says which κ keeps it below SPENT with more positions. A run within one sample is empty in the
   other batch: u·K·κ·C.
 
+The C library adds all formed rows in float64: at most n²·2⁻⁵²·C for n of them, 3·10⁻⁶·C for a hundred thousand.
+
 A clip's margin is above SPENT. The bound is reached to a fourth by rows along one coordinate that first add up to a
 power of two and then are half a unit of rounding long (`tests/attacks/test_conspiring_rows.py`).
 
@@ -44,6 +46,8 @@ from torch import Tensor
 
 from quietgrad.kernels.library import in_use
 from quietgrad.kernels.product_sums import product_sums, served
+from quietgrad.kernels.rows import row_squares, row_sums
+from quietgrad.kernels.rows import served as served_rows
 
 
 def at_least_single(values: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
@@ -80,7 +84,9 @@ AT_ONCE = 1 << 20
 
 def row_squared_norms(rows: Float[Tensor, "n *rest"]) -> Float64[Tensor, " n"]:
     """‖row‖² in float64, never below the truth and at most EXCESS of it above it."""
-    flat = as_rows(rows)
+    flat, library = as_rows(rows), in_use()
+    if library is not None and served_rows(flat):
+        return row_squares(library, flat) * (1 + slack(torch.float64, flat.shape[1]))
     if flat.dtype == torch.float64:
         return _squared_in_float64(flat)
     squared = (1 + slack(flat.dtype, min(SQUARES, flat.shape[1]))) * _squared_in_runs(flat)
@@ -201,7 +207,10 @@ def weighted_products(
 
 
 def weighted_rows(weights: Float[Tensor, " n"], rows: Float[Tensor, "n p"]) -> Float[Tensor, " p"]:
-    """Σ_i w_i·row_i; a row of weight 0 adds exactly 0, even if it is not a number."""
+    """Σ_i w_i·row_i; a row of weight 0 adds exactly 0, even if it is not a number. The C library's are float64 sums."""
+    library = in_use()
+    if library is not None and served_rows(rows):
+        return row_sums(library, weights, rows)
     ordinary = weights.abs() >= TINY
     if bool(ordinary.all()):
         return _in_runs(weights, rows)

@@ -22,6 +22,7 @@ class Movement(ctypes.Structure):
         ),
         *((name, ctypes.c_int64 * 2) for name in ("kernel", "stride", "padding", "dilation")),
         ("strides", ctypes.c_int64 * 5),
+        ("back", ctypes.c_int64 * 5),
     )
 
 
@@ -52,16 +53,15 @@ def conv_rows(
     Args:
         kernel: rows and columns.
     """
-    backprops = backprops.contiguous()
     (n, m, channels, height, width), outputs = inputs.shape, backprops.shape[2]
-    two = ctypes.c_int64 * 2
+    two, five = ctypes.c_int64 * 2, ctypes.c_int64 * 5
     movement = Movement(
         m, channels, height, width, outputs, *backprops.shape[3:],
-        two(*kernel), two(*stride), two(*padding), two(*dilation), (ctypes.c_int64 * 5)(*inputs.stride()),
+        two(*kernel), two(*stride), two(*padding), two(*dilation), five(*inputs.stride()), five(*backprops.stride()),
     )  # fmt: skip
     rows = torch.empty(n, outputs, kernel[0] * kernel[1] * channels)
     squared = torch.empty(n, dtype=torch.float64)
-    failed = library.qg_conv_rows(
+    failed = library.qg_conv_grads(
         ctypes.byref(movement),
         address(inputs),
         address(backprops),

@@ -32,11 +32,14 @@ KERNELS = (
     "qg_aes",
     "qg_best_level",
     "qg_boxes",
-    "qg_conv_rows",
+    "qg_conv_grads",
     "qg_gram_sums",
     "qg_key_stream",
+    "qg_norm_rows",
     "qg_packed_size",
     "qg_product_sums",
+    "qg_row_squares",
+    "qg_row_sums",
     "qg_tents",
 )
 """What is called in the library. A kernel that promises something new gets another name, which an older build lacks."""
@@ -60,7 +63,13 @@ def native() -> ctypes.CDLL | None:
 def levels() -> tuple[str, ...]:
     """Those that this processor has, the fastest last; none without the library."""
     library = native()
-    return () if library is None else LEVELS[: library.qg_best_level() + 1]
+    return () if library is None else LEVELS[: _best_level(library) + 1]
+
+
+@functools.cache
+def _best_level(library: ctypes.CDLL) -> int:
+    """A processor stays what it is, and this is asked at every call of a kernel."""
+    return int(library.qg_best_level())
 
 
 def level() -> str:

@@ -14,6 +14,8 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from quietgrad.capture.call import Adapter, Call, Pieces, inputs_for
 from quietgrad.capture.layout import Placement
 from quietgrad.gradients.blocks import DenseGrad
+from quietgrad.kernels.library import in_use
+from quietgrad.kernels.norm_rows import norm_rows, served
 
 
 def _input(call: Call) -> Tensor:
@@ -46,6 +48,9 @@ class LayerNormAdapter(Adapter):
         module = call.unit.module
         assert isinstance(module, nn.LayerNorm | nn.RMSNorm)
         b = backprops[0].reshape(len(backprops[0]), -1, *module.normalized_shape)
+        in_one_pass = _in_c(call, layouts[0], b)
+        if in_one_pass is not None:
+            return {name: DenseGrad(in_one_pass[name]) for name in call.unit.names}
         pieces: Pieces = {}
         if "weight" in call.unit.names:
             x = inputs_for(_normal(module, _input(call), call.extras), layouts[0], b).reshape(b.shape)
@@ -53,6 +58,19 @@ class LayerNormAdapter(Adapter):
         if "bias" in call.unit.names:
             pieces["bias"] = DenseGrad(b.sum(1))
         return pieces
+
+
+def _in_c(call: Call, layout: Placement | None, b: Float[Tensor, "n t ..."]) -> dict[str, Tensor] | None:
+    """Both gradients in one pass, where the C library serves and torch has left its statistics."""
+    library = in_use()
+    if library is None or layout is None or not call.extras or not served(_input(call), b, *call.extras):
+        return None
+    n, t = b.shape[:2]
+    x, *statistics = (layout.samples_first(part, n) for part in (_input(call), *call.extras))
+    found = norm_rows(
+        library, x.reshape(n, t, -1), b.reshape(n, t, -1), *(s.reshape(n, t) for s in statistics)
+    )
+    return {name: part.reshape(n, *b.shape[2:]) for name, part in zip(("weight", "bias"), found, strict=True)}
 
 
 def _normal(module: nn.LayerNorm | nn.RMSNorm, x: Tensor, statistics: list[Tensor]) -> Tensor:

@@ -33,10 +33,11 @@ typedef float eight __attribute__((vector_size(32)));
 typedef float eight_any __attribute__((vector_size(32), aligned(4), may_alias));
 typedef double eight_wide __attribute__((vector_size(64)));
 
-/* How a kernel moves; the strides are those of the input, in numbers: samples, images, channels, rows, columns. */
+/* How a kernel moves; strides in numbers of the input, samples, images, channels, rows and columns, and those of the
+ * output gradient (`back`). */
 struct movement {
     int64_t images, channels, height, width, outputs, out_height, out_width;
-    int64_t kernel[2], stride[2], padding[2], dilation[2], strides[5];
+    int64_t kernel[2], stride[2], padding[2], dilation[2], strides[5], back[5];
 };
 
 /* Where one vector of taps lies: in the padded picture, from a position on, and in the gradient of an output. */
@@ -135,9 +136,8 @@ SAMPLE(WITH_AVX2, avx2, 8)
 SAMPLE(WITH_AVX512, avx512, 16)
 #endif
 
-/* `rows` [n, outputs, kernel rows, kernel columns, channels] and their squared norms; -1 without memory. Backprops are
- * contiguous [n, images, outputs, rows, columns]. */
-EXPORT int qg_conv_rows(const struct movement *movement, const float *inputs, const float *backprops, int64_t samples,
+/* `rows` [n, outputs, kernel rows, kernel columns, channels] and their squared norms; -1 without memory. */
+EXPORT int qg_conv_grads(const struct movement *movement, const float *inputs, const float *backprops, int64_t samples,
                         float *rows, double *norms, int level, int threads) {
     const int64_t width = level == AVX512 ? 16 : 8;
     struct plan p = {.m = *movement};
@@ -150,7 +150,7 @@ EXPORT int qg_conv_rows(const struct movement *movement, const float *inputs, co
     const int64_t picture = (p.wide_height * p.wide_width * m->channels + 2 * width) / width * width;
     const int64_t vectors = m->kernel[0] * m->kernel[1] * (m->channels / width + 2) + VECTORS;
     const int64_t sums = (m->outputs + width / 2) * vectors;
-    const int64_t place = (picture + sums * width + 15) / 16 * 16, each = m->images * m->outputs * m->out_height * m->out_width;
+    const int64_t place = (picture + sums * width + 15) / 16 * 16;
     p.vectors = malloc((size_t)vectors * sizeof *p.vectors);
     float *scratch = aligned_alloc(64, (size_t)(threads * place * 4));
     if (!p.vectors || !scratch) return free(p.vectors), free(scratch), -1;
@@ -160,7 +160,7 @@ EXPORT int qg_conv_rows(const struct movement *movement, const float *inputs, co
     for (int64_t i = 0; i < samples; i++) {
         float *mine = scratch + THREAD * place;
         AT_LEVEL(sample, level)
-        (&p, inputs + i * m->strides[0], backprops + i * each, mine, mine + picture,
+        (&p, inputs + i * m->strides[0], backprops + i * m->back[0], mine, mine + picture,
          rows + i * m->outputs * p.taps, norms + i);
     }
     free(p.vectors), free(scratch);

@@ -7,13 +7,19 @@ typedef float CONV(lanes_any) __attribute__((vector_size(4 * WIDTH), aligned(4),
 
 #define READ(R) const float *b##R = b[R];
 #define BEGIN(R) CONV(lanes) s##R##0 = sums[3 * R], s##R##1 = sums[3 * R + 1], s##R##2 = sums[3 * R + 2];
-#define NEXT(R) b##R += columns;
-#define STEP(R) s##R##0 += x0 * b##R[x], s##R##1 += x1 * b##R[x], s##R##2 += x2 * b##R[x];
+#define NEXT(R) b##R += back[3];
+#define STEP(R)                                                   \
+    {                                                             \
+        const float y = b##R[x * apart];                          \
+        s##R##0 += x0 * y, s##R##1 += x1 * y, s##R##2 += x2 * y;  \
+    }
 #define END(R) sums[3 * R] = s##R##0, sums[3 * R + 1] = s##R##1, sums[3 * R + 2] = s##R##2;
 
 /* sums[r][v] += Σ_positions b[r] · taps[v], over some rows of positions. */
 static ALWAYS_INLINE void CONV(tile)(const float *picture, const struct taps *v, const float *const b[OUTPUTS],
-                                     int64_t rows, int64_t columns, int64_t down, int64_t right, CONV(lanes) *sums) {
+                                     const int64_t *back, int64_t rows, int64_t columns, int64_t down, int64_t right,
+                                     CONV(lanes) *sums) {
+    const int64_t apart = back[4];
     const float *at0 = picture + v[0].offset, *at1 = picture + v[1].offset, *at2 = picture + v[2].offset;
     OUTPUTS_OF(READ)
     OUTPUTS_OF(BEGIN)
@@ -40,7 +46,6 @@ static ALWAYS_INLINE void CONV(tile)(const float *picture, const struct taps *v,
 static ALWAYS_INLINE void CONV(add_image)(const struct plan *p, const float *picture, const float *backprops,
                                           CONV(lanes) *sums) {
     const struct movement *m = &p->m;
-    const int64_t positions = m->out_height * m->out_width;
     const int64_t down = m->stride[0] * p->wide_width * m->channels, right = m->stride[1] * m->channels;
     for (int64_t y = 0; y < m->out_height; y += p->rows) {
         const int64_t rows = m->out_height - y < p->rows ? m->out_height - y : p->rows;
@@ -48,9 +53,9 @@ static ALWAYS_INLINE void CONV(add_image)(const struct plan *p, const float *pic
         for (int64_t o = 0; o < m->outputs; o += OUTPUTS) {
             const float *b[OUTPUTS];
             for (int64_t r = 0; r < OUTPUTS; r++)
-                b[r] = backprops + (o + r < m->outputs ? o + r : o) * positions + y * m->out_width;
+                b[r] = backprops + (o + r < m->outputs ? o + r : o) * m->back[2] + y * m->back[3];
             for (int64_t v = 0; v < p->count; v += VECTORS, here += OUTPUTS * VECTORS)
-                CONV(tile)(picture + y * down, p->vectors + v, b, rows, m->out_width, down, right, here);
+                CONV(tile)(picture + y * down, p->vectors + v, b, m->back, rows, m->out_width, down, right, here);
         }
     }
 }
@@ -72,7 +77,7 @@ static ALWAYS_INLINE void CONV(sample_body)(const struct plan *p, const float *i
     memset(sums, 0, (size_t)((m->outputs + OUTPUTS - 1) / OUTPUTS * OUTPUTS * p->count) * sizeof *sums);
     for (int64_t i = 0; i < m->images; i++) {
         copy_image(p, inputs + i * m->strides[1], picture);
-        CONV(add_image)(p, picture, backprops + i * m->outputs * m->out_height * m->out_width, sums);
+        CONV(add_image)(p, picture, backprops + i * m->back[1], sums);
     }
     CONV(keep)(p, sums, row);
     *norm = squared(row, m->outputs * p->taps);

@@ -1,0 +1,63 @@
+/* Rows that are formed: each one's squared norm, and their weighted sum, in float64 in one pass.
+ *
+ * float64 holds the square of a float32 exactly, and products with a weight lose nothing that float32 would have kept;
+ * nothing overflows or is flushed to zero. Operations are the same at every level, so the bits are.
+ */
+#include "levels.h"
+
+#define LANES 32
+#define COLUMNS 2048 /* of a sum: they stay in the nearest cache while all rows are added */
+
+static ALWAYS_INLINE void square_body(const float *restrict row, int64_t length, double *out) {
+    double sums[LANES] = {0}, total = 0;
+    int64_t j = 0;
+    for (; j + LANES <= length; j += LANES)
+        for (int64_t k = 0; k < LANES; k++) sums[k] += (double)row[j + k] * (double)row[j + k];
+    for (; j < length; j++) total += (double)row[j] * (double)row[j];
+    for (int64_t k = 0; k < LANES; k++) total += sums[k];
+    *out = total;
+}
+
+LEVELS(square, (const float *row, int64_t length, double *out), (row, length, out))
+
+/* The squared norms of n rows, which begin `apart` numbers from each other. */
+EXPORT void qg_row_squares(const float *rows, int64_t apart, int64_t count, int64_t length, double *out, int level,
+                           int threads) {
+#pragma omp parallel for schedule(static) num_threads(threads) if (count > 1 && count * length > 20000)
+    for (int64_t i = 0; i < count; i++) AT_LEVEL(square, level)(rows + i * apart, length, out + i);
+}
+
+/* out += Σ_i w_i·row_i, row by row, of which those of weight 0 are not read. */
+static ALWAYS_INLINE void sum_body(const float *rows, int64_t apart, const double *weights, int64_t count, int64_t length,
+                                   double *restrict out) {
+    const float *row[4];
+    double w[4];
+    int64_t held = 0;
+    for (int64_t j = 0; j < length; j++) out[j] = 0;
+    for (int64_t i = 0; i < count; i++) {
+        if (weights[i] != 0) row[held] = rows + i * apart, w[held++] = weights[i];
+        if (held == 4) {
+            const float *restrict a = row[0], *restrict b = row[1], *restrict c = row[2], *restrict d = row[3];
+            for (int64_t j = 0; j < length; j++)
+                out[j] = (((out[j] + w[0] * (double)a[j]) + w[1] * (double)b[j]) + w[2] * (double)c[j]) +
+                         w[3] * (double)d[j];
+            held = 0;
+        }
+    }
+    for (int64_t i = 0; i < held; i++)
+        for (int64_t j = 0; j < length; j++) out[j] += w[i] * (double)row[i][j];
+}
+
+LEVELS(sum, (const float *rows, int64_t apart, const double *weights, int64_t count, int64_t length, double *out),
+       (rows, apart, weights, count, length, out))
+
+/* Σ_i w_i·row_i of n rows, which begin `apart` numbers from each other. */
+EXPORT void qg_row_sums(const float *rows, int64_t apart, const double *weights, int64_t count, int64_t length,
+                        double *out, int level, int threads) {
+    const int64_t parts = (length + COLUMNS - 1) / COLUMNS;
+    const int64_t size = parts < threads ? (length + threads - 1) / threads : COLUMNS;
+#pragma omp parallel for schedule(static) num_threads(threads) if (count * length > 20000)
+    for (int64_t start = 0; start < length; start += size)
+        AT_LEVEL(sum, level)
+        (rows + start, apart, weights, count, length - start < size ? length - start : size, out + start);
+}
