@@ -183,17 +183,21 @@ RECYCLED = Recycled()
 
 LARGE = 33_000_000
 """Bytes, a little below the most that glibc learns from."""
+KEPT, TRIM_THRESHOLD = 256 << 20, -1
+"""Bytes that malloc may keep, and what glibc calls that."""
 
 
 @functools.cache
 def keep_freed_memory() -> None:
-    """Once in a process, let malloc keep what a step frees for the next one, up to 66 MB at the end of its heap.
+    """Once in a process, let malloc keep what a step frees for the next one, up to 256 MB at the end of its heap.
 
-    glibc gives memory back to the system where more is free there than twice the largest block that it has seen go. A
-    private step frees all its factors before its release, so it asked for the same pages again in every step; a model
-    with a large tensor would have taught malloc the same. The block itself is never written to and takes no memory.
+    A private step frees all its factors before its release; glibc would give their memory back to the system and ask
+    for the same pages again in every step. It serves blocks from its heap up to the size of the largest that it has
+    seen go, which is why one goes here; it is never written to and takes no memory. Another malloc is left alone.
     """
     np.empty(LARGE, np.uint8)
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).mallopt(TRIM_THRESHOLD, KEPT)
 
 
 def _aligned(count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
