@@ -3,9 +3,9 @@
  *     G[o][tap] = Σ_t b[o][t] · x[t + tap]
  *
  * The picture is copied once, padded and with its channels last, so that the taps of one row of the kernel lie side by
- * side. A tile of 4 outputs and 24 taps (8 and 48 in vectors of 16 numbers) stays in registers while the positions pass by, a few rows of the picture at a
- * time, which stay in the nearest cache. The norm is that of the float32 numbers that are kept: their squares are exact
- * in float64, where they are added, so the caller's slack for float64 sums covers it.
+ * side. A tile of 4 outputs and 24 taps (8 and 48 in vectors of 16 numbers) stays in registers while the positions pass
+ * by, a few rows of the picture at a time, which stay in the nearest cache. The norm is that of the float32 numbers that
+ * are kept: their squares are exact in float64, where they are added, so the caller's slack for float64 sums covers it.
  */
 #include <stdlib.h>
 #include <string.h>

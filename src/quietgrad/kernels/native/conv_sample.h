@@ -1,5 +1,5 @@
-/* One sample's gradient in conv_rows.c, in vectors of WIDTH taps, OUTPUTS outputs at a time: included once for each width.
- * CONV(NAME) names what is defined, OUTPUTS_OF(DO) does it for every output of a tile.
+/* One sample's gradient in conv_rows.c, in vectors of WIDTH taps, OUTPUTS outputs at a time: included once for each
+ * width. CONV(NAME) names what is defined, OUTPUTS_OF(DO) does it for every output of a tile.
  */
 
 typedef float CONV(lanes) __attribute__((vector_size(4 * WIDTH)));

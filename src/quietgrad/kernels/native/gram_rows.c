@@ -4,8 +4,9 @@
  *
  * Both matrices are symmetric, so only s ≥ t is computed: 4 rows (8 in vectors of 16 numbers) against 3 at a time, whose
  * products stay in registers. DEPTH numbers of an inner product are added up in float32, in 8 lanes or 16: a part of the
- * products and their sums in each lane, three or four sums of lanes. Everything after that is float64, so that the rounding of an inner product does not
- * grow with its length: a vocabulary's is no worse than a layer's. kernels.gram_rows counts the roundings.
+ * products and their sums in each lane, three or four sums of lanes. Everything after that is float64, so that the
+ * rounding of an inner product does not grow with its length: a vocabulary's is no worse than a layer's.
+ * kernels.gram_rows counts the roundings.
  */
 #include <math.h>
 #include <string.h>

@@ -169,7 +169,8 @@ EXPORT void qg_product_sums(const struct rows *b, const struct rows *a, const fl
 #pragma omp for schedule(dynamic)
         for (int64_t i = 0; i < down * right; i++) {
             const int64_t y = i / right * by->block_tall, x = i % right * by->block_wide;
-            const struct block block = {y, x, smaller(tall - y, by->block_tall), smaller(across - x, by->block_wide), kept};
+            const int64_t high = smaller(tall - y, by->block_tall), far = smaller(across - x, by->block_wide);
+            const struct block block = {y, x, high, far, kept};
             for (int64_t run = 0; run < runs; run++) {
                 const int64_t from = starts[run], count = starts[run + 1] - from;
                 add_run(by, &block, of_b + (from * tall + count * y) * by->tall,

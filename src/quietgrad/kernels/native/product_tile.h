@@ -1,7 +1,7 @@
 /* Panels and tiles of product_sums.c in vectors of WIDTH numbers, TALL rows at a time: included once for each width.
  *
- * TILE(NAME) names what is defined; ROWS_OF(DO) does it for every row of a tile, as each must stay in registers of its
- * own.
+ * TILE(NAME) names what is defined, TARGETED says for which processor; ROWS_OF(DO) does it for every row of a tile, as
+ * each must stay in registers of its own; WIDENED(FROM) are WIDTH/2 numbers in float64.
  */
 
 typedef float TILE(lanes) __attribute__((vector_size(4 * WIDTH)));
@@ -41,13 +41,15 @@ TARGETED static ALWAYS_INLINE void TILE(pack)(const struct rows *f, const float 
     }
 }
 
-TARGETED static ALWAYS_INLINE void TILE(pack_tall_body)(const struct rows *f, const float *weights, int64_t positions, int scaled,
-                                               int64_t from, int64_t to, int64_t panel, int64_t panels, float *out) {
+TARGETED static ALWAYS_INLINE void TILE(pack_tall_body)(const struct rows *f, const float *weights, int64_t positions,
+                                                        int scaled, int64_t from, int64_t to, int64_t panel,
+                                                        int64_t panels, float *out) {
     TILE(pack)(f, weights, positions, scaled, from, to, panel, panels, TALL, out);
 }
 
-TARGETED static ALWAYS_INLINE void TILE(pack_wide_body)(const struct rows *f, const float *weights, int64_t positions, int scaled,
-                                               int64_t from, int64_t to, int64_t panel, int64_t panels, float *out) {
+TARGETED static ALWAYS_INLINE void TILE(pack_wide_body)(const struct rows *f, const float *weights, int64_t positions,
+                                                        int scaled, int64_t from, int64_t to, int64_t panel,
+                                                        int64_t panels, float *out) {
     TILE(pack)(f, weights, positions, scaled, from, to, panel, panels, 2 * WIDTH, out);
 }
 
