@@ -21,7 +21,7 @@ from quietgrad.noise.base import Noise, NoiseDraw
 from quietgrad.noise.sources import NoiseSource
 from quietgrad.schedules import Schedule, value_at
 
-DRAWN = 1 << 21
+DRAWN = 1 << 20
 """Coordinates whose noise is drawn at a time: a call of the source costs as much as some thousand draws."""
 AT_ONCE = 1 << 15
 """Coordinates that torch rounds and converts at a time: they stay in the cache."""
