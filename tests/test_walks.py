@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from scripts.walks import of_dp_sgd, of_gep, table
 
+from quietgrad.kernels.library import level
 from tests.pages import ROOT
 
 DP_SGD, GEP = 35, 43
@@ -15,4 +16,5 @@ def test_the_walks_are_shorter_than_they_were_and_written_down() -> None:
     assert len(plain) < DP_SGD, plain
     assert len(gep) < GEP, gep
     assert set(plain) < set(gep)
-    assert table(plain, gep) in (ROOT / "CONTRIBUTING.md").read_text(), "run `python -m scripts.walks`"
+    if level() in ("avx2", "avx512"):  # torch's path enters no kernels
+        assert table(plain, gep) in (ROOT / "CONTRIBUTING.md").read_text(), "run `python -m scripts.walks`"
