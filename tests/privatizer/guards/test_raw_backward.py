@@ -57,6 +57,16 @@ def test_a_backward_is_refused_after_the_model_changed_its_dtype() -> None:
             losses_of(model, rows()[0].double(), rows()[1]).mean().backward()
 
 
+def test_a_backward_is_refused_after_the_model_changed_its_dtype_and_back() -> None:
+    """As to save it in half precision: the parameters look as before and have new nodes."""
+    with privatizer(MECHANISM, [[]]) as (private, batches, model):
+        model.double().float()
+        next(iter(batches))
+        private.release()
+        with pytest.raises(ValueError, match=r"private\.backward"):
+            losses_of(model, *rows()).mean().backward()
+
+
 def test_public_gradients_can_be_taken_by_hand_and_for_other_models() -> None:
     generator = nn.Linear(4, 36)
     with privatizer(MECHANISM, [[0, 1]]) as (_, __, model):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
-import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
@@ -161,15 +159,6 @@ class RowCount:
         batch.outstanding = 0
 
 
-@dataclass(frozen=True)
-class Watched:
-    """The node of a parameter that has a hook. With another dtype or device torch gives the parameter another node."""
-
-    kind: tuple[torch.dtype, torch.device]
-    node: Node
-    handle: RemovableHandle
-
-
 class RawBackwardGuard:
     """Refuses gradients that autograd is about to add to `p.grad`, before it does.
 
@@ -182,22 +171,21 @@ class RawBackwardGuard:
 
     def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
         self._parameters = parameters
-        self._watched: dict[str, Watched] = {}
+        self._watched: dict[str, tuple[Node, RemovableHandle]] = {}
 
     def attach(self) -> None:
-        """Watch every parameter; again after `model.to(…)`, which gives parameters new nodes."""
+        """Watch every parameter; again after `model.to(…)`, which gives parameters new nodes, there and back too."""
         for name, parameter in self._parameters.items():
-            kind = parameter.dtype, parameter.device
+            node = get_gradient_edge(parameter).node
             watched = self._watched.get(name)
-            if watched is None or watched.kind != kind:
+            if watched is None or watched[0] is not node:
                 # A parameter only holds its node weakly, so that the node has to be kept with the handle.
-                node = get_gradient_edge(parameter).node
-                self._watched[name] = Watched(kind, node, node.register_prehook(_refuse))
+                self._watched[name] = node, node.register_prehook(_refuse)
 
     def detach(self) -> None:
         """Leave no hook behind."""
-        for watched in self._watched.values():
-            watched.handle.remove()
+        for _, handle in self._watched.values():
+            handle.remove()
         self._watched.clear()
 
 
