@@ -119,7 +119,6 @@ CHECKS: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
     (guards, "refuse_scaled", _nothing),
     (ModelStateGuard, "check", _nothing),
     (ModelStateGuard, "_begin", _nothing),
-    (ModelStateGuard, "_begin_another", _nothing),
     (PrivateInputs, "consume", _nothing),
     (PrivateInputs, "hand_out", _nothing),
     (PrivateInputs, "_before", _nothing),

@@ -57,10 +57,11 @@ class Guards:
         """Before anything is computed from the losses.
 
         Raises:
-            ValueError: they were scaled, or their batch is another Privatizer's.
+            ValueError: they were scaled, their batch is another Privatizer's, or their forward changed the model.
         """
         refuse_scaled(losses)
         self._inputs.consume(losses.numel())
+        self._state.check(read_bytes=False)
 
     def before_release(self) -> None:
         """Before anything is written.

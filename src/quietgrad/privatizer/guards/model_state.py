@@ -195,7 +195,6 @@ class ModelStateGuard:
 
     def attach(self) -> None:
         """Watch for the first forward of a step, of the model or of any part of it that has parameters."""
-        self._handles.append(self._model.register_forward_pre_hook(Hook(self._begin_another)))
         for module in self._model.modules():
             if module is self._model or module._parameters:
                 self._handles.append(module.register_forward_pre_hook(Hook(lambda *_: self._begin())))
@@ -234,11 +233,6 @@ class ModelStateGuard:
     def _begin(self) -> None:
         if self._before is None and self._is_private():
             self._before = self._last = self._marks(self._holdings.now())
-
-    def _begin_another(self, *_: Any) -> None:
-        """What an earlier forward of the step left in the model would reach this one."""
-        if self._before is not None and self._is_private():
-            self.check(read_bytes=False)
 
     def _is_private(self) -> bool:
         return torch.is_grad_enabled() and not self._in_public() and self._batch_waits()
