@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from quietgrad.gradients.factored import FactoredGrad
-from quietgrad.gradients.tuning import LayerReport, Tuner, for_rows, report
+from quietgrad.gradients.tuning import LayerReport, Tuner, for_rows
 
 
 def explained(drawn: int) -> tuple[LayerReport, ...]:
     block = FactoredGrad(torch.randn(drawn, 4, 6), torch.randn(drawn, 4, 5))
-    settled, choice = Tuner(None, deterministic=False).settle(block)
-    return for_rows([report("layer", settled, choice)], rows=60.0)
+    _, report = Tuner(None, deterministic=False).settle("layer", block)
+    return for_rows([report], rows=60.0)
 
 
 def test_an_explanation_does_not_tell_how_many_were_drawn(monkeypatch: pytest.MonkeyPatch) -> None:

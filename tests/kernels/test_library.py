@@ -16,12 +16,12 @@ def chosen(monkeypatch: pytest.MonkeyPatch, value: str | None) -> str:
     monkeypatch.delenv(library.VARIABLE, raising=False)
     if value is not None:
         monkeypatch.setenv(library.VARIABLE, value)
-    library._from_environment.cache_clear()
+    library._usual.cache_clear()
     try:
         return library.level()
     finally:
         monkeypatch.undo()
-        library._from_environment.cache_clear()
+        library._usual.cache_clear()
 
 
 def test_the_fastest_level_is_the_default_and_the_environment_chooses_another(
@@ -60,10 +60,13 @@ def test_explain_says_what_is_used(level: str) -> None:
 @pytest.mark.skipif(not library.levels(), reason="the C library was not built")
 def test_a_library_of_older_sources_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "KERNELS", (*library.KERNELS, "qg_not_built_yet"))
-    library.native.cache_clear()
+    forget = (library.native.cache_clear, library._usual.cache_clear)
+    for each in forget:
+        each()
     try:
         assert library.native() is None
         assert library.level() == "off"
     finally:
         monkeypatch.undo()
-        library.native.cache_clear()
+        for each in forget:
+            each()

@@ -235,8 +235,17 @@ def output_of(position: int, tensor: Tensor, inputs: list[Tensor]) -> Output:
     gradient is taken at its base."""
     base = tensor._base
     if base is not None and base.requires_grad and _same_order(base, tensor) and _owned(base, inputs):
-        return Output(position, get_gradient_edge(base), tensor.shape)
-    return Output(position, get_gradient_edge(tensor), tensor.shape)
+        return Output(position, edge_of(base), tensor.shape)
+    return Output(position, edge_of(tensor), tensor.shape)
+
+
+def edge_of(tensor: Tensor) -> GradientEdge:
+    """Where the gradient of a tensor arrives: read off directly, but for leaves and for functions written in Python,
+    which do not keep the graph behind them alive."""
+    node = tensor.grad_fn
+    if node is None or issubclass(type(node), torch._C._FunctionBase):
+        return get_gradient_edge(tensor)
+    return GradientEdge(node, tensor.output_nr)
 
 
 def _same_order(base: Tensor, view: Tensor) -> bool:

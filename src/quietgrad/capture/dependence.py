@@ -178,8 +178,9 @@ class Dependence:
 
 
 def _shape(graph: Graph) -> Shape:
+    names = graph.names
     return frozenset(
-        (node.name(), tuple(child.name() for child, _ in following if child is not None))
+        (names[node], tuple([names[child] for child, _ in following if child is not None]))
         for node, following in graph.children.items()
     )
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from quietgrad.capture.call import Call
-from quietgrad.capture.layout import Fate, Following, Layout, State, Visit, at_stride, stride_of
+from quietgrad.capture.layout import Fate, Following, Layout, Shapes, State, Visit, at_stride, stride_of
 from quietgrad.capture.node_rules import is_foreign, rule_for
 
 Use = tuple[Node, str]
@@ -57,10 +58,15 @@ class Graph:
                 leading.add(node)
         return leading & nodes
 
+    @cached_property
+    def names(self) -> dict[Node, str]:
+        """What kind of operation each node is: autograd makes the string anew whenever it is asked."""
+        return {node: node.name() for node in self.children}
+
     @property
     def foreign(self) -> str | None:
         """The name of a function of the user's, if there is any."""
-        return next((node.name() for node in self.children if is_foreign(node)), None)
+        return next((name for node, name in self.names.items() if is_foreign(node)), None)
 
     def reaches(self, call: Call) -> bool:
         return any(output.edge.node in self.children for output in call.outputs)
@@ -115,7 +121,7 @@ def check_coverage(graph: Graph, calls: Iterable[Call], used: set[Use]) -> None:
 
 
 def _refuse_hidden_backwards(graph: Graph) -> None:
-    if any(node.name() == "CheckpointFunctionBackward" for node in graph.children):
+    if "CheckpointFunctionBackward" in graph.names.values():
         raise ValueError(
             "Reentrant activation checkpointing hides the layers from the graph. Pass use_reentrant=False to "
             "torch.utils.checkpoint.checkpoint."
@@ -126,7 +132,7 @@ class Flow:
     """The state of every tensor between the losses and the leaves, for n > 1 samples."""
 
     def __init__(self, graph: Graph, n: int) -> None:
-        self._n = n
+        self._n, self._names, self._shapes = n, graph.names, Shapes()
         self._states: dict[tuple[Node | None, int], State] = {
             (graph.root.node, graph.root.output_nr): Layout(0)
         }
@@ -140,22 +146,23 @@ class Flow:
 
     def reached(self, node: Node) -> Iterator[tuple[GradientEdge, State]]:
         """Those outputs of a node that get gradients."""
-        for number in range(len(node._input_metadata)):
+        for number in range(len(self._shapes[node])):
             if (node, number) in self._states:
                 yield GradientEdge(node, number), self._states[node, number]
 
     def seen_as(self, edge: GradientEdge, shape: torch.Size) -> State:
         """The same, of a reshaped gradient: an edge may be that of a base, and what is recorded its view."""
-        state, own = self.at(edge), torch.Size(edge.node._input_metadata[edge.output_nr].shape)
+        state, own = self.at(edge), self._shapes[edge.node][edge.output_nr]
         if not isinstance(state, Layout) or own == shape:
             return state
         return at_stride(stride_of(state, own), shape, self._n) or Fate.DOUBT
 
     def _visit(self, node: Node, following: Following) -> None:
-        for number, meta in enumerate(node._input_metadata):
+        for number, shape in enumerate(self._shapes[node]):
             state = self._states.get((node, number))
             if isinstance(state, Layout):
-                found = rule_for(node)(Visit(node, following, number, state, torch.Size(meta.shape), self._n))
+                visit = Visit(node, following, number, state, shape, self._n, self._shapes)
+                found = rule_for(node, self._names[node])(visit)
             elif state is not None:
                 found = [Fate.DOUBT if is_foreign(node) else state] * len(following)
             else:

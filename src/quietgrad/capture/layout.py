@@ -27,6 +27,8 @@ class Layout:
     def samples_first(self, x: Tensor, n: int) -> Shaped[Tensor, "n ..."]:
         """`[n, *shape]` where dimension `dim` of shape became outer·inner: slice i is what belongs to sample i."""
         outer = x.shape[self.dim] // (n * self.inner)
+        if self.dim == 0 and outer == 1:  # nearly always: one operation instead of three
+            return x.unsqueeze(1) if self.inner == 1 else x.unflatten(0, (n, self.inner))
         split = torch.unflatten(x, self.dim, (outer, n, self.inner)).movedim(self.dim + 1, 0)
         return split.flatten(self.dim + 1, self.dim + 2)
 
@@ -110,6 +112,14 @@ Following = tuple[tuple[Node | None, int], ...]
 """Where a node sends its gradients: each of the next nodes, and which of its outputs that is."""
 
 
+class Shapes(dict[Node, list[torch.Size]]):
+    """The shapes of what each node returned in the forward: asked for by it and by all that read it, so kept."""
+
+    def __missing__(self, node: Node) -> list[torch.Size]:
+        found = self[node] = [torch.Size(meta.shape) for meta in node._input_metadata]
+        return found
+
+
 @dataclass(slots=True)
 class Visit:
     """One output of one node, and where the samples lie in it."""
@@ -120,6 +130,7 @@ class Visit:
     layout: Layout
     shape: torch.Size
     n: int
+    shapes: Shapes
 
     @property
     def dim(self) -> int:
@@ -128,10 +139,7 @@ class Visit:
     @property
     def children(self) -> Sequence[torch.Size | None]:
         """The shape of each input that may need a gradient."""
-        return [
-            None if child is None else torch.Size(child._input_metadata[place].shape)
-            for child, place in self.following
-        ]
+        return [None if child is None else self.shapes[child][place] for child, place in self.following]
 
     def saved(self, name: str) -> Any:
         return getattr(self.node, f"_saved_{name}")

@@ -406,8 +406,6 @@ def is_foreign(node: Node) -> bool:
     return issubclass(type(node), BackwardCFunction) and type(node) not in OWN
 
 
-def rule_for(node: Node) -> Rule:
+def rule_for(node: Node, name: str) -> Rule:
     """The rule of the node's kind."""
-    return (
-        OWN[type(node)] if type(node) in OWN else doubtful if is_foreign(node) else _rule_named(node.name())
-    )
+    return OWN[type(node)] if type(node) in OWN else doubtful if is_foreign(node) else _rule_named(name)

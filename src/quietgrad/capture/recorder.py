@@ -21,7 +21,7 @@ from quietgrad.gradients.blocks import BlockGrads
 from quietgrad.gradients.combined import combine
 from quietgrad.gradients.row_arithmetic import at_least_single
 from quietgrad.gradients.stages import BlockwiseGrads
-from quietgrad.gradients.tuning import LayerReport, Tuner, for_rows, report
+from quietgrad.gradients.tuning import LayerReport, Tuner, for_rows
 from quietgrad.gradients.zero import ZeroGrad
 
 Pool = Callable[[BlockwiseGrads], BlockwiseGrads]
@@ -158,8 +158,7 @@ class Recorder:
         return settled
 
     def _settle(self, name: str, block: BlockGrads) -> BlockGrads:
-        settled, choice = self._current_tuner.settle(block)
-        self._ways[name] = report(name, settled, choice)
+        settled, self._ways[name] = self._current_tuner.settle(name, block)
         return settled
 
     @property

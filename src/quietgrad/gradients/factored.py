@@ -169,6 +169,8 @@ class FactoredGrad(TunableGrads):
             return weighted_rows(weights, self._keep().flatten(1)).reshape(self._shape)
         if self.way == "chunked":
             return self._chunked_sum(weights)
+        if self.way == "outer" and self._ordinary(weights):
+            return self._matmul_sum(weights)
         careful = self._ghost().careful if self.way == "ghost" else self._extreme(weights)
         if not bool(careful.any()):
             return self._matmul_sum(weights)
@@ -279,6 +281,13 @@ class FactoredGrad(TunableGrads):
         a, b = self.a[chosen], self.b[chosen]
         a, b = (a.double(), b.double()) if self.is_outer else (a, b)
         return FactoredGrad(a, b, self._shape, way="chunked", chunk=self._chunk)
+
+    def _ordinary(self, weights: Float[Tensor, " n"]) -> bool:
+        """Whether nothing is extreme, as nearly always: told by three numbers instead of by every row."""
+        if not self.samples:
+            return True
+        longest = float(torch.maximum(*self._squared_lengths()).max())
+        return longest <= HUGE and float(weights.min()) >= TINY
 
     def _extreme(self, weights: Float[Tensor, " n"]) -> Bool[Tensor, " n"]:
         """Outer products of which float32 might flush a scaled factor to zero, or round it coarsely."""

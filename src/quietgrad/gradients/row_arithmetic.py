@@ -49,10 +49,13 @@ from quietgrad.kernels.product_sums import product_sums, served
 from quietgrad.kernels.rows import row_squares, row_sums
 from quietgrad.kernels.rows import served as served_rows
 
+SINGLE = frozenset({torch.float32, torch.float64})
+"""Precisions that rows are left in: asked of every gradient in every step, so that nothing is computed for it."""
+
 
 def at_least_single(values: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """In float32 where they had half precision: a sum of a thousand rows would lose whole rows to rounding."""
-    return values.to(torch.promote_types(values.dtype, torch.float32))
+    return values if values.dtype in SINGLE else values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 def as_rows(block: Shaped[Tensor, "n ..."]) -> Shaped[Tensor, "n q"]:

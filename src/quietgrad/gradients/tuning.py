@@ -94,12 +94,6 @@ class LayerReport:
     megabytes: float
 
 
-def report(name: str, block: BlockGrads, choice: Choice | None) -> LayerReport:
-    """The report of one block, its time and memory those of a single row."""
-    milliseconds = 0.0 if choice is None else choice.milliseconds
-    return LayerReport(layer=name, way=block.way, milliseconds=milliseconds, megabytes=block.row_bytes / 1e6)
-
-
 def for_rows(reports: Iterable[LayerReport], rows: float) -> tuple[LayerReport, ...]:
     """Reports of single rows as those of a batch."""
     return tuple(
@@ -131,14 +125,20 @@ class Tuner:
         """A new batch: the whole budget is free again."""
         self._left = self.budget
 
-    def settle(self, block: BlockGrads) -> tuple[BlockGrads, Choice | None]:
-        """The block, made to take its best way, with the choice; other kinds of blocks have none."""
+    def settle(self, name: str, block: BlockGrads) -> tuple[BlockGrads, LayerReport]:
+        """The block of a parameter, made to take its best way, and the report of it, of a single row."""
         if not isinstance(block, TunableGrads) or block.samples == 0:
-            return block, None
+            report = LayerReport(layer=name, way=block.way, milliseconds=0.0, megabytes=block.row_bytes / 1e6)
+            return block, report
         held = {way: bytes_ for way, bytes_ in block.held().items() if bytes_ <= self._left}
         choice = self._choice(block, held)
-        self._left -= held.get(choice.way, 0)
-        return block.through(choice.way, self._chunk(block)), choice
+        kept = held.get(choice.way, 0)
+        self._left -= kept
+        megabytes = kept / block.samples / 1e6
+        report = LayerReport(
+            layer=name, way=choice.way, milliseconds=choice.milliseconds, megabytes=megabytes
+        )
+        return block.through(choice.way, self._chunk(block)), report
 
     def _choice(self, block: TunableGrads, held: dict[str, int]) -> Choice:
         if self.deterministic:

@@ -44,6 +44,7 @@ KERNELS = (
 )
 """What is called in the library. A kernel that promises something new gets another name, which an older build lacks."""
 
+_NUMBERS = {name: number for number, name in enumerate(LEVELS)}
 _forced: list[str] = []
 
 
@@ -68,17 +69,21 @@ def levels() -> tuple[str, ...]:
 
 @functools.cache
 def _best_level(library: ctypes.CDLL) -> int:
-    """A processor stays what it is, and this is asked at every call of a kernel."""
+    """A processor stays what it is."""
     return int(library.qg_best_level())
 
 
 def level() -> str:
     """The one in use, or "off"."""
-    chosen = _forced[-1] if _forced else _from_environment()
-    return chosen or (levels()[-1] if levels() else OFF)
+    return _forced[-1] if _forced else _usual()
 
 
 @functools.cache
+def _usual() -> str:
+    """What the environment says, else the fastest: asked at every call of a kernel."""
+    return _from_environment() or (levels()[-1] if levels() else OFF)
+
+
 def _from_environment() -> str | None:
     chosen = os.environ.get(VARIABLE)
     if not chosen:
@@ -109,7 +114,7 @@ def in_use() -> ctypes.CDLL | None:
 
 def level_number() -> int:
     """As the kernels count them."""
-    return LEVELS.index(level())
+    return _NUMBERS[level()]
 
 
 def described() -> str:

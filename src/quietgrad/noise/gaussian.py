@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -183,6 +183,13 @@ def _drawn_together(values: list[Tensor], out: list[Tensor]) -> Iterator[list[tu
     pieces = (
         piece
         for value, target in zip(values, out, strict=True)
-        for piece in zip(value.reshape(-1).split(DRAWN), target.view(-1).split(DRAWN), strict=True)
+        for piece in _pieces(value.reshape(-1), target.view(-1))
     )
     return packed(pieces, lambda piece: piece[0].numel(), DRAWN)
+
+
+def _pieces(value: Tensor, target: Tensor) -> Iterable[tuple[Tensor, Tensor]]:
+    """Parts that are drawn together; most blocks are one, and a model has many."""
+    if value.numel() <= DRAWN:
+        return ((value, target),)
+    return zip(value.split(DRAWN), target.split(DRAWN), strict=True)

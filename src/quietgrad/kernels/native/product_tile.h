@@ -71,6 +71,8 @@ TARGETED static ALWAYS_INLINE void TILE(add_row)(const double *from, double *out
         const float x = b[R];                 \
         s##R##0 += x * y0, s##R##1 += x * y1; \
     }
+#define ASK_FOR(R) \
+    for (int j = 0; j < 2 * WIDTH; j += 8) __builtin_prefetch(out + R * apart + j, 1);
 #define ADD_ROW(R) TILE(add_row)(kept + R * ROW, out + R * apart, &s##R##0, &s##R##1, begun);
 
 /* A run's sum of one tile, [k][TALL] by [k][2·WIDTH], and what is `kept` of those before it in a block, written to
@@ -78,6 +80,7 @@ TARGETED static ALWAYS_INLINE void TILE(add_row)(const double *from, double *out
 TARGETED static ALWAYS_INLINE void TILE(tile_body)(const float *restrict b, const float *restrict a, int64_t count,
                                                    int begun, const double *kept, double *out, int64_t apart) {
     ROWS_OF(NOTHING)
+    ROWS_OF(ASK_FOR) /* written when all is multiplied, by which time they have come from memory */
     UNROLLED
     for (int64_t k = 0; k < count; k++, b += TALL, a += 2 * WIDTH) {
         if (WIDTH == 8) __builtin_prefetch(a + 16 * 2 * WIDTH);
@@ -89,5 +92,6 @@ TARGETED static ALWAYS_INLINE void TILE(tile_body)(const float *restrict b, cons
 }
 
 #undef NOTHING
+#undef ASK_FOR
 #undef STEP
 #undef ADD_ROW
