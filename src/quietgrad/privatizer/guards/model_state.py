@@ -11,6 +11,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from operator import is_
 from typing import Any
@@ -298,6 +299,15 @@ class Bytes:
     words: NDArray[np.int64]
     rest: memoryview
 
+    @cached_property
+    def _halves(self) -> tuple[NDArray[np.int64], ...]:
+        half = len(self.words) // 2
+        return (self.words[:half], self.words[half:]) if half else ()
+
+    @cached_property
+    def _pages(self) -> int:
+        return len(self.words) // PAGE
+
     def checksum(self, page: int | None) -> tuple[int, ...]:
         """Σ of the words of each half, modulo 2⁶⁴, and the CRC of the rest.
 
@@ -306,16 +316,13 @@ class Bytes:
         Args:
             page: of long ones, read one page in `ONE_IN` only, beginning with this one; None: all of them.
         """
-        return *(int(np.add.reduce(part, axis=None)) for part in self._parts(page)), zlib.crc32(self.rest)
+        return *[int(np.add.reduce(part, axis=None)) for part in self._parts(page)], zlib.crc32(self.rest)
 
     def _parts(self, page: int | None) -> tuple[NDArray[np.int64], ...]:
-        if not self.words.size:
-            return ()
-        pages = len(self.words) // PAGE
-        if page is None or pages < 2 * ONE_IN:
-            half = len(self.words) // 2
-            return self.words[:half], self.words[half:]
-        return self.words[: pages * PAGE].reshape(pages, PAGE)[page::ONE_IN], self.words[pages * PAGE :]
+        if page is None or self._pages < 2 * ONE_IN:
+            return self._halves
+        whole = self._pages * PAGE
+        return self.words[:whole].reshape(-1, PAGE)[page::ONE_IN], self.words[whole:]
 
     def of(self, thing: Kept) -> bool:
         """Whether these are still the bytes of a contiguous tensor."""
@@ -327,21 +334,22 @@ class Mark:
     """What is remembered of a tensor. The thing itself is held, so that no other can have its identity.
 
     Args:
-        version: how often torch saw it written to; such writes are seen whatever values they wrote.
+        version: how often torch saw it written to; such writes are seen whatever values they wrote. None where torch
+            does not count.
         checksum: of its bytes; None where they were not read.
         page: the first page that was read of a long one; None: all.
         place: where they lie, if it can be read again without asking torch for it.
     """
 
     thing: Kept
-    version: int
+    version: int | None
     checksum: tuple[int, ...] | None
     page: int | None
     place: Bytes | None
 
     def same(self, now: Kept, *, bytes_too: bool) -> bool:
         """Whether it is the same object, with the same version and, if they were read before, the same bytes."""
-        if now is not self.thing or version(now) != self.version:
+        if now is not self.thing or (self.version is not None and now._version != self.version):  # type: ignore[union-attr]
             return False
         return not bytes_too or self.checksum is None or checksum(now, self.place, self.page) == self.checksum
 
@@ -359,9 +367,8 @@ def mark(thing: Kept, *, read: bool = True, page: int | None = None, before: Mar
     return Mark(thing, version(thing), checksum(thing, place, page) if read else None, page, place)
 
 
-def version(thing: Kept) -> int:
-    counted = isinstance(thing, Tensor) and not thing.is_inference()
-    return thing._version if counted else 0  # type: ignore[union-attr]
+def version(thing: Kept) -> int | None:
+    return thing._version if isinstance(thing, Tensor) and not thing.is_inference() else None
 
 
 def checksum(thing: Kept, place: Bytes | None = None, page: int | None = None) -> tuple[int, ...]:
