@@ -34,9 +34,8 @@ from quietgrad.gradients.row_arithmetic import (
     inner_products,
     outer_sums,
     row_squared_norms,
-    runs,
+    weighted_products,
     weighted_rows,
-    zero_rows,
 )
 from quietgrad.gradients.tuning import TunableGrads, rounded
 from quietgrad.kernels.conv_rows import served
@@ -275,24 +274,21 @@ class ConvGrad(TunableGrads):
     def _matmul_sum(self, weights: Float[Tensor, " n"]) -> Float[Tensor, "*shape"]:
         """Of patches, unfolded a few samples at a time. torch's own backward would add up all positions of all samples
         in float32, in an order of its own."""
-        dropped = weights == 0
-        inputs, b = zero_rows(self.inputs, dropped), zero_rows(self.backprops, dropped)
-        b = positions_first(b) * weights.to(b.dtype).view(-1, 1, 1)
-        total = added_up(self._products_of_patches(inputs, b))
+        b = positions_first(self.backprops)
+        total = added_up(
+            weighted_products(b[rows], self._patches(self.inputs[rows]), weights[rows])
+            for rows in self._unfolded_at_once()
+        )
         if self.window.dims != 2:
             return total.reshape(self.shape)
         return from_rows(total, self.window).contiguous()
 
-    def _products_of_patches(
-        self, inputs: Float[Tensor, "n m i *space"], b: Float[Tensor, "n t o"]
-    ) -> Iterator[Float[Tensor, "o taps"]]:
+    def _unfolded_at_once(self) -> Iterator[slice]:
+        """Samples whose patches are in the cache together: as many as are added up in float32, or a multiple."""
         together = max(1, POSITIONS // max(1, self.positions))
-        at_once = max(1, IN_CACHE // max(1, together * self.positions * self.window.taps * b.element_size()))
-        for start in range(0, max(1, self.samples), together * at_once):
-            rows = slice(start, start + together * at_once)
-            patches, weighted = self._patches(inputs[rows]).flatten(0, 1), b[rows].flatten(0, 1)
-            for part in runs(len(b[rows]), self.positions, b.dtype):
-                yield weighted[part].T @ patches[part]
+        size = max(1, together * self.positions * self.window.taps * self.inputs.element_size())
+        step = together * max(1, IN_CACHE // size)
+        return (slice(start, start + step) for start in range(0, max(1, self.samples), step))
 
     def _patches(self, inputs: Float[Tensor, "n m i *space"]) -> Float[Tensor, "n t taps"]:
         return (unfold_rows if self.window.dims == 2 else unfold)(inputs, self.window)

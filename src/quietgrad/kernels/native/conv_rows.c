@@ -27,7 +27,7 @@
 #endif
 
 #define VECTORS 3
-#define NEAREST (1 << 14) /* bytes of the picture that pass by at a time */
+#define NEAREST (3 << 13) /* bytes of the picture that pass by at a time */
 
 typedef float eight __attribute__((vector_size(32)));
 typedef float eight_any __attribute__((vector_size(32), aligned(4), may_alias));
