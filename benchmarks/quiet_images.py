@@ -1,11 +1,13 @@
-"""What products of ScatterNet's features are worth: the quiet rule with and without them, judged on training images.
+"""What products of ScatterNet's features and second moments along made-up directions are worth, on training images.
 
     python -m benchmarks.quiet_images --data-dir DATA --records 12000 --public 200
     python -m benchmarks.quiet_images --data-dir DATA --records 48000 --public 2000 --epsilons 2
+    python -m benchmarks.quiet_images --data-dir DATA --records 40000 --public 0 --judges 20000 --epsilons 3
 
-Test images are never read: `records` training images to learn from, 10,000 others to judge by, and public ones without
-labels; with `--public 0` made-up images in their place, around the mean of the records (without the little noise that a
-release adds). The head is trained in closed form, with the noise that the rule's plan has.
+Test images are never read: `records` training images to learn from, `judges` others to judge by, and public ones
+without labels; with `--public 0` made-up images in their place, around the mean of the records (without the little
+noise that a release adds), and second moments along their directions too. The head is trained in closed form, with the
+noise that the rule's plan has.
 """
 
 from __future__ import annotations
@@ -23,16 +25,16 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from quietgrad.features.encoders import Mirrored, Scatter, encode
-from quietgrad.features.moments import moments_of
+from quietgrad.features.encoders import Mirrored, Scatter, ScatterRoots, encode, unit
+from quietgrad.features.moments import Moments, moments_of, moments_standing_out
 from quietgrad.features.pipeline import Rescale
 from quietgrad.features.quadratic import Quadratic, quadratic_moments_of
 from quietgrad.features.synthetic import synthetic_images
 from quietgrad.lab.data import load
 from quietgrad.quiet.recipe import SYNTHETIC
-from quietgrad.quiet.rule import Settings, gaussian_parameter, settings, whitening
+from quietgrad.quiet.rule import MOMENTS_SHARE, Settings, gaussian_parameter, settings, whitening
 
-DELTA, JUDGES, REPEATS = 1e-5, 10_000, 3
+DELTA, REPEATS = 1e-5, 3
 ROWS = 512
 """Records at a time: their rows stay in the cache between the two products of a step."""
 
@@ -49,9 +51,11 @@ class Images:
     centre: Float[Tensor, " d"]
 
 
-def images(name: str, data_dir: Path | None, records: int, public: int, *, mirrored: bool) -> Images:
-    drawn = load(name, data_dir=data_dir, private=records + JUDGES, public=public)
-    encoder: nn.Module = Scatter(drawn.input_shape)
+def images(
+    name: str, data_dir: Path | None, records: int, judges: int, public: int, *, mirrored: bool, roots: bool
+) -> Images:
+    drawn = load(name, data_dir=data_dir, private=records + judges, public=public)
+    encoder: nn.Module = (ScatterRoots if roots else Scatter)(drawn.input_shape)
     encoder = Mirrored(encoder) if mirrored else encoder
     x, y = drawn.private.tensors
     unlabelled = drawn.public_inputs if public else synthetic_images(SYNTHETIC, drawn.input_shape)
@@ -71,7 +75,21 @@ def quadratic(data: Images, rule: Settings) -> Quadratic:
     return Quadratic(moments.centred_at(data.centre), whitening(moments.variances, rule.dimension))
 
 
-WAYS: dict[str, Callable[[Images, Settings], nn.Module]] = {"linear": linear, "with products": quadratic}
+def mixed(data: Images, rule: Settings) -> Rescale:
+    made_up, std = linear(data, rule), 1 / (rule.signal * math.sqrt(MOMENTS_SHARE))
+    rows = unit((data.x - made_up.mean) @ made_up.directions)
+    second = rows.T @ rows / len(rows)
+    noise = torch.randn(second.shape, generator=torch.Generator().manual_seed(7))
+    own = moments_standing_out(second + std * noise, std)
+    turned = Moments(made_up.mean, made_up.directions @ own.directions, own.variances)
+    return Rescale(turned, whitening(own.variances, rule.dimension))
+
+
+WAYS: dict[str, Callable[[Images, Settings], nn.Module]] = {
+    "linear": linear,
+    "with products": quadratic,
+    "mixed": mixed,
+}
 
 
 def accuracies(data: Images, way: str, epsilon: float) -> list[float]:
@@ -79,14 +97,15 @@ def accuracies(data: Images, way: str, epsilon: float) -> list[float]:
     rule = settings(records=len(data.y), classes=10, epsilon=epsilon, delta=DELTA)
     turn = WAYS[way](data, rule)
     x, judge = (torch.cat([turn(few) for few in rows.split(4096)]) for rows in (data.x, data.judge_x))
-    heads = (trained(x, data.y, rule, epsilon, repeat) for repeat in range(REPEATS))
+    mu = gaussian_parameter(epsilon, DELTA) * math.sqrt(1 - MOMENTS_SHARE * (way == "mixed"))
+    heads = (trained(x, data.y, rule, mu, repeat) for repeat in range(REPEATS))
     return [100 * float(((judge @ head).argmax(1) == data.judge_y).float().mean()) for head in heads]
 
 
-def trained(x: Tensor, y: Tensor, rule: Settings, epsilon: float, repeat: int) -> Float[Tensor, "k c"]:
+def trained(x: Tensor, y: Tensor, rule: Settings, mu: float, repeat: int) -> Float[Tensor, "k c"]:
     """Full-batch DP-SGD of a linear head: a linear layer's gradient is an outer product."""
     targets, weights = one_hot(y, 10).float(), torch.zeros(x.shape[1], 10)
-    std = rule.clip * math.sqrt(rule.steps) / gaussian_parameter(epsilon, DELTA)
+    std = rule.clip * math.sqrt(rule.steps) / mu
     rng = torch.Generator().manual_seed(1000 + repeat)
     for _ in range(rule.steps):
         total = std * torch.randn(weights.shape, generator=rng)
@@ -106,15 +125,19 @@ def main() -> None:
     parser.add_argument("--data", choices=("mnist", "fashion-mnist"), default="mnist")
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--records", type=int, default=12_000)
+    parser.add_argument("--judges", type=int, default=10_000)
     parser.add_argument("--public", type=int, default=200)
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.15, 0.5, 2.0])
     parser.add_argument("--mirrored", action="store_true")
+    parser.add_argument("--roots", action="store_true")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    data = images(args.data, args.data_dir, args.records, args.public, mirrored=args.mirrored)
+    sizes = (args.records, args.judges, args.public)
+    data = images(args.data, args.data_dir, *sizes, mirrored=args.mirrored, roots=args.roots)
+    ways = [way for way in WAYS if way != "mixed" or not args.public]
     found: dict[str, list[float]] = {}
     for epsilon in args.epsilons:
-        for way in WAYS:
+        for way in ways:
             scores = found[f"epsilon {epsilon:g}, {way}"] = accuracies(data, way, epsilon)
             print(
                 f"ε {epsilon:<5g} {way:14} {np.mean(scores):.2f} ± {np.std(scores, ddof=1):.2f}", flush=True

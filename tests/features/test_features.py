@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from quietgrad.features.encoders import Columns, Frozen, Mirrored, Pixels, Scatter, encode, unit
+from quietgrad.features.encoders import Columns, Frozen, Mirrored, Pixels, Scatter, ScatterRoots, encode, unit
 from quietgrad.features.images import image_encoder
 from quietgrad.features.interactions import Products
 from quietgrad.features.moments import (
@@ -17,6 +17,7 @@ from quietgrad.features.moments import (
     moments_from_kronecker,
     moments_from_second,
     moments_of,
+    moments_standing_out,
     noise_eigenvalue,
     shrunk,
 )
@@ -32,6 +33,7 @@ def images(count: int = 5) -> Tensor:
 
 ENCODERS = {
     "scatter": Scatter((1, 12, 12)),
+    "roots": ScatterRoots((1, 12, 12)),
     "mirrored": Mirrored(Scatter((1, 12, 12))),
     "patches": Patches((1, 12, 12)),
     "pixels": Pixels(),
@@ -64,6 +66,15 @@ def test_a_mirrored_encoder_gives_an_image_and_its_mirror_image_the_same_row() -
     encoder = Mirrored(Scatter((1, 12, 12)))
     torch.testing.assert_close(encode(encoder, x), encode(encoder, x.flip(-1)))
     assert not torch.allclose(encode(encoder, x), encode(encoder, x.flip(-2)), atol=1e-3)
+
+
+def test_roots_are_taken_of_moduli_and_not_of_averages() -> None:
+    """Nine times the contrast: averages grow by nine, moduli's roots by three."""
+    x, encoder = images(), ScatterRoots((1, 12, 12))
+    faint, strong = encoder._features(x), encoder._features(9 * x)
+    torch.testing.assert_close(strong[:, 0], 9 * faint[:, 0], rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(strong[:, 1:], 3 * faint[:, 1:], rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(faint[:, 1:] ** 2, encoder.net(x)[:, 1:].clamp_min(0), rtol=1e-3, atol=1e-5)
 
 
 def test_patches_are_the_same_for_an_image_and_its_mirror_image() -> None:
@@ -133,6 +144,24 @@ def test_eigenvalues_below_the_noise_are_lifted_to_it() -> None:
     torch.testing.assert_close(
         found.variances, torch.tensor([1.0, 0.5, 0.01 * math.sqrt(8), 0.01 * math.sqrt(8)])
     )
+
+
+def test_what_stands_out_of_the_noise_is_found_as_it_was_before_it() -> None:
+    """A steep spectrum in 300 dimensions: leading directions at their true lengths, the diagonal of the rest."""
+    rng = torch.Generator().manual_seed(1)
+    turn = torch.linalg.qr(torch.randn(300, 5, generator=rng)).Q
+    rest = torch.linspace(0.002, 0.0005, 300)
+    truth = turn * torch.tensor([0.3, 0.2, 0.1, 0.08, 0.06]) @ turn.T + rest.diag()
+    std = 2e-4
+    found = moments_standing_out(truth + std * torch.randn(300, 300, generator=rng), std)
+    rebuilt = found.directions * found.variances @ found.directions.T
+    as_released = std * 300 / math.sqrt(2)  # matrix and transpose, halved
+    assert float((rebuilt - truth).norm()) < as_released / 3
+    torch.testing.assert_close(
+        found.variances[:5], torch.linalg.eigvalsh(truth).flip(0)[:5], rtol=0.02, atol=0
+    )
+    assert bool((found.variances > 0).all())
+    assert bool((found.variances.diff() <= 0).all())
 
 
 def test_noise_alone_has_the_largest_eigenvalue_that_is_expected_of_it() -> None:

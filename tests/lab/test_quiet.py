@@ -67,6 +67,7 @@ def test_products_of_features_are_kept_for_a_resumed_run(tmp_path: Path) -> None
         ("method.moment='private'", "Unknown key 'method.moment' .did you mean 'moments'"),
         ("method.moments='public'", "needs public data"),
         ("method.moments='synthetic'", "makes up images"),
+        ("method.moments='mixed'", "makes up images"),
         ("method.mirrored=true", "is for images"),
         ("method.products=true", "needs public or made-up images"),
         ("training.warm_start='public'", "starts from zero"),

@@ -23,6 +23,7 @@ from quietgrad.quiet.recipe import (
     products_by_synthetic,
     quiet_program,
     rescaled_by_mean,
+    rescaled_by_mixed,
     rescaled_by_private,
     rescaled_by_public,
     rescaled_by_synthetic,
@@ -201,6 +202,32 @@ def test_made_up_images_need_a_private_mean_only() -> None:
     rescale = rescaled_by_synthetic(statistics, rows, encoder, (1, 12, 12), found)
     assert statistics.ledger.count == 1
     assert rescale(rows).shape == (20, rescale.width)
+
+
+def test_mixed_features_are_a_function_of_the_two_releases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law 3: rows of length one go in, two lines are paid, and other records with the same releases change nothing."""
+    images = torch.randn(40, 1, 12, 12, generator=torch.Generator().manual_seed(1))
+    encoder, found = Scatter((1, 12, 12)), rule(1.0)
+    rows, other = encode(encoder, images).split(20)
+    batches = all_at_once(TensorDataset(rows, torch.zeros(20)), found)
+    statistics = qg.Statistics(quiet_program("mixed", rows.shape[1:], found).with_noise(0.1), batches)
+    release, released = qg.Statistics.release, []
+
+    def noted(self: qg.Statistics, name: str, values: Tensor) -> Released:
+        assert float(values.flatten(1).norm(dim=1).max()) <= 1 + 1e-5
+        released.append(release(self, name, values))
+        return released[-1]
+
+    monkeypatch.setattr(qg.Statistics, "release", noted)
+    rescale = rescaled_by_mixed(statistics, rows, encoder, (1, 12, 12), found)
+    assert rescale(rows).shape == (20, rescale.width)
+    assert statistics.ledger.count == len(released) == 2
+    again = iter(released)
+    monkeypatch.setattr(qg.Statistics, "release", lambda *_: next(again))
+    others = rescaled_by_mixed(statistics, other, encoder, (1, 12, 12), found)
+    assert all(
+        torch.equal(mine, theirs) for mine, theirs in zip(rescale.buffers(), others.buffers(), strict=True)
+    )
 
 
 def test_products_around_made_up_images_change_only_through_the_released_mean() -> None:

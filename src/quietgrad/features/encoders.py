@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from quietgrad.features.scattering import ScatterNet
+from quietgrad.features.scattering import CHANNELS, ScatterNet
 
 ROWS = 256
 """Records that are encoded at a time."""
@@ -33,8 +33,20 @@ class Scatter(nn.Module):
         self.net = ScatterNet(height, width)
 
     def forward(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n m p"]:
-        features = self.net(x)
+        features = self._features(x)
         return unit(F.group_norm(features, features.shape[1] // 3).flatten(2))
+
+    def _features(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n m h2 w2"]:
+        features: Tensor = self.net(x)
+        return features
+
+
+class ScatterRoots(Scatter):
+    """The same with √S1 and √S2 in place of S1 and S2: faint edges count for more beside strong ones."""
+
+    def _features(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n m h2 w2"]:
+        average, moduli = super()._features(x).unflatten(1, (-1, CHANNELS)).split([1, CHANNELS - 1], 2)
+        return torch.cat([average, moduli.clamp_min(0).sqrt()], 2).flatten(1, 2)
 
 
 class Mirrored(nn.Module):

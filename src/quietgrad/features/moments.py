@@ -54,6 +54,27 @@ def moments_from_second(mean: Float[Tensor, " d"], second: Float[Tensor, "d d"],
     return Moments(mean, vectors.to(mean.dtype), values.to(mean.dtype))
 
 
+def moments_standing_out(second: Float[Tensor, "d d"], std: float) -> Moments:
+    """Directions of a released second-moment matrix M around zero, whose noise of `std` drowns most of them.
+
+        S = Σ ℓ vvᵀ over eigenvalues λ + m with λ > e,   ℓ = (λ + √(λ² − e²))/2,   M ≈ S + diag(max(M − S, std))
+
+    with m the median eigenvalue and e the largest of noise alone: ℓ is what λ was before noise lifted it
+    (Benaych-Georges, Nadakuditi 2011). The diagonal of the rest has d numbers, not d², and is known far better than
+    directions are. Unlike in `moments_from_second` the spectrum stays as steep as it is, so that rescaling tells.
+    """
+    matrix = ((second + second.T) / 2).double()
+    edge = noise_eigenvalue(std, len(matrix))
+    values, vectors = principal(matrix)
+    above = values - values.median()
+    seen = above > edge
+    lengths = (above[seen] + (above[seen] ** 2 - edge**2).sqrt()) / 2
+    leading = vectors[:, seen] * lengths @ vectors[:, seen].T
+    rest = (matrix - leading).diagonal().clamp_min(max(std, TINY))
+    values, vectors = principal(leading + rest.diag())
+    return Moments(second.new_zeros(len(second)), vectors.to(second.dtype), values.to(second.dtype))
+
+
 def noise_eigenvalue(std: float, width: int) -> float:
     """About the largest eigenvalue of half of a matrix of noise and its transpose: std/√2 off the diagonal."""
     return std * math.sqrt(2 * width)

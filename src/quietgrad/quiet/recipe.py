@@ -20,6 +20,7 @@ from quietgrad.features.moments import (
     moments_from_kronecker,
     moments_from_second,
     moments_of,
+    moments_standing_out,
     shrunk,
 )
 from quietgrad.features.pipeline import Rescale
@@ -47,10 +48,11 @@ from quietgrad.quiet.rule import (
 )
 from quietgrad.sampling.batches import PoissonBatches
 
-Source = Literal["public", "synthetic", "private", "mean"]
+Source = Literal["public", "synthetic", "mixed", "private", "mean"]
 SOURCES: tuple[Source, ...] = get_args(Source)
-"""Where centre and directions come from: public rows; made-up images around a private mean; private moments; only a
-private mean, for pretrained features, whose directions are good as they are, and for small tables."""
+"""Where centre and directions come from: public rows; made-up images around a private mean; these, and private moments
+along their directions; private moments; only a private mean, for pretrained features, whose directions are good as they
+are, and for small tables."""
 
 WIDEST = 512
 """Columns up to which all second moments are released."""
@@ -65,9 +67,11 @@ MICRO_BATCH = 2048
 def quiet_program(source: Source, row_shape: Sequence[int], settings: Settings) -> Program:
     """The statistics that a source releases from rows of this shape, and DP-SGD of the head."""
     mean = {"mean": StatisticRelease(statistic=Mean(), share=mean_share(math.prod(row_shape), settings))}
-    second = _second(row_shape)
-    moments = {"moments": StatisticRelease(statistic=second, share=MOMENTS_SHARE)}
-    statistics = {"public": {}, "synthetic": mean, "private": mean | moments, "mean": mean}[source]
+    own, along = (
+        mean | {"moments": StatisticRelease(statistic=second, share=MOMENTS_SHARE)}
+        for second in (_second(row_shape), SecondMoments())
+    )
+    statistics = {"public": {}, "synthetic": mean, "mixed": along, "private": own, "mean": mean}[source]
     return Program(training=dp_sgd(clip=settings.clip), statistics=statistics)
 
 
@@ -105,6 +109,21 @@ def rescaled_by_synthetic(
     """The directions of made-up images around the released mean of the private rows."""
     moments = moments_of(_made_up(encoder, input_shape), settings.directions)
     return _rescale(moments.centred_at(_mean(statistics, rows)), settings)
+
+
+def rescaled_by_mixed(
+    statistics: Statistics,
+    rows: Float[Tensor, "n ..."],
+    encoder: nn.Module,
+    input_shape: Sequence[int],
+    settings: Settings,
+) -> Rescale:
+    """The same, turned and rescaled by the second moments that the private rows have along these directions."""
+    made_up = rescaled_by_synthetic(statistics, rows, encoder, input_shape, settings)
+    along = [unit((few.flatten(1) - made_up.mean) @ made_up.directions) for few in rows.split(MICRO_BATCH)]
+    released = statistics.release("moments", torch.cat(along))
+    own = moments_standing_out(released.blocks["second"], released.std)
+    return _rescale(Moments(made_up.mean, made_up.directions @ own.directions, own.variances), settings)
 
 
 def products_by_synthetic(

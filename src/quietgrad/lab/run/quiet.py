@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
-from quietgrad.features.encoders import Mirrored, Pixels, Scatter, encode
+from quietgrad.features.encoders import Mirrored, Pixels, Scatter, ScatterRoots, encode
 from quietgrad.features.images import image_encoder
 from quietgrad.features.patterns import Patches
 from quietgrad.features.pipeline import Rescale
@@ -36,6 +36,7 @@ from quietgrad.quiet.recipe import (
     products_by_synthetic,
     quiet_program,
     rescaled_by_mean,
+    rescaled_by_mixed,
     rescaled_by_private,
     rescaled_by_public,
     rescaled_by_synthetic,
@@ -50,17 +51,19 @@ class QuietOptions(Section):
     """Options of the method; everything else follows from the rule.
 
     Args:
-        encoder: "auto" is "scatter" for grey images, "patches" for colour images, else "pixels".
+        encoder: "auto" is "scatter" for grey images, "patches" for colour images, else "pixels". "roots" is "scatter"
+            with square roots of its moduli (docs/quiet.md).
         moments: "auto" is "public" if there are public records, else "synthetic" for images, "mean" for pretrained
-            features and where second moments would be noise, else "private".
+            features and where second moments would be noise, else "private". "mixed" is "synthetic" and then second
+            moments along these directions, for large budgets (docs/quiet.md).
         mirrored: an image and its mirror image mean the same (clothes do, digits do not), and get the same row.
             "patches" are so by themselves.
         products: directions are those of all products of features too, for large budgets (docs/quiet.md); with "public"
             or "synthetic" moments.
     """
 
-    encoder: Literal["auto", "scatter", "patches", "pixels"] = "auto"
-    moments: Literal["auto", "public", "synthetic", "private", "mean"] = "auto"
+    encoder: Literal["auto", "scatter", "roots", "patches", "pixels"] = "auto"
+    moments: Literal["auto", "public", "synthetic", "mixed", "private", "mean"] = "auto"
     mirrored: bool = False
     products: bool = False
 
@@ -142,7 +145,8 @@ def make_encoder(name: str, shape: tuple[int, ...], *, mirrored: bool = False) -
     if name == "auto":
         encoder = image_encoder(shape) if len(shape) == 3 else Pixels()
     else:
-        encoder = {"scatter": Scatter, "patches": Patches, "pixels": lambda _: Pixels()}[name](shape)
+        known = {"scatter": Scatter, "roots": ScatterRoots, "patches": Patches, "pixels": lambda _: Pixels()}
+        encoder = known[name](shape)
     return Mirrored(encoder) if mirrored and not isinstance(encoder, Patches) else encoder
 
 
@@ -170,8 +174,10 @@ def _source(options: QuietOptions, parts: Parts, *, pretrained: bool) -> Source 
             "method.moments = 'public' needs public data. Set data.public = N, or take 'synthetic' or 'private'."
         )
     images = len(parts.input_shape) == 3
-    if options.moments == "synthetic" and not images:
-        raise LabError("method.moments = 'synthetic' makes up images, and these are none. Take 'private'.")
+    if options.moments in ("synthetic", "mixed") and not images:
+        raise LabError(
+            f"method.moments = {options.moments!r} makes up images, and these are none. Take 'private'."
+        )
     if options.moments != "auto":
         return options.moments
     if len(parts.public):
@@ -197,8 +203,10 @@ def _fitted(
         return rescaled_by_mean(statistics, task.private)
     if source == "private":
         return rescaled_by_private(statistics, task.private, rule)
-    by_synthetic = products_by_synthetic if products else rescaled_by_synthetic
-    return by_synthetic(statistics, task.private, task.encoder, task.parts.input_shape, rule)
+    made_up = (statistics, task.private, task.encoder, task.parts.input_shape, rule)
+    if source == "mixed":
+        return rescaled_by_mixed(*made_up)
+    return (products_by_synthetic if products else rescaled_by_synthetic)(*made_up)
 
 
 def _loaded(folder: RunFolder) -> Rescale | Quadratic:
