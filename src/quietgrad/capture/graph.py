@@ -171,5 +171,8 @@ class Flow:
 
     def _pass_on(self, following: Following, found: list[State]) -> None:
         for there, new in zip(following, found, strict=True):
-            if there[0] is not None and self._states.setdefault(there, new) != new:
+            if there[0] is None:
+                continue
+            known = self._states.setdefault(there, new)
+            if known is not new and known != new:
                 self._states[there] = Fate.DOUBT

@@ -141,6 +141,12 @@ class Visit:
         """The shape of each input that may need a gradient."""
         return [None if child is None else self.shapes[child][place] for child, place in self.following]
 
+    @property
+    def first_child(self) -> torch.Size | None:
+        """The first of them: most operations need no other."""
+        child, place = self.following[0]
+        return None if child is None else self.shapes[child][place]
+
     def saved(self, name: str) -> Any:
         return getattr(self.node, f"_saved_{name}")
 

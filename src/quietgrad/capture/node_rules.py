@@ -107,7 +107,7 @@ def gathered(visit: Visit) -> list[State]:
       "LinalgVectorNorm", "Norm", "Median", "Kthvalue", "Mode", "Aminmax", "Nansum")  # fmt: skip
 def reduced(visit: Visit) -> list[State]:
     """The output's dimensions are those of the input that were kept."""
-    shape = visit.children[0]
+    shape = visit.first_child
     if shape is None or not hasattr(visit.node, "_saved_dim"):
         return doubtful(visit)
     given = visit.saved("dim")
@@ -180,12 +180,12 @@ def batched_product(visit: Visit) -> list[State]:
 
 @rule("Addmm")
 def added_product(visit: Visit) -> list[State]:
-    return [visit.broadcast(visit.children[0]), *_product(visit, batch=0)]
+    return [visit.broadcast(visit.first_child), *_product(visit, batch=0)]
 
 
 @rule("Baddbmm")
 def added_batched_product(visit: Visit) -> list[State]:
-    return [visit.broadcast(visit.children[0]), *_product(visit, batch=1)]
+    return [visit.broadcast(visit.first_child), *_product(visit, batch=1)]
 
 
 def _product(visit: Visit, batch: int) -> list[State]:
@@ -266,7 +266,7 @@ def classes(visit: Visit) -> list[State]:
 @rule("View", "UnsafeView", "ReshapeAlias", "Unsqueeze", "Squeeze")
 def viewed(visit: Visit) -> list[State]:
     """Row-major order stays, and so does the distance between neighbouring samples."""
-    shape = visit.children[0]
+    shape = visit.first_child
     found = None if shape is None else at_stride(stride_of(visit.layout, visit.shape), shape, visit.n)
     return visit.all(found or Fate.DOUBT)
 
@@ -309,7 +309,7 @@ def sliced(visit: Visit) -> list[State]:
     if visit.saved_dim(len(visit.shape)) != visit.dim:
         return visit.all(visit.layout)
     start, step = visit.saved("start") or 0, visit.saved("step")
-    return visit.all(_in_phase(visit, start, visit.children[0]) if step == 1 and start >= 0 else Fate.DOUBT)
+    return visit.all(_in_phase(visit, start, visit.first_child) if step == 1 and start >= 0 else Fate.DOUBT)
 
 
 @rule("Split", "SplitWithSizes")
@@ -318,7 +318,7 @@ def split(visit: Visit) -> list[State]:
         return visit.all(visit.layout)
     sizes = getattr(visit.node, "_saved_split_sizes", None)
     start = sum(sizes[: visit.number]) if sizes else visit.saved("split_size") * visit.number
-    return visit.all(_in_phase(visit, start, visit.children[0]))
+    return visit.all(_in_phase(visit, start, visit.first_child))
 
 
 def _in_phase(visit: Visit, start: int, shape: torch.Size | None) -> State:
@@ -346,7 +346,7 @@ def stacked(visit: Visit) -> list[State]:
 @rule("Repeat")
 def repeated(visit: Visit) -> list[State]:
     """Copies lie one after the other, so the samples come round in the same order."""
-    shape = visit.children[0]
+    shape = visit.first_child
     dim = visit.dim - (len(visit.shape) - len(shape or ()))
     if shape is None or dim < 0 or shape[dim] == 1:
         return visit.all(Fate.SHARED if shape is not None else Fate.DOUBT)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NoReturn
 
+import torch
 from torch import Tensor, nn
-from torch.autograd.graph import Node, get_gradient_edge
+from torch.autograd import Function
+from torch.autograd.graph import Node
 from torch.utils.hooks import RemovableHandle
 
 from quietgrad.capture.recorder import Recorder
@@ -176,8 +178,8 @@ class RawBackwardGuard:
 
     def attach(self) -> None:
         """Watch every parameter; again after `model.to(…)`, which gives parameters new nodes, there and back too."""
-        for name, parameter in self._parameters.items():
-            node = get_gradient_edge(parameter).node
+        trained = {name: p for name, p in self._parameters.items() if p.requires_grad}
+        for name, node in zip(trained, accumulating(trained.values()), strict=True):
             watched = self._watched.get(name)
             if watched is None or watched[0] is not node:
                 # A parameter only holds its node weakly, so that the node has to be kept with the handle.
@@ -188,6 +190,23 @@ class RawBackwardGuard:
         for _, handle in self._watched.values():
             handle.remove()
         self._watched.clear()
+
+
+class Reader(Function):
+    """Reads tensors and computes nothing: what a graph holds of it are the nodes that their gradients would go to."""
+
+    @staticmethod
+    def forward(_: Any, *tensors: Tensor) -> Tensor:
+        return tensors[0].new_empty(0)
+
+
+def accumulating(parameters: Collection[nn.Parameter]) -> list[Node]:
+    """The nodes that would add to the `grad` of each parameter, told by one operation for all of them."""
+    if not parameters:
+        return []
+    with torch.enable_grad():
+        node = Reader.apply(*parameters).grad_fn
+    return [following for following, _ in node.next_functions]
 
 
 def _refuse(_: Any) -> NoReturn:

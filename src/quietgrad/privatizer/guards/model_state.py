@@ -362,9 +362,12 @@ def mark(thing: Kept, *, read: bool = True, page: int | None = None, before: Mar
         before: an earlier one, which may know where the bytes lie.
     """
     place = before.place if before is not None and before.thing is thing else None
-    if read and (place is None or not place.of(thing)):
+    if not read:
+        return Mark(thing, version(thing), None, page, place)
+    if place is None or not place.of(thing):
         place = _in_place(thing)
-    return Mark(thing, version(thing), checksum(thing, place, page) if read else None, page, place)
+    found = checksum(thing, None, page) if place is None else place.checksum(page)
+    return Mark(thing, version(thing), found, page, place)
 
 
 def version(thing: Kept) -> int | None:
