@@ -21,7 +21,7 @@ DEFAULT_BUDGET = 1 << 30
 ROUNDS = 3
 HOPELESS = 2.0
 """A way that is this much slower than the best one after a round is not run again."""
-WORTH_TRYING = 4.0
+WORTH_TRYING = 2.5
 """A way with this many times the multiplications of the one with the fewest is not tried."""
 TRIAL_BYTES = 1 << 23
 """Formed gradients of a trial."""
