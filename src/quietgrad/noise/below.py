@@ -27,15 +27,20 @@ class Span:
 
 
 def lies_below(x: Span, y: Span, words: Words) -> bool:
-    """y < e^{−x²/2}, where x and y go on with as many random bits as it takes to tell."""
+    """y < e^{−x²/2}, where x and y go on with as many random bits as it takes to tell.
+
+    The curve is computed exactly only where rough bounds leave both answers open.
+    """
     digits = 40
     while True:
         near, far = sorted((abs(x.low), abs(x.low + x.width)))
         if x.low < 0 < x.low + x.width:
             near = Fraction(0)
-        if y.low + y.width <= _roughly(far)[0] or y.low + y.width <= _curve(far, digits)[0]:
+        top, (low, high) = y.low + y.width, _roughly(far)
+        if top <= low or (top <= high and top <= _curve(far, digits)[0]):
             return True
-        if y.low >= _roughly(near)[1] or y.low >= _curve(near, digits)[1]:
+        low, high = _roughly(near)
+        if y.low >= high or (y.low >= low and y.low >= _curve(near, digits)[1]):
             return False
         x, y, digits = x.narrowed(words), y.narrowed(words), digits + 40
 

@@ -107,3 +107,17 @@ def copied(model: nn.Module, way: str) -> nn.Module:
         file.seek(0)
         twin = torch.load(file, weights_only=False)
     return twin
+
+
+@pytest.mark.parametrize("part", [False, True])
+def test_a_backward_is_refused_after_the_model_changed_its_dtype_between_two_steps(part: bool) -> None:
+    """Saved in half precision after a release: the new nodes are watched before the next step has any gradient."""
+    with privatizer(MECHANISM, [[], [0, 1]]) as (private, batches, model):
+        drawn = iter(batches)
+        next(drawn)
+        private.release()
+        model.half().float()
+        next(drawn)
+        given = next(model.children())(rows()[0]) if part else losses_of(model, *rows())
+        with pytest.raises(ValueError, match=r"private\.backward"):
+            given.mean().backward()

@@ -35,7 +35,9 @@ class Guards:
         parameters: Mapping[str, nn.Parameter] = recorder.parameters
         self._raw_backward = RawBackwardGuard(parameters)
         dataset = batches.dataset if isinstance(batches, PoissonBatches) else None
-        self._state = ModelStateGuard(model, lambda: recorder.in_public, self._batch_waits)
+        self._state = ModelStateGuard(
+            model, lambda: recorder.in_public, self._batch_waits, self._raw_backward.look_again
+        )
         self._inputs = PrivateInputs(model, lambda: recorder.in_public, dataset)
 
     def attach(self) -> None:
@@ -75,7 +77,7 @@ class Guards:
 
     def released(self) -> None:
         """After a release."""
-        self._raw_backward.attach()
+        self._raw_backward.stale = True
         self._state.released()
 
     def detach(self) -> None:
@@ -175,9 +177,17 @@ class RawBackwardGuard:
     def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
         self._parameters = parameters
         self._watched: dict[str, tuple[Node, RemovableHandle]] = {}
+        self.stale = True
+        """Whether parameters may have got new nodes since they were looked at."""
+
+    def look_again(self) -> None:
+        """Before a forward: once in a step, at the first whose graph a backward could go through."""
+        if self.stale and torch.is_grad_enabled():
+            self.attach()
 
     def attach(self) -> None:
         """Watch every parameter; again after `model.to(…)`, which gives parameters new nodes, there and back too."""
+        self.stale = False
         trained = {name: p for name, p in self._parameters.items() if p.requires_grad}
         for name, node in zip(trained, accumulating(trained.values()), strict=True):
             watched = self._watched.get(name)

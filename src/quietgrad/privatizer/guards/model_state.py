@@ -181,12 +181,18 @@ class ModelStateGuard:
         model: all of its parameters, buffers and attributes that hold tensors.
         in_public: whether the forward under way is one of public losses.
         batch_waits: whether a batch is under way; forwards before it see no private record.
+        before_forward: called at every forward, of the model or of any part of it that has parameters.
     """
 
     def __init__(
-        self, model: nn.Module, in_public: Callable[[], bool], batch_waits: Callable[[], bool]
+        self,
+        model: nn.Module,
+        in_public: Callable[[], bool],
+        batch_waits: Callable[[], bool],
+        before_forward: Callable[[], None],
     ) -> None:
         self._model, self._in_public, self._batch_waits = model, in_public, batch_waits
+        self._before_forward = before_forward
         self._holdings = Holdings(model)
         self._before: dict[str, Mark] | None = None
         self._last: dict[str, Mark] = {}
@@ -232,6 +238,7 @@ class ModelStateGuard:
     # ---- the first forward of a step ------------------------------------------------------------------------
 
     def _begin(self) -> None:
+        self._before_forward()
         if self._before is None and self._is_private():
             self._before = self._last = self._marks(self._holdings.now())
 
