@@ -24,9 +24,9 @@ ALWAYS = 3
 """Micro-batches at the beginning that are all probed."""
 THOROUGH = 4
 """Rounds of the first probe; later ones have one. What shows only now and then (a capacity, a maximum) needs more."""
-ONE_IN = 64
+ONE_IN = 96
 """Later ones are probed with this chance, with one half of the records replaced: one forward, which is a quarter to a
-half of a private step, so that about half a percent is added."""
+half of a private step, so that a third to half a percent is added."""
 
 Replacement = Callable[[Tensor, Tensor], Tensor]
 Shape = frozenset[tuple[str, tuple[str, ...]]]

@@ -130,10 +130,16 @@ class Extent:
 
 
 def extent(tensor: Tensor) -> Extent:
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     start = tensor.data_ptr()
-    length = (last + 1) * tensor.element_size() if tensor.numel() else 0
-    return Extent(tensor.device, start, start + length, StorageWeakRef(tensor.untyped_storage()))
+    return Extent(tensor.device, start, start + _length(tensor), StorageWeakRef(tensor.untyped_storage()))
+
+
+def _length(tensor: Tensor) -> int:
+    """Bytes from the first to the last number."""
+    if tensor.is_contiguous() or not tensor.numel():
+        return tensor.nbytes
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (last + 1) * tensor.element_size()
 
 
 def share_memory(a: Tensor, b: Tensor) -> bool:
