@@ -121,3 +121,13 @@ def test_a_backward_is_refused_after_the_model_changed_its_dtype_between_two_ste
         given = next(model.children())(rows()[0]) if part else losses_of(model, *rows())
         with pytest.raises(ValueError, match=r"private\.backward"):
             given.mean().backward()
+
+
+def test_a_backward_through_a_parameter_alone_is_refused_after_the_model_changed_its_dtype() -> None:
+    """No module is called, so that no forward tells of the new nodes: the release has looked at them."""
+    with privatizer(MECHANISM, [[]]) as (private, batches, model):
+        model.half().float()
+        next(iter(batches))
+        private.release()
+        with pytest.raises(ValueError, match=r"private\.backward"):
+            sum(p.square().sum() for p in model.parameters()).backward()  # type: ignore[union-attr]

@@ -77,6 +77,8 @@ class Guards:
 
     def released(self) -> None:
         """After a release."""
+        # Now for uses of parameters without a forward, and once more at the next one for what changes until then.
+        self._raw_backward.attach()
         self._raw_backward.stale = True
         self._state.released()
 
