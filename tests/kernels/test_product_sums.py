@@ -8,10 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from quietgrad.gradients import row_arithmetic
+from quietgrad.gradients import convolution, row_arithmetic
+from quietgrad.gradients.convolution import ConvGrad
+from quietgrad.gradients.kernel_gradients import convolve, form, positions_first
+from quietgrad.gradients.patches import Window, strips, unfold_rows
 from quietgrad.gradients.row_arithmetic import POSITIONS, UNIT, runs, weighted_products
 from quietgrad.kernels import library
-from quietgrad.kernels.product_sums import product_sums, served
+from quietgrad.kernels.product_sums import patch_sums, product_sums, served
 
 pytestmark = pytest.mark.skipif(not library.levels(), reason="the C library was not built")
 LEVELS = library.levels()
@@ -157,3 +160,57 @@ def test_several_runs_take_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
             weighted_products(b, a, weights)
         assert len(called) == expected
         called.clear()
+
+
+# ---- patches of pictures -------------------------------------------------------------------------------------
+
+WINDOWS = {
+    "padded": Window(torch.Size((5, 16, 3, 3)), (1, 1), (1, 1), (1, 1), 1),
+    "strided": Window(torch.Size((9, 12, 3, 5)), (2, 3), (0, 2), (1, 1), 1),
+    "dilated downwards": Window(torch.Size((4, 33, 3, 1)), (1, 1), (2, 0), (2, 1), 1),
+}
+
+
+def picture(window: Window, samples: int = 40) -> tuple[Tensor, Tensor, Tensor]:
+    """Inputs, output gradients and weights."""
+    g = torch.Generator().manual_seed(samples)
+    inputs = torch.randn(samples, 1, window.kernel[1], 9, 11, generator=g)
+    outputs = convolve(inputs, torch.zeros(1, window.taps), window).shape[3:]
+    return (
+        inputs,
+        torch.randn(samples, 1, window.kernel[0], *outputs, generator=g),
+        torch.rand(samples, generator=g).double(),
+    )
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
+def test_patches_read_off_their_picture_add_up_to_the_bits_of_unfolded_ones(
+    window: Window, level: str
+) -> None:
+    inputs, backprops, weights = picture(window)
+    weights[3] = 0.0
+    inputs[3] = torch.nan
+    b, native = positions_first(backprops), library.native()
+    assert native is not None
+    with library.at(level):
+        places = list(runs(len(b), b.shape[1], b.dtype))
+        found = patch_sums(native, b, strips(inputs, window), weights, places)
+    assert len(places) > 1
+    assert torch.equal(found, in_c(b, unfold_rows(inputs, window), weights, level))
+    assert bool(found.isfinite().all())
+
+
+@pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
+def test_a_convolutions_sum_takes_patches_where_they_lie(
+    window: Window, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs, backprops, weights = picture(window)
+    grads = ConvGrad(inputs, backprops, window, way="pixels")
+    with library.at(LEVELS[-1]):
+        if not served(inputs, backprops):
+            pytest.skip("no level here whose products are faster than torch's")
+        monkeypatch.setattr(convolution, "unfold_rows", lambda *_: pytest.fail("nothing is to be unfolded"))
+        found = grads.weighted_sum(weights)
+    truth = torch.einsum("n...,n->...", form(inputs.double(), backprops.double(), window), weights)
+    torch.testing.assert_close(found, truth, rtol=1e-4, atol=1e-4)

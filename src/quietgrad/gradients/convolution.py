@@ -24,7 +24,7 @@ from quietgrad.gradients.kernel_gradients import (
     positions_first,
     positions_last,
 )
-from quietgrad.gradients.patches import Window, from_rows, pixel_gram, unfold, unfold_rows
+from quietgrad.gradients.patches import Window, from_rows, pixel_gram, strips, unfold, unfold_rows
 from quietgrad.gradients.pooling import Pooling
 from quietgrad.gradients.restricted import WholeNormGrad, whole_rows
 from quietgrad.gradients.row_arithmetic import (
@@ -34,15 +34,19 @@ from quietgrad.gradients.row_arithmetic import (
     inner_products,
     outer_sums,
     row_squared_norms,
+    weighted_patches,
     weighted_products,
     weighted_rows,
 )
 from quietgrad.gradients.tuning import TunableGrads, rounded
 from quietgrad.kernels.conv_rows import served
+from quietgrad.kernels.product_sums import served as products_served
 
 GHOSTS = ("ghost", "pixels")
 KEPT = ("grouped", "patches", "direct")
 WAYS = (*GHOSTS, *KEPT, "chunked")
+LONG_STRIP = 32
+"""Numbers of a row of the kernel from which on patches are read off their picture."""
 
 
 class ConvGrad(TunableGrads):
@@ -272,16 +276,32 @@ class ConvGrad(TunableGrads):
         )
 
     def _matmul_sum(self, weights: Float[Tensor, " n"]) -> Float[Tensor, "*shape"]:
-        """Of patches, unfolded a few samples at a time. torch's own backward would add up all positions of all samples
-        in float32, in an order of its own."""
+        """Of patches, where they lie in the picture or unfolded a few samples at a time. torch's own backward would add
+        up all positions of all samples in float32, in an order of its own."""
         b = positions_first(self.backprops)
-        total = added_up(
-            weighted_products(b[rows], self._patches(self.inputs[rows]), weights[rows])
-            for rows in self._unfolded_at_once()
-        )
+        if self._in_strips():
+            total: Tensor = weighted_patches(b, strips(self.inputs, self.window), weights)
+        else:
+            total = added_up(
+                weighted_products(b[rows], self._patches(self.inputs[rows]), weights[rows])
+                for rows in self._unfolded_at_once()
+            )
         if self.window.dims != 2:
             return total.reshape(self.shape)
         return from_rows(total, self.window).contiguous()
+
+    def _in_strips(self) -> bool:
+        """Whether the C library sums patches off their picture: each strip is packed by itself, and a short one would
+        be mostly filled up."""
+        window = self.window
+        return (
+            window.dims == 2
+            and window.groups == 1
+            and window.dilation[1] == 1
+            and window.kernel[1] * window.kernel[3] >= LONG_STRIP
+            and self.inputs.shape[1] == 1
+            and products_served(self.inputs, self.backprops)
+        )
 
     def _unfolded_at_once(self) -> Iterator[slice]:
         """Samples whose patches are in the cache together: as many as are added up in float32, or a multiple."""

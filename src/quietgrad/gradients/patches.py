@@ -56,16 +56,26 @@ def unfold(inputs: Float[Tensor, "n m i *space"], window: Window) -> Float[Tenso
 def unfold_rows(inputs: Float[Tensor, "n m i h w"], window: Window) -> Float[Tensor, "n t taps"]:
     """2-D patches with channels last (taps: height, width, channel): whole runs of memory are copied, which is
     several times faster than `unfold`."""
-    n, m = inputs.shape[:2]
+    view = _rows_view(inputs, window)
+    return view.reshape(len(view), math.prod(view.shape[1:4]), window.taps)
+
+
+def _rows_view(inputs: Float[Tensor, "n m i h w"], window: Window) -> Float[Tensor, "n m h2 w2 kh kw i"]:
+    """The same patches where they lie, over and over, in one picture with channels last."""
     wide = padded(inputs, window).permute(0, 1, 3, 4, 2).contiguous()
     (kh, kw), (sh, sw), (dh, dw) = window.kernel[2:], window.stride, window.dilation
-    height = (wide.shape[2] - (kh - 1) * dh - 1) // sh + 1
-    width = (wide.shape[3] - (kw - 1) * dw - 1) // sw + 1
+    n, m, rows, columns, channels = wide.shape
+    height, width = (rows - (kh - 1) * dh - 1) // sh + 1, (columns - (kw - 1) * dw - 1) // sw + 1
     a, b, c, d, e = wide.stride()
-    view = wide.as_strided(
-        (n, m, height, width, kh, kw, wide.shape[4]), (a, b, c * sh, d * sw, c * dh, d * dw, e)
-    )
-    return view.reshape(n, m * height * width, window.taps)
+    return wide.as_strided((n, m, height, width, kh, kw, channels), (a, b, c * sh, d * sw, c * dh, d * dw, e))
+
+
+def strips(inputs: Float[Tensor, "n 1 i h w"], window: Window) -> list[Float[Tensor, "n h2 w2 taps"]]:
+    """The taps of `unfold_rows` in parts that lie side by side in the picture, a row of the kernel each: views, nothing
+    is unfolded. One image a sample, no dilation along the rows."""
+    assert inputs.shape[1] == 1
+    assert window.dilation[1] == 1
+    return [row.flatten(3) for row in _rows_view(inputs, window)[:, 0].unbind(3)]
 
 
 def from_rows(gradient: Float[Tensor, "... taps"], window: Window) -> Float[Tensor, "... i kh kw"]:

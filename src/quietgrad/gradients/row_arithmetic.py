@@ -38,14 +38,14 @@ cancel, the last bits are all there is.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from jaxtyping import Bool, Float, Float64, Shaped
 from torch import Tensor
 
 from quietgrad.kernels.library import in_use
-from quietgrad.kernels.product_sums import product_sums, served
+from quietgrad.kernels.product_sums import patch_sums, product_sums, served
 from quietgrad.kernels.rows import row_squares, row_sums
 from quietgrad.kernels.rows import served as served_rows
 
@@ -207,6 +207,16 @@ def weighted_products(
         b = b * w
     a, b = a.flatten(0, 1), b.flatten(0, 1)
     return added_up(b[part].T @ a[part] for part in places)
+
+
+def weighted_patches(
+    b: Float[Tensor, "n t o"], strips: Sequence[Float[Tensor, "n h w i"]], weights: Float[Tensor, " n"]
+) -> Float64[Tensor, "o strips_i"]:
+    """The same for a's that are the strips of patches side by side, by the C library alone: it reads them off their
+    picture, where torch's products would want them unfolded."""
+    library = in_use()
+    assert library is not None
+    return patch_sums(library, b, strips, weights, list(runs(len(b), b.shape[1], b.dtype)))
 
 
 def weighted_rows(weights: Float[Tensor, " n"], rows: Float[Tensor, "n p"]) -> Float[Tensor, " p"]:

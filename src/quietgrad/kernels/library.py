@@ -36,10 +36,10 @@ KERNELS = (
     "qg_gram_sums",
     "qg_key_stream",
     "qg_norm_rows",
-    "qg_packed_size",
-    "qg_product_sums",
+    "qg_packed_room",
     "qg_row_squares",
     "qg_row_sums",
+    "qg_sums_of_products",
     "qg_tents",
 )
 """What is called in the library. A kernel that promises something new gets another name, which an older build lacks."""

@@ -20,10 +20,15 @@ class Rows(ctypes.Structure):
 
     _fields_ = (
         ("values", ctypes.c_void_p),
-        ("apart", ctypes.c_int64),
-        ("stride", ctypes.c_int64),
-        ("length", ctypes.c_int64),
+        *((name, ctypes.c_int64) for name in ("apart", "far", "stride", "line", "length")),
     )
+
+    @classmethod
+    def of(cls, factor: Float[Tensor, "n *lines t d"]) -> Rows:
+        """Of a tensor whose last dimension is contiguous; of pictures `[n, lines, t, d]` line by line."""
+        far = factor.stride(1) if factor.dim() == 4 else 0
+        *_, line, length = factor.shape
+        return cls(factor.data_ptr(), factor.stride(0), far, factor.stride(-2), line, length)
 
 
 def served(a: Tensor, b: Tensor) -> bool:
@@ -49,26 +54,54 @@ def product_sums(
         places: which positions, those of all samples side by side, are added up at a time; together they are all.
     """
     a, b = (x if x.stride(2) == 1 else x.contiguous() for x in (a, b))
-    (n, t, i), o = a.shape, b.shape[2]
-    w = weights.float().contiguous()
-    starts = (ctypes.c_int64 * (len(places) + 1))(*(place.start for place in places), n * t)
-    library.qg_packed_size.restype = ctypes.c_int64
-    size = library.qg_packed_size(ctypes.c_int64(o), ctypes.c_int64(i), ctypes.c_int64(n * t))
+    i, o = a.shape[2], b.shape[2]
     # A sum that is smaller than its factors finds room where those of the sums before it lay.
     larger = 2 * o * i > a.numel() + b.numel()
     total = RECYCLED((o, i), torch.float64) if larger else torch.empty(o, i, dtype=torch.float64)
-    of_b, of_a = (Rows(x.data_ptr(), x.stride(0), x.stride(1), x.shape[2]) for x in (b, a))
-    library.qg_product_sums(
-        ctypes.byref(of_b),
-        ctypes.byref(of_a),
+    _sum_into(library, total, b, a, weights, places)
+    return total
+
+
+def patch_sums(
+    library: ctypes.CDLL,
+    b: Float[Tensor, "n t o"],
+    strips: Sequence[Float[Tensor, "n h w i"]],
+    weights: Float[Tensor, " n"],
+    places: Sequence[slice],
+) -> Float64[Tensor, "o strips_i"]:
+    """The same for a's that are the strips of every patch side by side, each read off the picture as it lies."""
+    b = b if b.stride(2) == 1 else b.contiguous()
+    i = strips[0].shape[3]
+    total = torch.empty(b.shape[2], len(strips), i, dtype=torch.float64)
+    for number, strip in enumerate(strips):
+        _sum_into(library, total[:, number], b, strip, weights, places)
+    return total.flatten(1)
+
+
+def _sum_into(
+    library: ctypes.CDLL,
+    total: Float64[Tensor, "o i"],
+    b: Float[Tensor, "n t o"],
+    a: Float[Tensor, "n *places i"],
+    weights: Float[Tensor, " n"],
+    places: Sequence[slice],
+) -> None:
+    (n, t, o), i = b.shape, a.shape[-1]
+    w = weights.float().contiguous()
+    starts = (ctypes.c_int64 * (len(places) + 1))(*(place.start for place in places), n * t)
+    library.qg_packed_room.restype = ctypes.c_int64
+    sizes = (ctypes.c_int64(size) for size in (o, i, n * t, len(places)))
+    library.qg_sums_of_products(
+        ctypes.byref(Rows.of(b)),
+        ctypes.byref(Rows.of(a)),
         address(w),
         ctypes.c_int64(t),
         int(i < o),
         starts,
         ctypes.c_int64(len(places)),
-        ctypes.c_void_p(SCRATCH("packed", size, np.float32).ctypes.data),
+        ctypes.c_void_p(SCRATCH("packed", library.qg_packed_room(*sizes), np.float32).ctypes.data),
         address(total),
+        ctypes.c_int64(total.stride(0)),
         level_number(),
         torch.get_num_threads(),
     )
-    return total

@@ -28,16 +28,18 @@ TARGETED static ALWAYS_INLINE void TILE(pack_row)(const float *restrict row, flo
 TARGETED static ALWAYS_INLINE void TILE(pack)(const struct rows *f, const float *weights, int64_t positions, int scaled,
                                      int64_t from, int64_t to, int64_t panel, int64_t panels, int64_t size,
                                      float *restrict out) {
-    const int64_t column = panel * size, far = (to - from) * size;
-    int64_t sample = from / positions, position = from % positions;
+    const int64_t column = panel * size, far = (to - from) * size + GAP;
+    int64_t sample = from / positions, line = from % positions / f->line, position = from % positions % f->line;
     for (int64_t k = from; k < to; k++, out += size) {
-        const float *row = f->values + sample * f->apart + position * f->stride + column;
+        const float *row = f->values + sample * f->apart + line * f->far + position * f->stride + column;
         const float w = weights[sample];
         if (w != 0.0f)
             TILE(pack_row)(row, scaled ? w : 1.0f, f->length - column, panels, size, far, k + 1 < to, out);
         else
             for (int64_t p = 0; p < panels; p++) memset(out + p * far, 0, (size_t)size * sizeof *out);
-        if (++position == positions) position = 0, sample++;
+        if (++position < f->line) continue;
+        position = 0;
+        if (++line * f->line == positions) line = 0, sample++;
     }
 }
 
