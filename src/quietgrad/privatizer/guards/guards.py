@@ -215,7 +215,7 @@ def accumulating(parameters: Sequence[nn.Parameter]) -> list[Node]:
         with torch.enable_grad():
             return accumulating(parameters)
     read: Any = torch._C._functions.DelayedError("never run", len(parameters))(*parameters)
-    node = (read if isinstance(read, Tensor) else read[0]).grad_fn
+    node: Any = (read if isinstance(read, Tensor) else read[0]).grad_fn
     return [following for following, _ in node.next_functions]
 
 

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from quietgrad.privatizer.guards.holdings import Kept, Things, is_parameter
 
-ONE_IN = 32
+LOG_ONE_IN = 5
+ONE_IN = 1 << LOG_ONE_IN
 """Of a large parameter one page in so many may be read, beginning with a random one: a write that covers so many is
 always seen, a smaller one with this chance in each step. Buffers and attributes, where forwards keep things, are read
 whole."""

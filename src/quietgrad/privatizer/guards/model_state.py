@@ -16,7 +16,7 @@ from torch.utils.hooks import RemovableHandle
 
 from quietgrad.capture.call import Hook
 from quietgrad.privatizer.guards.holdings import Holdings, Kept, Things, is_parameter
-from quietgrad.privatizer.guards.marks import ONE_IN, Mark, Shelf, Snapshot
+from quietgrad.privatizer.guards.marks import LOG_ONE_IN, Mark, Shelf, Snapshot
 
 WHOLE_STEPS = 3
 """Steps at the beginning in which every byte is read."""
@@ -115,7 +115,7 @@ class ModelStateGuard:
             shelf = self._shelf = Shelf(things)
         if self._steps < WHOLE_STEPS:
             return Snapshot(shelf)
-        page, share = _anyone.randrange(ONE_IN), READ_ALWAYS / max(shelf.load, 1)
+        page, share = _anyone.getrandbits(LOG_ONE_IN), READ_ALWAYS / max(shelf.load, 1)
         chosen = None if share >= 1.0 else {name for name, _ in things if _anyone.random() < share}
         return Snapshot(shelf, page, chosen)
 
