@@ -30,7 +30,7 @@ def rule(*kinds: str) -> Callable[[Rule], Rule]:
     return register
 
 
-OWN: dict[type[Node], Rule] = {}
+OWN: dict[type, Rule] = {}
 """Rules of functions that are written in Python, by their nodes' class: anybody may call one "Relu"."""
 
 
@@ -401,7 +401,7 @@ def _rule_named(name: str) -> Rule:
     return RULES.get(kind, doubtful)
 
 
-KNOWN: dict[type[Node], str] = {}
+KNOWN: dict[type, str] = {}
 """The names of autograd's own kinds of nodes, each of which is a class: it makes the string anew when it is asked."""
 
 
