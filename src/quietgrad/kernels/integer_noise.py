@@ -37,6 +37,11 @@ def _function(library: ctypes.CDLL, name: str) -> Callable[..., Any]:
     return function  # type: ignore[no-any-return]
 
 
+def _address(array: NDArray[Any]) -> int | None:
+    """Where the numbers of a writable array begin; numpy's own way to say so takes three times as long."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(array)) if array.size else None  # type: ignore[arg-type]
+
+
 INPUTS = {torch.float32: 0, torch.float64: 1}
 OUTPUTS = {torch.float32: 0, torch.float64: 1, torch.int64: 2}
 
@@ -132,7 +137,7 @@ def key_stream(library: ctypes.CDLL, place: KeyPlace, out: NDArray[np.uint8]) ->
     count = -(-(inside + len(out)) // BLOCK)
     whole = inside == 0 and len(out) == count * BLOCK
     made = out if whole else np.empty(count * BLOCK, np.uint8)
-    _function(library, "qg_key_stream")(place.key, place.number, first, count, made.ctypes.data, kind)
+    _function(library, "qg_key_stream")(place.key, place.number, first, count, _address(made), kind)
     if not whole:
         out[:] = made[inside : inside + len(out)]
 
@@ -153,17 +158,17 @@ def tents(
     """
     place = bits if isinstance(bits, KeyPlace) else KeyPlace(key=bytes(32), number=0, position=0)
     found: int = _function(library, "qg_tents")(
-        None if isinstance(bits, KeyPlace) else bits.ctypes.data,
+        None if isinstance(bits, KeyPlace) else _address(bits),
         place.key,
         place.number,
         place.position,
         makes_key_streams(library),
         ctypes.byref(pieces),
-        out.ctypes.data,
+        _address(out),
         len(out),
         at_once,
-        places.ctypes.data,
-        slots.ctypes.data,
+        _address(places),
+        _address(slots),
         level_number(),
         torch.get_num_threads(),
     )
@@ -188,12 +193,12 @@ def boxes(
     verdicts = np.empty(len(places), np.uint8)
     _function(library, "qg_boxes")(
         ctypes.byref(pieces),
-        places.ctypes.data,
-        slots.ctypes.data,
-        words.ctypes.data,
+        _address(places),
+        _address(slots),
+        _address(words),
         len(places),
-        out.ctypes.data,
-        verdicts.ctypes.data,
+        _address(out),
+        _address(verdicts),
         torch.get_num_threads(),
     )
     return verdicts

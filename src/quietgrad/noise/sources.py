@@ -154,7 +154,7 @@ class RoundedGaussian:
         places, slots = places[:found], slots[:found]
         drawn = words.take(2 * found)
         verdicts = kernel.boxes(library, drawn, self._tables, out, places, slots)
-        unsettled = np.flatnonzero(verdicts == kernel.UNSETTLED)
+        (unsettled,) = (verdicts == kernel.UNSETTLED).nonzero()
         if len(unsettled):
             first, second = drawn.reshape(2, found)[:, unsettled]
             chosen = places[unsettled].astype(np.intp), slots[unsettled].astype(np.intp)
