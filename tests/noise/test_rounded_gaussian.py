@@ -176,9 +176,9 @@ def test_doubtful_points_are_settled_by_exact_arithmetic(monkeypatch: pytest.Mon
     monkeypatch.setattr(sources, "lies_below", lies_below)
     assert trial(sampler, box, int(share * 2**64)) == start
     ((x, y),) = asked
-    assert x.low == Fraction(2 * start - 1, 2 * sampler.std)
-    assert float(y.low) == pytest.approx(math.exp(-(float(x.low) ** 2) / 2), abs=1e-12)
-    assert y.width == sampler._height * Fraction(UNIT) / 2**64
+    assert Fraction(x.low, x.over) == Fraction(2 * start - 1, 2 * sampler.std)
+    assert y.low / y.over == pytest.approx(math.exp(-((x.low / x.over) ** 2) / 2), abs=1e-12)
+    assert Fraction(y.width, y.over) == sampler._height * Fraction(UNIT) / 2**64
 
 
 def test_the_two_ends_reach_beyond_eight_standard_deviations() -> None:

@@ -180,8 +180,10 @@ class Dependence:
 def _shape(graph: Graph) -> Shape:
     names = graph.names
     return frozenset(
-        (names[node], tuple([names[child] for child, _ in following if child is not None]))
-        for node, following in graph.children.items()
+        [
+            (names[node], tuple([names[child] for child, _ in following if child is not None]))
+            for node, following in graph.children.items()
+        ]
     )
 
 

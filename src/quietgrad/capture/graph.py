@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from quietgrad.capture.call import Call
 from quietgrad.capture.layout import Fate, Following, Layout, Shapes, State, Visit, at_stride, stride_of
-from quietgrad.capture.node_rules import is_foreign, rule_for
+from quietgrad.capture.node_rules import KNOWN, is_foreign, named, rule_for
 
 Use = tuple[Node, str]
 """The operation that reads a parameter, and its name."""
@@ -39,29 +40,31 @@ class Graph:
         root = get_gradient_edge(losses)
         children: dict[Node, Following] = {}
         left: list[Node] = []
-        stack: list[tuple[Node, bool]] = [(root.node, False)]
+        stack: list[Node | None] = [root.node]
         while stack:
-            node, done = stack.pop()
-            if done:
-                left.append(node)
+            node = stack.pop()
+            if node is None:  # all behind the node below it were left
+                left.append(cast(Node, stack.pop()))
             elif node not in children:
                 following = children[node] = node.next_functions
-                stack.append((node, True))
-                stack.extend((child, False) for child, _ in following if child is not None)
+                stack += (node, None)
+                stack += [child for child, _ in following if child is not None and child not in children]
         return cls(root, children, left[::-1])
 
     def onward(self, nodes: set[Node]) -> set[Node]:
         """Those from which the backward goes on to others of them."""
         leading: set[Node] = set()
         for node in reversed(self.order):
-            if any(child in leading or child in nodes for child, _ in self.children[node]):
-                leading.add(node)
+            for child, _ in self.children[node]:
+                if child in leading or child in nodes:
+                    leading.add(node)
+                    break
         return leading & nodes
 
     @cached_property
     def names(self) -> dict[Node, str]:
-        """What kind of operation each node is: autograd makes the string anew whenever it is asked."""
-        return {node: node.name() for node in self.children}
+        """What kind of operation each node is."""
+        return {node: KNOWN.get(type(node)) or named(node) for node in self.children}
 
     @property
     def foreign(self) -> str | None:
@@ -73,14 +76,16 @@ class Graph:
 
     def inside(self, call: Call) -> set[Node]:
         """The nodes between a call's outputs and its inputs."""
-        stop, found = set(call.input_nodes), set()
-        stack = [output.edge.node for output in call.outputs]
+        children, done = self.children, {None, *call.input_nodes}
+        found: set[Node] = set()
+        stack: list[Node | None] = [output.edge.node for output in call.outputs]
         while stack:
             node = stack.pop()
-            if node in found or node in stop or node not in self.children:
+            if node in done or node not in children:
                 continue
+            done.add(node)
             found.add(node)
-            stack.extend(child for child, _ in self.children[node] if child is not None)
+            stack += [child for child, _ in children[node]]
         return found
 
 
@@ -88,25 +93,25 @@ def uses(graph: Graph, parameters: Mapping[str, nn.Parameter]) -> set[Use]:
     """Where each parameter enters the graph."""
     names = {id(parameter): name for name, parameter in parameters.items()}
     leaves = {
-        node: names.get(id(getattr(node, "variable", None)))
+        node: name
         for node, following in graph.children.items()
-        if not following
+        if not following and (name := names.get(id(getattr(node, "variable", None)))) is not None
     }
     return {
-        (node, name)
+        (node, leaves[child])
         for node, following in graph.children.items()
         for child, _ in following
-        if child is not None and (name := leaves.get(child)) is not None
+        if child in leaves
     }
 
 
 def uncovered(graph: Graph, calls: Iterable[Call], used: set[Use]) -> set[Use]:
     """Uses outside the calls that account for the parameter."""
-    covered: set[Use] = set()
+    left = set(used)
     for call in calls:
-        inside = graph.inside(call)
-        covered.update((node, name) for node in inside for name in call.unit.names.values())
-    return used - covered
+        names = call.unit.names.values()
+        left.difference_update([(node, name) for node in graph.inside(call) for name in names])
+    return left
 
 
 def check_coverage(graph: Graph, calls: Iterable[Call], used: set[Use]) -> None:
@@ -132,13 +137,14 @@ class Flow:
     """The state of every tensor between the losses and the leaves, for n > 1 samples."""
 
     def __init__(self, graph: Graph, n: int) -> None:
-        self._n, self._names, self._shapes = n, graph.names, Shapes()
+        self._n, self._shapes = n, Shapes()
         self._states: dict[tuple[Node | None, int], State] = {
             (graph.root.node, graph.root.output_nr): Layout(0)
         }
+        children, names = graph.children, graph.names
         for node in graph.order:
-            if following := graph.children[node]:
-                self._visit(node, following)
+            if following := children[node]:
+                self._visit(node, names[node], following)
 
     def at(self, edge: GradientEdge) -> State:
         """What is known of the gradient that arrives there; a place that is not reached gets none."""
@@ -157,22 +163,22 @@ class Flow:
             return state
         return at_stride(stride_of(state, own), shape, self._n) or Fate.DOUBT
 
-    def _visit(self, node: Node, following: Following) -> None:
+    def _visit(self, node: Node, name: str, following: Following) -> None:
+        states = self._states
         for number, shape in enumerate(self._shapes[node]):
-            state = self._states.get((node, number))
+            state = states.get((node, number))
+            if state is None:
+                continue
             if isinstance(state, Layout):
                 visit = Visit(node, following, number, state, shape, self._n, self._shapes)
-                found = rule_for(node, self._names[node])(visit)
-            elif state is not None:
-                found = [Fate.DOUBT if is_foreign(node) else state] * len(following)
+                found = rule_for(node, name)(visit)
             else:
-                continue
-            self._pass_on(following, found)
-
-    def _pass_on(self, following: Following, found: list[State]) -> None:
-        for there, new in zip(following, found, strict=True):
-            if there[0] is None:
-                continue
-            known = self._states.setdefault(there, new)
-            if known is not new and known != new:
-                self._states[there] = Fate.DOUBT
+                found = [Fate.DOUBT if is_foreign(node) else state] * len(following)
+            for there, new in zip(following, found, strict=True):
+                # What is reached in two ways that disagree is in doubt.
+                if (
+                    there[0] is not None
+                    and (known := states.setdefault(there, new)) is not new
+                    and known != new
+                ):
+                    states[there] = Fate.DOUBT

@@ -116,7 +116,12 @@ class Shapes(dict[Node, list[torch.Size]]):
     """The shapes of what each node returned in the forward: asked for by it and by all that read it, so kept."""
 
     def __missing__(self, node: Node) -> list[torch.Size]:
-        found = self[node] = [torch.Size(meta.shape) for meta in node._input_metadata]
+        given = node._input_metadata
+        # Most operations return one tensor.
+        found = (
+            [torch.Size(given[0].shape)] if len(given) == 1 else [torch.Size(meta.shape) for meta in given]
+        )
+        self[node] = found
         return found
 
 
@@ -162,13 +167,14 @@ class Visit:
         return [state] * len(self.following)
 
     def moved(self, dim: int) -> Layout:
-        return Layout(dim, self.layout.inner)
+        layout = self.layout
+        return layout if dim == layout.dim else Layout(dim, layout.inner)
 
     def broadcast(self, shape: torch.Size | None) -> State:
         """Where the samples lie in an input of this shape that is broadcast to the output."""
         if shape is None:
             return Fate.DOUBT
-        dim = self.dim - (len(self.shape) - len(shape))
+        dim = self.layout.dim - (len(self.shape) - len(shape))
         return Fate.SHARED if dim < 0 or shape[dim] == 1 else self.moved(dim)
 
 

@@ -30,7 +30,7 @@ def rule(*kinds: str) -> Callable[[Rule], Rule]:
     return register
 
 
-OWN: dict[type[Node], Rule] = {}
+OWN: dict[type, Rule] = {}
 """Rules of functions that are written in Python, by their nodes' class: anybody may call one "Relu"."""
 
 
@@ -130,7 +130,7 @@ def spatial(channels: int) -> Rule:
     """Operations on the last dimensions, as many as the number in their name says, and on some more before them."""
 
     def apply(visit: Visit) -> list[State]:
-        lead = len(visit.shape) - _space(visit.node.name()) - channels
+        lead = len(visit.shape) - _space(named(visit.node)) - channels
         states = visit.all(visit.layout if visit.dim < lead else Fate.DOUBT)
         same = all(
             s is None or (len(s) > visit.dim and s[visit.dim] == visit.shape[visit.dim])
@@ -401,11 +401,28 @@ def _rule_named(name: str) -> Rule:
     return RULES.get(kind, doubtful)
 
 
+KNOWN: dict[type, str] = {}
+"""The names of autograd's own kinds of nodes, each of which is a class: it makes the string anew when it is asked."""
+
+
+def named(node: Node) -> str:
+    """What kind of operation a node is; to be found in `KNOWN` from then on if its class says the same of all."""
+    name = node.name()
+    kind: type = type(node)
+    if kind.__name__ == name and not issubclass(kind, BackwardCFunction):
+        KNOWN[kind] = name
+    return name
+
+
 def is_foreign(node: Node) -> bool:
     """Whether it is a function of the user's, whose backward need not be the derivative of what it computes."""
-    return issubclass(type(node), BackwardCFunction) and type(node) not in OWN
+    kind: type = type(node)
+    return issubclass(kind, BackwardCFunction) and kind not in OWN
 
 
 def rule_for(node: Node, name: str) -> Rule:
     """The rule of the node's kind."""
-    return OWN[type(node)] if type(node) in OWN else doubtful if is_foreign(node) else _rule_named(name)
+    kind: type = type(node)
+    if not issubclass(kind, BackwardCFunction):
+        return _rule_named(name)
+    return OWN.get(kind, doubtful)

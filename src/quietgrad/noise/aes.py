@@ -9,13 +9,11 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from numpy.typing import NDArray
 
-from quietgrad.kernels.integer_noise import KeyPlace
+from quietgrad.kernels.integer_noise import BLOCK, KeyPlace, key_stream, makes_key_streams
+from quietgrad.kernels.library import in_use
 
 ZEROS = memoryview(bytes(1 << 20))
 """What is encrypted: the key stream itself comes out."""
-
-BLOCK = 16
-"""Bytes of a block of AES."""
 
 
 class Words:
@@ -44,8 +42,15 @@ class Words:
         self._stream = None
 
     def fill(self, out: NDArray[Any]) -> None:
-        """Overwrite a contiguous array of integers with the next bits."""
-        raw = out.view(np.uint8)
+        """Overwrite a contiguous array of integers with the next bits.
+
+        They are made in C where that serves: a new context of `cryptography` takes longer than most draws.
+        """
+        raw, library = out.view(np.uint8), in_use()
+        if library is not None and makes_key_streams(library):
+            key_stream(library, self.place(), raw)
+            self.skip(len(raw))
+            return
         for start in range(0, len(raw), len(ZEROS)):
             part = raw[start : start + len(ZEROS)]
             written = self._at_place().update_into(ZEROS[: len(part)], part.data)

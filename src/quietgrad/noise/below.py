@@ -13,17 +13,26 @@ FLAT = 700.0
 """Where e^{−x} is still a normal number of float64."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Span:
-    """A uniform real number of which only the first bits are drawn: it lies in [low, low + width)."""
+    """A uniform real number of which only the first bits are drawn: it lies in [low, low + width)/over.
 
-    low: Fraction
-    width: Fraction
+    Whole numbers over a common one: exact as fractions are, and nothing is ever reduced.
+    """
 
-    def narrowed(self, words: Words) -> Span:
+    low: int
+    width: int
+    over: int
+
+    @classmethod
+    def of(cls, low: Fraction, width: Fraction) -> Span:
+        """Of two fractions."""
+        over = math.lcm(low.denominator, width.denominator)
+        return cls(int(low * over), int(width * over), over)
+
+    def narrowed(self, bits: int) -> Span:
         """With 64 more bits."""
-        part = self.width / 2**64
-        return Span(self.low + int(words.take(1)[0]) * part, part)
+        return Span((self.low << 64) + bits * self.width, self.width, self.over << 64)
 
 
 def lies_below(x: Span, y: Span, words: Words) -> bool:
@@ -35,20 +44,34 @@ def lies_below(x: Span, y: Span, words: Words) -> bool:
     while True:
         near, far = sorted((abs(x.low), abs(x.low + x.width)))
         if x.low < 0 < x.low + x.width:
-            near = Fraction(0)
-        top, (low, high) = y.low + y.width, _roughly(far)
-        if top <= low or (top <= high and top <= _curve(far, digits)[0]):
+            near = 0
+        bottom, top, over = y.low, y.low + y.width, y.over
+        low, high = _roughly(far / x.over)
+        if _compared(top, over, low) <= 0 or (
+            _compared(top, over, high) <= 0
+            and Fraction(top, over) <= _curve(Fraction(far, x.over), digits)[0]
+        ):
             return True
-        low, high = _roughly(near)
-        if y.low >= high or (y.low >= low and y.low >= _curve(near, digits)[1]):
+        low, high = _roughly(near / x.over)
+        if _compared(bottom, over, high) >= 0 or (
+            _compared(bottom, over, low) >= 0
+            and Fraction(bottom, over) >= _curve(Fraction(near, x.over), digits)[1]
+        ):
             return False
-        x, y, digits = x.narrowed(words), y.narrowed(words), digits + 40
+        of_x, of_y = words.take(2).tolist()
+        x, y, digits = x.narrowed(of_x), y.narrowed(of_y), digits + 40
 
 
-def _roughly(x: Fraction) -> tuple[float, float]:
+def _compared(number: int, over: int, bound: float) -> int:
+    """Has the sign of number/over − bound, exactly."""
+    numerator, denominator = bound.as_integer_ratio()
+    return number * denominator - numerator * over
+
+
+def _roughly(x: float) -> tuple[float, float]:
     """Bounds on e^{−x²/2} of which most points are clear: a relative 2⁻³⁰ on either side, where float64 is right to
     2⁻⁴⁰ (x²/2 is some hundreds at most); none where the curve leaves float64's normal range."""
-    half_square = float(x) ** 2 / 2
+    half_square = x**2 / 2
     value = math.exp(-half_square) if half_square < FLAT else 0.0
     return value * (1 - 2.0**-30), value * (1 + 2.0**-30) if value else 1.0
 

@@ -60,6 +60,7 @@ class RoundedGaussian:
         self._within = 56 - (self._bits - 4)
         pieces = cut(self.std)
         self._height, self._tents = pieces.height, int(pieces.tents.sum())
+        self._end = self._height * Fraction(UNIT) / STRIPS
         centres = np.arange(-REACH * PER_STD, REACH * PER_STD + 1) * self._apart
         self._centres = np.zeros(SLOTS, np.int32)
         self._centres[: self._tents] = np.repeat(centres + 1, pieces.tents)  # u + u' has mean −1
@@ -98,7 +99,9 @@ class RoundedGaussian:
         while len(holes):
             # One trial in 800 is rejected: what others keep takes its place.
             spare = np.empty(len(holes) + len(holes) // 16 + 16, np.int32)
-            kept = np.delete(spare, self._trials(spare, words))[: len(holes)]
+            counts = np.ones(len(spare), np.bool_)
+            counts[self._trials(spare, words)] = False
+            kept = spare[counts][: len(holes)]
             out[holes[: len(kept)]] = kept
             holes = holes[len(kept) :]
 
@@ -151,7 +154,7 @@ class RoundedGaussian:
         places, slots = places[:found], slots[:found]
         drawn = words.take(2 * found)
         verdicts = kernel.boxes(library, drawn, self._tables, out, places, slots)
-        unsettled = np.flatnonzero(verdicts == kernel.UNSETTLED)
+        (unsettled,) = (verdicts == kernel.UNSETTLED).nonzero()
         if len(unsettled):
             first, second = drawn.reshape(2, found)[:, unsettled]
             chosen = places[unsettled].astype(np.intp), slots[unsettled].astype(np.intp)
@@ -225,8 +228,8 @@ class RoundedGaussian:
         level = Fraction(float(self._box["level"][box]))
         height = self._height * Fraction(UNIT)
         return lies_below(
-            Span((integer - Fraction(1, 2) + fraction) / self.std, Fraction(1, self.std << within)),
-            Span((roof + level + Fraction(second, 1 << 64)) * height, height / (1 << 64)),
+            Span.of((integer - Fraction(1, 2) + fraction) / self.std, Fraction(1, self.std << within)),
+            Span.of((roof + level + Fraction(second, 1 << 64)) * height, height / (1 << 64)),
             words,
         )
 
@@ -236,14 +239,15 @@ class RoundedGaussian:
         Its box is cut at every eighth of a standard deviation, each part half as large as the one before; the curve
         falls by more than e there.
         """
-        part = 0
-        while int(words.take(1)[0]) & 1:
+        part, drawn = 0, words.take(2).tolist()
+        while drawn[part] & 1:
             part += 1
-        inside = int(words.take(1)[0]) & (self._apart - 1)
+            drawn += words.take(1).tolist()
+        inside = drawn[part + 1] & (self._apart - 1)
         integer = REACH * self.std + part * self._apart + inside
-        height = self._height * Fraction(UNIT) / STRIPS / 2 ** (part + 1)
-        cell = Span((integer - Fraction(1, 2)) / self.std, Fraction(1, self.std))
-        return integer if lies_below(cell, Span(Fraction(0), height), words) else None
+        cell = Span(2 * integer - 1, 2, 2 * self.std)
+        height = Span(0, self._end.numerator, self._end.denominator << (part + 1))
+        return integer if lies_below(cell, height, words) else None
 
 
 @functools.lru_cache(maxsize=1)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,7 +17,8 @@ def heads(count: int, probability: float, words: Words) -> NDArray[np.int64]:
     A coin is a 64-bit number below ⌊2⁶⁴·probability⌋: right to 2⁻⁶⁴, on the side of fewer heads. Its first 16 bits
     nearly always tell; the others are drawn only where they do not.
     """
-    limit = int(Fraction(probability) * 2**64)
+    numerator, denominator = float(probability).as_integer_ratio()
+    limit = (numerator << 64) // denominator
     first, rest = limit >> 48, np.uint64(limit & (2**48 - 1))
     found = []
     for start in range(0, count, AT_ONCE):
@@ -27,6 +26,7 @@ def heads(count: int, probability: float, words: Words) -> NDArray[np.int64]:
         words.fill(coins)
         head = coins < first
         doubtful = np.flatnonzero(coins == first)
-        head[doubtful] = (words.take(len(doubtful)) >> np.uint64(16)) < rest
+        if len(doubtful):
+            head[doubtful] = (words.take(len(doubtful)) >> np.uint64(16)) < rest
         found.append(np.flatnonzero(head) + start)
     return np.concatenate(found)

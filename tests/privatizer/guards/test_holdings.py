@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from quietgrad.privatizer.guards.model_state import Holdings, held, mark
+from quietgrad.privatizer.guards.holdings import Holdings, held
+from quietgrad.privatizer.guards.marks import mark
 
 
 class Model(nn.Sequential):
@@ -57,10 +58,10 @@ def test_what_is_exchanged_is_found(change: str) -> None:
 @pytest.mark.parametrize("size", [3, 5000])
 def test_bytes_are_read_where_they_are_now(size: int) -> None:
     weight = nn.Parameter(torch.zeros(size))
-    first = mark(weight, read=True)
+    first = mark(weight)
     assert first.same(weight, bytes_too=True)
     weight.data = torch.ones(size)
     assert not first.same(weight, bytes_too=True), "the same object with other bytes elsewhere"
-    second = mark(weight, read=True, before=first)
+    second = mark(weight)
     weight.data[size - 1] = 2.0
     assert not second.same(weight, bytes_too=True), "and there too"

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import Function
 from torch.autograd.graph import Node
 from torch.utils.hooks import RemovableHandle
 
@@ -190,8 +189,9 @@ class RawBackwardGuard:
     def attach(self) -> None:
         """Watch every parameter; again after `model.to(…)`, which gives parameters new nodes, there and back too."""
         self.stale = False
-        trained = {name: p for name, p in self._parameters.items() if p.requires_grad}
-        for name, node in zip(trained, accumulating(trained.values()), strict=True):
+        trained = [name for name, p in self._parameters.items() if p.requires_grad]
+        nodes = accumulating([self._parameters[name] for name in trained])
+        for name, node in zip(trained, nodes, strict=True):
             watched = self._watched.get(name)
             if watched is None or watched[0] is not node:
                 # A parameter only holds its node weakly, so that the node has to be kept with the handle.
@@ -204,20 +204,18 @@ class RawBackwardGuard:
         self._watched.clear()
 
 
-class Reader(Function):
-    """Reads tensors and computes nothing: what a graph holds of it are the nodes that their gradients would go to."""
+def accumulating(parameters: Sequence[nn.Parameter]) -> list[Node]:
+    """The nodes that would add to the `grad` of each parameter, told by one operation for all of them.
 
-    @staticmethod
-    def forward(_: Any, *tensors: Tensor) -> Tensor:
-        return tensors[0].new_empty(0)
-
-
-def accumulating(parameters: Collection[nn.Parameter]) -> list[Node]:
-    """The nodes that would add to the `grad` of each parameter, told by one operation for all of them."""
+    The operation copies nothing and is thrown away; what its node holds are the nodes that gradients would go to.
+    """
     if not parameters:
         return []
-    with torch.enable_grad():
-        node = Reader.apply(*parameters).grad_fn
+    if not torch.is_grad_enabled():
+        with torch.enable_grad():
+            return accumulating(parameters)
+    read: Any = torch._C._functions.DelayedError("never run", len(parameters))(*parameters)
+    node: Any = (read if isinstance(read, Tensor) else read[0]).grad_fn
     return [following for following, _ in node.next_functions]
 
 
