@@ -23,10 +23,14 @@ from quietgrad.capture.adapters.fallback import FallbackAdapter
 from quietgrad.capture.call import Call, Hook, Unit, Watch, record, set_apart
 from quietgrad.capture.dependence import Dependence
 from quietgrad.capture.graph import Graph, Use, uncovered
+from quietgrad.capture.parts import Parts
 from quietgrad.capture.registry import units
 
 MOST_PENDING = 4096
 """Recorded calls that wait for their losses; older ones are given up, so that evaluating with grad on leaks nothing."""
+
+NORMS = (_BatchNorm, _InstanceNorm)
+"""What `check_norm` may refuse; the mode of a module may change at any time."""
 
 MARK = "*"
 """Behind the name of a module that is run again for what it borrows."""
@@ -59,6 +63,7 @@ class Listener:
     def __init__(self, model: nn.Module, units: list[Unit]) -> None:
         self.model = model
         self._units = units
+        self.parts = Parts(model)
         self.dependence = Dependence(self._rehearsal)
         self._pass = Pass()
         self._serial = 0
@@ -137,8 +142,9 @@ class Listener:
         yield unit.module.register_forward_hook(Hook(leave), prepend=True, with_kwargs=True, always_call=True)
 
     def _before_model(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        for name, part in self.model.named_modules():
-            check_norm(part, f"module {name!r}")
+        for name, part in self.parts.modules():
+            if isinstance(part, NORMS):
+                check_norm(part, f"module {name!r}")
         if not self._silent and not self.in_public:
             self.dependence.enter_model(args, kwargs)
 
