@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from torch import nn, ones
+import torch
+from torch import nn
 
-from quietgrad.capture.parts import Parts
+from quietgrad.capture.listener import Parts
 
 
 def model() -> nn.Sequential:
@@ -19,17 +20,13 @@ def renamed(made: nn.Sequential) -> None:
     made[1]._modules["other"] = made[1]._modules.pop("1")
 
 
-def exchanged(made: nn.Sequential) -> None:
-    made[1][1].weight = nn.Parameter(ones(2, 2))
-
-
-CHANGES: dict[str, Callable[[nn.Sequential], object]] = {
+CHANGES: dict[str, Callable[[Any], object]] = {
     "a module added": lambda m: m[1].append(nn.Linear(2, 2)),
     "a module exchanged": lambda m: m.__setitem__(0, nn.BatchNorm1d(2)),
     "a module renamed": renamed,
     "all modules of one": lambda m: setattr(m[1], "_modules", {"0": nn.Linear(2, 2)}),
-    "a parameter exchanged": exchanged,
-    "a parameter added": lambda m: m[0].register_parameter("scale", nn.Parameter(ones(2))),
+    "a parameter exchanged": lambda m: setattr(m[1][1], "weight", nn.Parameter(torch.ones(2, 2))),
+    "a parameter added": lambda m: m[0].register_parameter("scale", nn.Parameter(torch.ones(2))),
     "a parameter removed": lambda m: m[0].register_parameter("bias", None),
     "a parameter tied": lambda m: setattr(m[1][1], "weight", m[0].weight),
     "a parameter frozen": lambda m: m[0].weight.requires_grad_(False),
