@@ -11,6 +11,8 @@ import contextlib
 import dataclasses
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from operator import attrgetter, is_
 from typing import Any
 
 import torch
@@ -27,6 +29,9 @@ from quietgrad.capture.registry import units
 
 MOST_PENDING = 4096
 """Recorded calls that wait for their losses; older ones are given up, so that evaluating with grad on leaks nothing."""
+
+NORMS = (_BatchNorm, _InstanceNorm)
+"""What `check_norm` may refuse; the mode of a module may change at any time."""
 
 MARK = "*"
 """Behind the name of a module that is run again for what it borrows."""
@@ -59,6 +64,7 @@ class Listener:
     def __init__(self, model: nn.Module, units: list[Unit]) -> None:
         self.model = model
         self._units = units
+        self.parts = Parts(model)
         self.dependence = Dependence(self._rehearsal)
         self._pass = Pass()
         self._serial = 0
@@ -137,8 +143,9 @@ class Listener:
         yield unit.module.register_forward_hook(Hook(leave), prepend=True, with_kwargs=True, always_call=True)
 
     def _before_model(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        for name, part in self.model.named_modules():
-            check_norm(part, f"module {name!r}")
+        for name, part in self.parts.modules():
+            if isinstance(part, NORMS):
+                check_norm(part, f"module {name!r}")
         if not self._silent and not self.in_public:
             self.dependence.enter_model(args, kwargs)
 
@@ -244,6 +251,81 @@ def check_norm(module: nn.Module, place: str) -> None:
         raise ValueError(
             f"{place} is a {type(module).__name__} that tracks running statistics of private data. Build it with "
             "track_running_stats=False, or call quietgrad.fix(model)."
+        )
+
+
+# ---- what the model consists of -----------------------------------------------------------------------------
+
+Table = Mapping[str, Any]
+"""What a module keeps by name."""
+
+
+class Parts:
+    """What `named_modules` and `named_parameters` give, remembered with everything that they look at on the way.
+
+    Both read dozens of attributes at every call, and a step asks for them several times. What they give is the same as
+    long as every module has the same submodules, and parameters, under the same names, which is compared by identity.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._modules: list[nn.Module] = []
+        self._plain = False
+        self._submodules, self._parameters = Tables("_modules"), Tables("_parameters")
+        self._named: list[tuple[str, nn.Module]] = []
+        self._all: dict[str, nn.Parameter] = {}
+
+    def modules(self) -> list[tuple[str, nn.Module]]:
+        """Every module once, with its name."""
+        if not self._modules or not self._plain or not self._submodules.same(self._modules):
+            self._named = list(self._model.named_modules())
+            self._modules = [module for _, module in self._named]
+            self._plain = all(map(_walked_by_torch, self._modules))
+            self._submodules.remember(self._modules)
+            self._parameters = Tables("_parameters")
+        return self._named
+
+    def trained(self) -> dict[str, nn.Parameter]:
+        """Every parameter that requires a gradient now, once, with its name."""
+        self.modules()
+        if not self._plain or not self._parameters.same(self._modules):
+            self._all = dict(self._model.named_parameters())
+            self._parameters.remember(self._modules)
+        return {name: parameter for name, parameter in self._all.items() if parameter.requires_grad}
+
+
+def _walked_by_torch(module: nn.Module) -> bool:
+    """Whether a module says by torch's own methods what is in it: others may say something else at every call."""
+    kind = type(module)
+    return (
+        kind.named_modules is nn.Module.named_modules
+        and kind.named_parameters is nn.Module.named_parameters
+        and kind._named_members is nn.Module._named_members
+    )
+
+
+class Tables:
+    """One table of each of some modules, and what it held.
+
+    Args:
+        name: the attribute that it is.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._of = attrgetter(name)
+        self._keys: list[list[str]] = []
+        self._values: list[Any] = []
+
+    def remember(self, modules: list[nn.Module]) -> None:
+        tables: list[Table] = [self._of(module) for module in modules]
+        self._keys = [list(table) for table in tables]
+        self._values = [value for table in tables for value in table.values()]
+
+    def same(self, modules: list[nn.Module]) -> bool:
+        """Whether the tables of these modules hold what was remembered."""
+        tables: list[Table] = list(map(self._of, modules))
+        return list(map(list, tables)) == self._keys and all(
+            map(is_, chain.from_iterable([table.values() for table in tables]), self._values)
         )
 
 

@@ -213,7 +213,7 @@ class Recorder:
             )
         if not self._listener.attached:
             raise ValueError("The recorder is detached: call attach() before the forward.")
-        now = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        now = self._listener.parts.trained()
         if now.keys() != self.parameters.keys() or any(now[k] is not p for k, p in self.parameters.items()):
             changed = sorted(now.keys() ^ self.parameters.keys()) or ["(replaced parameters)"]
             raise ValueError(

@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from quietgrad.privatizer.guards.holdings import Holdings, held
-from quietgrad.privatizer.guards.marks import mark
+from quietgrad.privatizer.guards.model_state import Holdings, held, mark
 
 
 class Model(nn.Sequential):

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 import quietgrad as qg
-from quietgrad.privatizer.guards import marks, model_state
-from quietgrad.privatizer.guards.marks import checksum
+from quietgrad.privatizer.guards import model_state
+from quietgrad.privatizer.guards.model_state import checksum
 from tests.cases.world import losses_of, privatizer, public_losses
 
 MECHANISM = qg.methods.dp_sgd(clip=1.0).with_noise(1.0)
@@ -227,13 +227,13 @@ def train(private: qg.Privatizer, batches: qg.PoissonBatches, model: nn.Module) 
 
 def seen(tensor: torch.Tensor, write: slice, page: int | None) -> bool:
     """Whether a write that torch does not count shows."""
-    before = marks.mark(tensor, page=page)
+    before = model_state.mark(tensor, page=page)
     tensor.data[write].add_(1.0)
     return not before.same(tensor, bytes_too=True)
 
 
 def test_of_a_long_parameter_one_page_in_so_many_is_read() -> None:
-    page, one_in = marks.PAGE * marks.WORD // 4, marks.ONE_IN
+    page, one_in = model_state.PAGE * model_state.WORD // 4, model_state.ONE_IN
     tensor = torch.zeros(3 * one_in * page + 10)
     wide, end = slice(5 * page + 7, (5 + one_in) * page + 7), slice(len(tensor) - 1, len(tensor))
     for first in range(one_in):
