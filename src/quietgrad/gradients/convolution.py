@@ -177,9 +177,9 @@ class ConvGrad(TunableGrads):
 
     def weighted_sum(self, weights: Float[Tensor, " n"]) -> Float[Tensor, "*shape"]:
         if self.way in GHOSTS:
-            careful = self._ghost().careful
-            if not bool(careful.any()):
+            if not self._ghost().cancels:
                 return self._matmul_sum(weights)
+            careful = self._ghost().careful
             total = self._matmul_sum(weights.masked_fill(careful, 0.0))
             return total + self._rows(careful).weighted_sum(weights[careful])
         if self.way in KEPT:

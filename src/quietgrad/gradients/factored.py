@@ -169,11 +169,9 @@ class FactoredGrad(TunableGrads):
             return weighted_rows(weights, self._keep().flatten(1)).reshape(self._shape)
         if self.way == "chunked":
             return self._chunked_sum(weights)
-        if self.way == "outer" and self._ordinary(weights):
+        if self._ordinary(weights) if self.way == "outer" else not self._ghost().cancels:
             return self._matmul_sum(weights)
         careful = self._ghost().careful if self.way == "ghost" else self._extreme(weights)
-        if not bool(careful.any()):
-            return self._matmul_sum(weights)
         total = self._matmul_sum(weights.masked_fill(careful, 0.0))
         return total + self._rows(careful).weighted_sum(weights[careful])
 

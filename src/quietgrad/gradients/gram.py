@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
@@ -36,17 +37,19 @@ class GramNorms:
 
     Args:
         lengths: Σ_t ‖a_t‖‖b_t‖, what all positions add up to at most.
+        cancels: whether there is any such row.
     """
 
     squared: Float64[Tensor, " n"]
     lengths: Float64[Tensor, " n"]
     careful: Bool[Tensor, " n"]
+    cancels: bool
 
     def with_formed(
         self, norms_of: Callable[[Bool[Tensor, " n"]], Float64[Tensor, " k"]]
     ) -> Float64[Tensor, " n"]:
         """The norms, those of the careful rows replaced by `norms_of(careful)`."""
-        if not bool(self.careful.any()):
+        if not self.cancels:
             return self.squared
         norms = self.squared.clone()
         norms[self.careful] = norms_of(self.careful)
@@ -117,9 +120,13 @@ def _bounded(
         terms: roundings in `dtype` of one of the products that are added up.
         roots: the sums over t of ‖a_t‖‖b_t‖, ‖a_t‖ and ‖b_t‖, with what may be lost of each.
     """
-    lengths, a, b = roots.unbind(1)
-    rounded = slack(dtype, terms) * lengths.square()
-    flushed = LOST * max(inner, positions) * (a.square() + b.square() + positions)
-    bound = rounded + flushed
-    within = (bound <= OVERCLIP * squared) & (lengths.square() <= longest(positions) ** 2 * squared)
-    return GramNorms(squared.clamp_min(0.0) + bound, lengths, ~within)  # also where a norm is not a number
+    # In numpy: these are few numbers of many layers, and torch would take most of its time to begin.
+    norms, sums = squared.cpu().numpy(), roots.cpu().numpy()
+    with np.errstate(all="ignore"):
+        squares = sums * sums
+        flushed = LOST * max(inner, positions)
+        bound = slack(dtype, terms) * squares[:, 0] + flushed * (squares[:, 1] + squares[:, 2] + positions)
+        within = (bound <= OVERCLIP * norms) & (squares[:, 0] <= longest(positions) ** 2 * norms)
+        found = np.maximum(norms, 0.0) + bound, sums[:, 0], ~within  # also where a norm is not a number
+    bounded, lengths, careful = (torch.from_numpy(each).to(squared.device) for each in found)
+    return GramNorms(bounded, lengths, careful, cancels=not within.all())
