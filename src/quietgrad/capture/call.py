@@ -185,9 +185,16 @@ class Call:
 
 def tensors_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
     """All tensors that a call was given, or returned. Mostly that is a tuple of tensors, which needs no walk."""
-    if not kwargs and all(isinstance(arg, Tensor) for arg in args):
+    if not kwargs and _all_tensors(args):
         return list(args)
     return [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+
+
+def _all_tensors(args: tuple[Any, ...]) -> bool:
+    for arg in args:  # noqa: SIM110 - for one or two arguments a generator costs more than all the rest
+        if not isinstance(arg, Tensor):
+            return False
+    return True
 
 
 def versions(tensors: list[Tensor]) -> list[int]:
@@ -258,6 +265,6 @@ def _owned(base: Tensor, inputs: list[Tensor]) -> bool:
 
 
 def _detached(tree: Any) -> Any:
-    if isinstance(tree, tuple) and all(isinstance(leaf, Tensor) for leaf in tree):
-        return tuple(leaf.detach() for leaf in tree)
+    if isinstance(tree, tuple) and _all_tensors(tree):
+        return tuple([leaf.detach() for leaf in tree])
     return pytree.tree_map_only(Tensor, Tensor.detach, tree)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import cast
 
 import torch
@@ -33,12 +32,15 @@ class Graph:
     children: dict[Node, Following]
     order: list[Node]
     """Every node after all that send gradients to it."""
+    names: dict[Node, str]
+    """What kind of operation each node is."""
 
     @classmethod
     def of(cls, losses: Tensor) -> Graph:
         """Walk the graph, deep first: a node that is left after all behind it comes before them in the order."""
         root = get_gradient_edge(losses)
         children: dict[Node, Following] = {}
+        names: dict[Node, str] = {}
         left: list[Node] = []
         stack: list[Node | None] = [root.node]
         while stack:
@@ -47,9 +49,10 @@ class Graph:
                 left.append(cast(Node, stack.pop()))
             elif node not in children:
                 following = children[node] = node.next_functions
+                names[node] = KNOWN.get(type(node)) or named(node)
                 stack += (node, None)
                 stack += [child for child, _ in following if child is not None and child not in children]
-        return cls(root, children, left[::-1])
+        return cls(root, children, left[::-1], names)
 
     def onward(self, nodes: set[Node]) -> set[Node]:
         """Those from which the backward goes on to others of them."""
@@ -60,11 +63,6 @@ class Graph:
                     leading.add(node)
                     break
         return leading & nodes
-
-    @cached_property
-    def names(self) -> dict[Node, str]:
-        """What kind of operation each node is."""
-        return {node: KNOWN.get(type(node)) or named(node) for node in self.children}
 
     @property
     def foreign(self) -> str | None:

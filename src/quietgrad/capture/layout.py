@@ -87,11 +87,13 @@ def stride_of(layout: Layout, shape: torch.Size) -> int:
 def at_stride(stride: int, shape: torch.Size, n: int) -> Layout | None:
     """The layout with that many elements between neighbouring samples, if the samples lie along one dimension."""
     suffix = 1
-    for dim in reversed(range(len(shape))):
-        inner, rest = divmod(stride, suffix)
-        if rest == 0 and inner > 0 and shape[dim] > 1 and shape[dim] % (n * inner) == 0:
-            return Layout(dim, inner)
-        suffix *= shape[dim]
+    for dim in range(len(shape) - 1, -1, -1):
+        size = shape[dim]
+        if stride % suffix == 0 and size > 1:
+            inner = stride // suffix
+            if inner > 0 and size % (n * inner) == 0:
+                return Layout(dim, inner)
+        suffix *= size
     return None
 
 

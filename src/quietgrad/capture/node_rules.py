@@ -64,6 +64,8 @@ ELEMENTWISE = (
 @rule(*ELEMENTWISE.split())
 def elementwise(visit: Visit) -> list[State]:
     """Inputs are broadcast to the output: dimensions agree from the last one on, and a size of one is shared."""
+    if len(visit.following) == 1:  # most often
+        return [visit.broadcast(visit.first_child)]
     return [visit.broadcast(shape) for shape in visit.children]
 
 

@@ -183,6 +183,40 @@ def test_a_public_forward_hides_nothing_private() -> None:
         step(model, qg.methods.gep(public_losses, rank=2).with_noise(1.0))
 
 
+def test_what_a_public_forward_wrote_is_not_taken_back_by_a_private_one() -> None:
+    """Everything is as at the first forward then, but a private forward decided that it is."""
+    buffer = torch.zeros(3)
+    things: list[tuple[str, Tensor | np.ndarray]] = [("buffer 'seen'", buffer)]
+    snapshot = model_state.Snapshot(model_state.Shelf(things))
+    buffer.data.fill_(1.0)
+    assert not snapshot.same(things, bytes_too=True)
+    snapshot.replace("buffer 'seen'", buffer)
+    assert snapshot.marks["buffer 'seen'"].same(buffer, bytes_too=True)
+    buffer.data.zero_()
+    assert not snapshot.same(things, bytes_too=True)
+    assert not snapshot.marks["buffer 'seen'"].same(buffer, bytes_too=True)
+
+
+@pytest.mark.parametrize("name", ["turned", "frozen", "array", "counts"])
+def test_one_odd_tensor_hides_no_other(name: str) -> None:
+    """Tensors that are not read in place, or whose writes torch does not count, beside some that are."""
+
+    def write(model: Net, x: Tensor) -> None:
+        if private.step > model_state.WHOLE_STEPS:
+            written = getattr(model, name)
+            with torch.inference_mode(name == "counts"):
+                (torch.from_numpy(written) if name == "array" else written.data)[0] += len(x)
+
+    model = Net(write)
+    model.register_buffer("turned", torch.zeros(3, 5).T)
+    with torch.inference_mode():
+        model.counts = torch.zeros(2)
+    with privatizer(MECHANISM, [[0, 1]] * 6, model=model) as (private, batches, _):
+        with pytest.raises(ValueError, match=name):
+            train(private, batches, model)
+        assert private.step == model_state.WHOLE_STEPS + 1
+
+
 def test_what_one_micro_batch_leaves_does_not_reach_the_next() -> None:
     """Though it is put back before the release, as the state of a recurrent model may be."""
     model = Net(lambda model, x: setattr(model, "table", x.mean(0)))

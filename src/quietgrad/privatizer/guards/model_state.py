@@ -192,8 +192,12 @@ class Bytes:
         return self.words[:half], self.words[half:]
 
     @cached_property
-    def _pages(self) -> int:
-        return len(self.words) // PAGE
+    def _pages(self) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+        """The words page by page, and those behind the last; None of short ones."""
+        whole = len(self.words) // PAGE * PAGE
+        return (
+            None if whole < 2 * ONE_IN * PAGE else (self.words[:whole].reshape(-1, PAGE), self.words[whole:])
+        )
 
     def checksum(self, page: int | None) -> Checksum:
         """A copy of short ones; Σ of the words of each half, modulo 2⁶⁴, and the CRC of the rest of others.
@@ -208,10 +212,10 @@ class Bytes:
         return *[int(np.add.reduce(part, axis=None)) for part in self._parts(page)], zlib.crc32(self.rest)
 
     def _parts(self, page: int | None) -> tuple[NDArray[np.int64], ...]:
-        if page is None or self._pages < 2 * ONE_IN:
+        if page is None or self._pages is None:
             return self._halves
-        whole = self._pages * PAGE
-        return self.words[:whole].reshape(-1, PAGE)[page::ONE_IN], self.words[whole:]
+        pages, rest = self._pages
+        return pages[page::ONE_IN], rest
 
     def of(self, thing: Kept) -> bool:
         """Whether these are still the bytes of a contiguous tensor."""
