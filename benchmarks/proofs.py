@@ -36,6 +36,7 @@ from quietgrad.capture import backprops, listener, recorder
 from quietgrad.capture.dependence import ONE_IN, Dependence
 from quietgrad.capture.graph import Flow, Graph
 from quietgrad.capture.layout import State
+from quietgrad.capture.listener import Listener
 from quietgrad.privatizer.guards import guards
 from quietgrad.privatizer.guards.guards import RawBackwardGuard
 from quietgrad.privatizer.guards.model_state import ModelStateGuard
@@ -109,20 +110,39 @@ def _nothing(*_: Any, **__: Any) -> None:
     return None
 
 
+HOOKS: tuple[tuple[Any, str], ...] = (
+    (Listener, "_before_model"),
+    (ModelStateGuard, "_forward"),
+    (PrivateInputs, "_before"),
+)
+"""Checks that modules call: bound when a Privatizer is made, so that what takes their place later is not called."""
+
+
+@contextmanager
+def bound_late() -> Iterator[None]:
+    """Hooks that look up what they call, under `late` and their name, whenever they are called."""
+    with ExitStack() as stack:
+        for target, name in HOOKS:
+            stack.enter_context(patch.object(target, f"late{name}", getattr(target, name), create=True))
+            stack.enter_context(patch.object(target, name, _calling(f"late{name}")))
+        yield
+
+
+def _calling(name: str) -> Callable[..., Any]:
+    return lambda self, *args, **kwargs: getattr(self, name)(*args, **kwargs)
+
+
 CHECKS: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
     (recorder, "uses", lambda *_: set()),
     (recorder, "check_coverage", _nothing),
-    (listener, "check_norm", _nothing),
     (Dependence, "check", _nothing),
     (Dependence, "begin", _nothing),
-    (Dependence, "enter_model", _nothing),
     (guards, "refuse_scaled", _nothing),
     (ModelStateGuard, "check", _nothing),
-    (ModelStateGuard, "_begin", _nothing),
     (PrivateInputs, "consume", _nothing),
     (PrivateInputs, "hand_out", _nothing),
-    (PrivateInputs, "_before", _nothing),
     (RawBackwardGuard, "attach", _nothing),
+    *((target, f"late{name}", _nothing) for target, name in HOOKS),
 )
 """Where checks are made, and what takes their place when there are none."""
 
@@ -156,6 +176,11 @@ def timed(watch: Stopwatch) -> Iterator[None]:
 
 def measure(setting: Setting, repeats: int, clock: Clock) -> Cost:
     """The cost on one model."""
+    with bound_late():
+        return _measured(setting, repeats, clock)
+
+
+def _measured(setting: Setting, repeats: int, clock: Clock) -> Cost:
     model, (x, y) = setting.model(), data(setting)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     batches = qg.PoissonBatches(TensorDataset(x, y), rate=1.0, steps=MANY)

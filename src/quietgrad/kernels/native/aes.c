@@ -104,7 +104,7 @@ void aes_blocks(const uint8_t rounds[240], uint64_t number, uint64_t first, int6
 /* Which instructions for AES a level has; see aes.h. */
 EXPORT int qg_aes(int level) { return aes_available(level); }
 
-/* `count` whole blocks of the key stream, for the tests. */
+/* `count` whole blocks of the key stream. */
 EXPORT void qg_key_stream(const uint8_t *key, uint64_t number, uint64_t first, int64_t count, uint8_t *out, int kind) {
     uint8_t rounds[240];
     aes_expand(key, rounds);
