@@ -56,6 +56,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1024)
     parser.add_argument("--public", type=Path, help="folder of vaderSentiment-3.3.2.tar.gz")
     parser.add_argument("--encoder", default="minilm", help="a folder that `warm` has written")
+    parser.add_argument("--rates", type=int, default=1, help="how many learning rates `search` tries")
     parser.add_argument("--top", type=int, default=3, help="how many of MiniLM's six layers train")
     parser.add_argument(
         "--searched", type=float, default=8.0, help="the ε whose search gives `tune` its rate"
@@ -94,14 +95,14 @@ def _heads(given: argparse.Namespace) -> None:
 
 def _search(given: argparse.Namespace) -> None:
     for epsilon in _epsilons(given):
-        for lr in (sst2.RATES if epsilon else sst2.PLAIN_RATES)[given.which]:
+        for lr in (sst2.RATES if epsilon else sst2.PLAIN_RATES)[given.which][: given.rates]:
             _tuned(given, epsilon, _plan(given, lr))
 
 
 def _tune(given: argparse.Namespace) -> None:
     for epsilon in _epsilons(given):
         searched = given.searched if epsilon else 0.0
-        lr = sst2.best_rate(given.which, searched, _plan(given))
+        lr = sst2.best_rate(given.which, searched, _plan(given), given.rates)
         for seed in range(given.seeds):
             _tuned(given, epsilon, _plan(given, lr, seed))
 
