@@ -193,6 +193,9 @@ class Plan(NamedTuple):
     seed: int
     encoder: str = "minilm"
     public: Path | None = None
+    longer: int = 0
+    """Only sentences of more tokens are in the plan: a rule about each record alone. How many they are is taken as
+    known, as N is."""
 
 
 def tune(way: str, epsilon: float, plan: Plan, folder: Path) -> dict[str, Any]:
@@ -200,16 +203,21 @@ def tune(way: str, epsilon: float, plan: Plan, folder: Path) -> dict[str, Any]:
     torch.manual_seed(plan.seed)
     model = Classifier(way, plan.top, plan.encoder)
     table, labels = _table("train", folder, plan.top), sentences().train.tensors[1]
-    data = TensorDataset(torch.arange(len(labels)), labels)
+    rows = (table.lengths > plan.longer).nonzero()[:, 0]
+    data, features, labels = (
+        TensorDataset(rows, labels[rows]),
+        cached_means("train", folder)[rows],
+        labels[rows],
+    )
     if epsilon:
         program, batches = _calibrated(data, way, epsilon, plan)
         released = qg.Statistics(program, batches)
-        private_head(model.head, released, cached_means("train", folder), labels)
+        private_head(model.head, released, features, labels)
         first = _first(model.head, folder)
         _add_cores(model, way, plan)
         curve = _train_privately(model, table, program, batches, released.ledger, plan, folder)
     else:
-        plain_head(model.head, cached_means("train", folder), labels)
+        plain_head(model.head, features, labels)
         first = _first(model.head, folder)
         _add_cores(model, way, plan)
         curve = _train(model, table, data, plan, folder)
@@ -237,7 +245,10 @@ def _calibrated(
     data: TensorDataset, way: str, epsilon: float, plan: Plan
 ) -> tuple[qg.Program, qg.PoissonBatches]:
     """The head's statistics and the steps, together within (ε, δ)."""
-    batches = qg.PoissonBatches(data, rate=plan.batch / len(data), steps=plan.steps)
+    # Whom a rate counts on is told by all records' number and the held-out sentences, not by the long ones' number.
+    share = float((sentences().held_out.tensors[0].ne(0).sum(1) > plan.longer).double().mean())
+    rate = plan.batch / (share * len(sentences().train))
+    batches = qg.PoissonBatches(data, rate=rate, steps=plan.steps)
     warm = plan.encoder != "minilm" and plan.top < LAYERS
     clip = (WARM_CLIPS if warm else CLIPS)[way]
     method = qg.methods.rgp(rank=4, clip=clip) if way == "rgp" else qg.methods.dp_sgd(clip=clip)
@@ -335,9 +346,11 @@ def accuracy(model: Classifier, part: str, plan: Plan, folder: Path, longer: int
 def name_of(way: str, epsilon: float, plan: Plan) -> str:
     """The run's line in the file of figures."""
     kind = f"epsilon {epsilon:g}" if epsilon else "non-private"
+    start = "" if plan.encoder == "minilm" else ", warm"
+    start += f", over {plan.longer} tokens" if plan.longer else ""
     return (
         f"tune {way} of {plan.top} layers, {kind}, run {plan.seed}, lr {plan.lr:g}, "
-        f"{plan.steps} steps of {plan.batch}{'' if plan.encoder == 'minilm' else ', warm'}"
+        f"{plan.steps} steps of {plan.batch}{start}"
     )
 
 
