@@ -125,7 +125,8 @@ def moments(
 
 def _leading(moment: Float[Tensor, "d d"]) -> Float[Tensor, "d r"]:
     _, vectors = torch.linalg.eigh((moment + moment.T).double())
-    return vectors[:, -KEPT:].flip(1).float().contiguous()
+    found: Tensor = vectors[:, -KEPT:].flip(1).float().contiguous()
+    return found
 
 
 def public_ids(folder: Path, tokens: int) -> Int64[Tensor, "n t"]:
