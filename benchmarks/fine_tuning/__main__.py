@@ -4,6 +4,8 @@ Everything is resumable: features lie in a cache by chunks, every finished run i
 run again.
 
     python -m benchmarks.fine_tuning layers --cache CACHE                   # MiniLM, 4,096 sentences a chunk
+    python -m benchmarks.fine_tuning public --public PUBLIC                 # what there is, and what of it is in SST-2
+    python -m benchmarks.fine_tuning warm --public PUBLIC --encoder WARM    # MiniLM tuned on it, written to WARM
     python -m benchmarks.fine_tuning features --cache CACHE                 # EfficientNet-Lite0, 2,500 images a chunk
     python -m benchmarks.fine_tuning head sst2 --cache CACHE --epsilons 1,3,8 --seeds 2
     python -m benchmarks.fine_tuning search lora --epsilons 8               # learning rates, on held-out sentences
@@ -12,17 +14,29 @@ run again.
     python -m benchmarks.fine_tuning scale                                  # a step of 135M parameters
     python -m benchmarks.fine_tuning ranks                                  # the same on two processes
 
-ε = 0 stands for no privacy. $QUIETGRAD_DATA is where the data are; the weights are packages (docs/fine_tuning.md).
+`layers`, `search` and `tune` take `--encoder WARM` to start there (with another CACHE), `core` also `--public PUBLIC`,
+the folder of a package (benchmarks/fine_tuning/public_text.py). ε = 0 stands for no privacy. $QUIETGRAD_DATA is where
+the data are; the weights are packages (docs/fine_tuning.md).
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.fine_tuning import activations, heads, language, scale, sst2, two_ranks
+from benchmarks.fine_tuning import (
+    activations,
+    heads,
+    language,
+    public_text,
+    scale,
+    sst2,
+    two_ranks,
+    warm_start,
+)
 from benchmarks.fine_tuning.results import once
 
 
@@ -31,9 +45,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "what", choices=["features", "layers", "head", "search", "tune", "language", "scale", "ranks"]
-    )
+    parser.add_argument("what", choices=WHAT)
     parser.add_argument("which", nargs="?", default="lora")
     parser.add_argument("--cache", type=Path, default=Path("features"))
     parser.add_argument("--seconds", type=float, default=math.inf)
@@ -42,16 +54,16 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=66_349)
     parser.add_argument("--steps", type=int, default=64)
     parser.add_argument("--batch", type=int, default=1024)
+    parser.add_argument("--public", type=Path, help="folder of vaderSentiment-3.3.2.tar.gz")
+    parser.add_argument("--encoder", default="minilm", help="a folder that `warm` has written")
+    parser.add_argument("--longer", type=int, default=0, help="train on sentences of more tokens only")
+    parser.add_argument("--rates", type=int, default=1, help="how many learning rates `search` tries")
     parser.add_argument("--top", type=int, default=3, help="how many of MiniLM's six layers train")
     parser.add_argument(
         "--searched", type=float, default=8.0, help="the ε whose search gives `tune` its rate"
     )
     given = parser.parse_args()
-    run: dict[str, Callable[[argparse.Namespace], None]] = {
-        "features": _features, "layers": _layers, "head": _heads, "search": _search, "tune": _tune,
-        "language": _language, "scale": lambda _: _scale(), "ranks": lambda _: _ranks(),
-    }  # fmt: skip
-    run[given.what](given)
+    WHAT[given.what](given)
 
 
 def _features(given: argparse.Namespace) -> None:
@@ -60,7 +72,17 @@ def _features(given: argparse.Namespace) -> None:
 
 
 def _layers(given: argparse.Namespace) -> None:
-    activations.compute(sst2.encoder(), sst2.sentences()._asdict(), given.cache, given.seconds)
+    activations.compute(sst2.encoder(given.encoder), sst2.sentences()._asdict(), given.cache, given.seconds)
+
+
+def _public(given: argparse.Namespace) -> None:
+    sentences = Path(os.environ["QUIETGRAD_DATA"]) / "SST-2"
+    once("public text", lambda: public_text.compared(given.public, sentences))
+
+
+def _warm(given: argparse.Namespace) -> None:
+    name = f"warm start, lr {warm_start.RATE:g}, {warm_start.EPOCHS} epochs"
+    once(name, lambda: warm_start.warm(given.public, Path(given.encoder)))
 
 
 def _heads(given: argparse.Namespace) -> None:
@@ -74,20 +96,21 @@ def _heads(given: argparse.Namespace) -> None:
 
 def _search(given: argparse.Namespace) -> None:
     for epsilon in _epsilons(given):
-        for lr in (sst2.RATES if epsilon else sst2.PLAIN_RATES)[given.which]:
+        for lr in (sst2.RATES if epsilon else sst2.PLAIN_RATES)[given.which][: given.rates]:
             _tuned(given, epsilon, _plan(given, lr))
 
 
 def _tune(given: argparse.Namespace) -> None:
     for epsilon in _epsilons(given):
         searched = given.searched if epsilon else 0.0
-        lr = sst2.best_rate(given.which, searched, _plan(given))
+        lr = sst2.best_rate(given.which, searched, _plan(given), given.rates)
         for seed in range(given.seeds):
             _tuned(given, epsilon, _plan(given, lr, seed))
 
 
 def _plan(given: argparse.Namespace, lr: float = 0.0, seed: int = 0) -> sst2.Plan:
-    return sst2.Plan(lr, given.steps, given.batch, given.top, seed)
+    where = given.encoder, given.public, given.longer
+    return sst2.Plan(lr, given.steps, given.batch, given.top, seed, *where)
 
 
 def _tuned(given: argparse.Namespace, epsilon: float, plan: sst2.Plan) -> None:
@@ -116,6 +139,20 @@ def _ranks() -> None:
 
 def _epsilons(given: argparse.Namespace) -> list[float]:
     return [float(epsilon) for epsilon in given.epsilons.split(",")]
+
+
+WHAT: dict[str, Callable[[argparse.Namespace], None]] = {
+    "features": _features,
+    "layers": _layers,
+    "warm": _warm,
+    "public": _public,
+    "head": _heads,
+    "search": _search,
+    "tune": _tune,
+    "language": _language,
+    "scale": lambda _: _scale(),
+    "ranks": lambda _: _ranks(),
+}
 
 
 if __name__ == "__main__":
