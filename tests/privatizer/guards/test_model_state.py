@@ -313,3 +313,28 @@ def test_a_checksum_sees_a_queue_that_is_rolled_along() -> None:
     queue = torch.randn(8, 4)
     assert checksum(queue.roll(1, 0)) != checksum(queue)
     assert checksum(queue.t()) != checksum(queue)
+
+
+OTHER_FORMS: dict[str, Callable[[Tensor], Tensor]] = {
+    "strides": lambda table: table.as_strided((6, 6), (0, 1)),
+    "transposed": lambda table: table.t(),
+    "precision": lambda table: table.view(torch.int32),
+    "shape": lambda table: table.view(4, 9),
+}
+
+
+@pytest.mark.parametrize("first", [0, 12])
+@pytest.mark.parametrize("kind", OTHER_FORMS)
+def test_what_is_kept_in_the_form_of_a_table_is_refused(kind: str, first: int) -> None:
+    """The same bytes in the same place, read otherwise: a bit for each form that a forward may choose."""
+    forwards, numbers = [], torch.arange(36.0).view(6, 6)
+
+    def keep(model: Net, x: Tensor) -> None:
+        forwards.append(len(x))
+        if len(forwards) > first:
+            model.get_buffer("form").data = OTHER_FORMS[kind](numbers)
+
+    model = Net(keep)
+    model.register_buffer("form", numbers.view(6, 6))
+    with pytest.raises(ValueError, match="form"):
+        step(model, draws=20)

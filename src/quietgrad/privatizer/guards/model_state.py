@@ -172,6 +172,9 @@ PAGE = 512
 COPIED = 1 << 16
 """Bytes up to which a copy is taken: it is as fast as sums, and nothing that was written can hide in it."""
 
+Form = tuple[Any, ...]
+"""Precision, shape and strides."""
+
 Checksum = bytes | tuple[int, ...]
 """The bytes themselves, or what stands for them."""
 
@@ -232,6 +235,7 @@ class Mark:
         checksum: of its bytes; None where they were not read.
         page: the first page that was read of a long one; None: all.
         place: where they lie, if it can be read again without asking torch for it.
+        form: how they are read: `x.data = x.data.t()` counts as no write, and leaves every byte as it was.
     """
 
     thing: Kept
@@ -239,9 +243,12 @@ class Mark:
     checksum: Checksum | None
     page: int | None
     place: Bytes | None
+    form: Form
 
     def same(self, now: Kept, *, bytes_too: bool) -> bool:
-        """Whether it is the same object, with the same version and, if they were read before, the same bytes."""
+        """Whether it is the same object, with the same version, form and, if they were read before, bytes."""
+        if bytes_too and form(now) != self.form:
+            return False
         if now is not self.thing or (self.version is not None and now._version != self.version):  # type: ignore[union-attr]
             return False
         return not bytes_too or self.checksum is None or checksum(now, self.place, self.page) == self.checksum
@@ -254,7 +261,16 @@ def mark(thing: Kept, *, read: bool = True, page: int | None = None) -> Mark:
         read: whether its bytes are read too, from which page on if not all.
     """
     place = in_place(thing) if read else None
-    return Mark(thing, version(thing), checksum(thing, place, page) if read else None, page, place)
+    return Mark(
+        thing, version(thing), checksum(thing, place, page) if read else None, page, place, form(thing)
+    )
+
+
+def form(thing: Kept) -> Form:
+    """What numbers are made of the bytes."""
+    if isinstance(thing, Tensor):
+        return thing.dtype, thing.shape, thing.stride() if thing.layout is torch.strided else thing.layout
+    return thing.dtype, thing.shape, thing.strides
 
 
 def version(thing: Kept) -> int | None:
@@ -332,12 +348,12 @@ class Shelf:
         """Bytes to read where parameters are read in part."""
         self._tensors = [one.tensor for one in self.shelved]
         self._pointers = [one.place.pointer for one in self.shelved]
-        self._sizes = [one.place.size for one in self.shelved]
+        self.forms = [form(one.tensor) for one in self.shelved]
 
     def in_place(self) -> bool:
-        """Whether everything lies where it did."""
-        where, sizes = [t.data_ptr() for t in self._tensors], [t.nbytes for t in self._tensors]
-        return where == self._pointers and sizes == self._sizes
+        """Whether everything lies where it did, and is read from there as it was."""
+        where, forms = [t.data_ptr() for t in self._tensors], [form(t) for t in self._tensors]
+        return where == self._pointers and forms == self.forms
 
     def versions(self) -> list[int]:
         return [t._version for t in self._tensors]
@@ -385,9 +401,11 @@ class Snapshot:
         sums = {one.name: found for one, found in zip(self._read, self._sums, strict=True)}
         return self._odd | {
             one.name: Mark(
-                one.tensor, version, sums.get(one.name), self._page if one.paged else None, one.place
+                one.tensor, version, sums.get(one.name), self._page if one.paged else None, one.place, shape
             )
-            for one, version in zip(self._shelf.shelved, self._versions, strict=True)
+            for one, version, shape in zip(
+                self._shelf.shelved, self._versions, self._shelf.forms, strict=True
+            )
         }
 
     def replace(self, name: str, thing: Kept) -> None:
