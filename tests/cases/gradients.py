@@ -94,6 +94,7 @@ KINDS: list[KindCase] = [
     KindCase("tokens_chunked", factors(5, 12, 10), factored("chunked")),
     KindCase("conv_ghost", maps(3, 4, 5), convolution("ghost")),
     KindCase("conv_pixels", maps(3, 4, 5), convolution("pixels")),
+    KindCase("conv_strips", maps(12, 4, 5), convolution("pixels")),
     KindCase("conv_grouped", maps(3, 4, 5), convolution("grouped")),
     KindCase("conv_patches", maps(3, 4, 5), convolution("patches")),
     KindCase("conv_direct", maps(3, 4, 5), convolution("direct")),
