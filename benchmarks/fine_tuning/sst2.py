@@ -3,8 +3,8 @@
 The classifier is a linear head on the mean over the tokens at unit length (as MiniLM was trained to be read), without
 dropout. It begins as the ridge regression of the labels on MiniLM's features, from two statistics that are released
 once, in one plan with the training: no step is spent on finding the head, and the layers get a gradient from the first
-step on (above a head of zeros they get none). Learning rates are chosen on sentences that are held out of the training
-part, never on dev.
+step on (above a head of zeros they get none). Learning rates are chosen on whole sentences that are held out of the
+training part, never on dev.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
-from benchmarks.fine_tuning import cores
+from benchmarks.fine_tuning import cores, reuse, whole_sentences
 from benchmarks.fine_tuning.activations import Ragged, cached, cached_means
 from benchmarks.fine_tuning.directions import leading, second_moments
 from benchmarks.fine_tuning.results import known, percent
@@ -99,8 +99,7 @@ def sentences() -> Task:
     """
     data = load("sst2", words=FolderTokens("minilm", TOKENS))
     ids, labels = data.private.tensors
-    shuffled = torch.randperm(len(ids), generator=torch.Generator().manual_seed(0))
-    held_out, train = shuffled[:HELD_OUT], shuffled[HELD_OUT:]
+    train, held_out = whole_sentences.split(ids, HELD_OUT)
     parts = (ids[train], labels[train]), (ids[held_out], labels[held_out]), data.test.tensors
     return Task(*(_by_length(*part) for part in parts))
 
@@ -196,6 +195,8 @@ class Plan(NamedTuple):
     longer: int = 0
     """Only sentences of more tokens are in the plan: a rule about each record alone. How many they are is taken as
     known, as N is."""
+    reuse: int = 1
+    """Steps of a draw, along the lines that touch the model there (`core` alone)."""
 
 
 def tune(way: str, epsilon: float, plan: Plan, folder: Path) -> dict[str, Any]:
@@ -215,7 +216,8 @@ def tune(way: str, epsilon: float, plan: Plan, folder: Path) -> dict[str, Any]:
         private_head(model.head, released, features, labels)
         first = _first(model.head, folder)
         _add_cores(model, way, plan)
-        curve = _train_privately(model, table, program, batches, released.ledger, plan, folder)
+        train = _train_reusing if plan.reuse > 1 else _train_privately
+        curve = train(model, table, program, batches, released.ledger, plan, folder)
     else:
         plain_head(model.head, features, labels)
         first = _first(model.head, folder)
@@ -291,6 +293,27 @@ def _train_privately(
     return curve
 
 
+def _train_reusing(
+    model: Classifier,
+    table: Ragged,
+    program: qg.Program,
+    batches: qg.PoissonBatches,
+    ledger: qg.Ledger,
+    plan: Plan,
+    folder: Path,
+) -> list[float]:
+    curve = []
+    optimizer = torch.optim.AdamW(model.groups(plan.lr), weight_decay=0.0)
+    schedule = _decay(optimizer, plan.steps * plan.reuse)
+    trained = reuse.Trained(cores.matrices(model.layers), model.head)
+    steps = reuse.Steps(trained, program, batches, ledger, plan.reuse)
+    for step, drawn in enumerate(batches):
+        steps.take(step, reuse.lines(model, trained, table, drawn), optimizer, schedule)
+        if (step + 1) % max(1, plan.steps // POINTS) == 0:
+            curve.append(_told(model, plan, folder))
+    return curve
+
+
 def _train(model: Classifier, table: Ragged, data: TensorDataset, plan: Plan, folder: Path) -> list[float]:
     curve = []
     steps = plan.steps * plan.batch // PLAIN_BATCH
@@ -348,9 +371,10 @@ def name_of(way: str, epsilon: float, plan: Plan) -> str:
     kind = f"epsilon {epsilon:g}" if epsilon else "non-private"
     start = "" if plan.encoder == "minilm" else ", warm"
     start += f", over {plan.longer} tokens" if plan.longer else ""
+    start += f", each draw for {plan.reuse} steps" if plan.reuse > 1 else ""
     return (
         f"tune {way} of {plan.top} layers, {kind}, run {plan.seed}, lr {plan.lr:g}, "
-        f"{plan.steps} steps of {plan.batch}{start}"
+        f"{plan.steps} {'draws' if plan.reuse > 1 else 'steps'} of {plan.batch}{start}, sentences held out"
     )
 
 

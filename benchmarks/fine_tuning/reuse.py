@@ -1,0 +1,139 @@
+"""A draw used for several steps: its records' gradients along a straight line, all within what one release costs.
+
+What private training of a small draw pays for is noise, and a larger draw costs processor time. For two classes a
+record's gradient with respect to θ is (σ(z) - y)·φ, where φ is that of the difference z of its logits. One pass over a
+draw gives every z and φ; then J steps follow the line that touches the model where it was, each with a release
+
+    g_j = Σ_i clip((σ(z_i + φ_iᵀ(θ_j - θ_0)) - y_i)·φ_i) + N(0, J·σ²C²·I),   j = 1 … J.
+
+All are functions of the same Poisson draw: J Gaussians of multiplier σ√J, one after the other, cost what one of σ
+costs, and that one is subsampled and goes into the ledger, once a draw, before the first of them is made.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+import quietgrad as qg
+from benchmarks.fine_tuning.activations import Ragged
+from quietgrad.collective import default_reducer
+from quietgrad.gradients import BlockwiseGrads, FactoredGrad
+from quietgrad.noise.base import NoiseDraw
+from quietgrad.noise.gaussian import Gaussian
+from quietgrad.noise.sources import as_source
+from quietgrad.sampling.batches import Batch
+
+ROWS = 64
+"""Sentences that are passed at a time."""
+
+
+class Lines(NamedTuple):
+    """Where the records of a draw touch the model."""
+
+    z: Float[Tensor, " n"]
+    phi: Float[Tensor, "n p"]
+    """With respect to the matrices, then to the difference of the head's weights and of its biases."""
+    truth: Float[Tensor, " n"]
+
+
+class Trained(NamedTuple):
+    """What trains: matrices of linear layers without bias, and a head of two classes."""
+
+    matrices: list[nn.Linear]
+    head: nn.Linear
+
+    def vector(self) -> Float[Tensor, " p"]:
+        """θ."""
+        weight, bias = self.head.weight[1] - self.head.weight[0], self.head.bias[1] - self.head.bias[0]
+        parts = [*(matrix.weight.flatten() for matrix in self.matrices), weight, bias[None]]
+        return torch.cat(parts).detach()
+
+    def set_gradients(self, gradient: Float[Tensor, " p"]) -> None:
+        """The head's two rows go apart."""
+        sizes = [matrix.weight.numel() for matrix in self.matrices]
+        *parts, weight, bias = gradient.split([*sizes, self.head.in_features, 1])
+        for matrix, part in zip(self.matrices, parts, strict=True):
+            matrix.weight.grad = part.view_as(matrix.weight)
+        self.head.weight.grad, self.head.bias.grad = torch.stack([-weight, weight]), torch.cat([-bias, bias])
+
+
+class Steps:
+    """The J steps of every draw.
+
+    Args:
+        trained: what they change.
+        program: calibrated for one release a draw.
+        batches: the draws.
+        ledger: of the program.
+        often: J.
+    """
+
+    def __init__(
+        self,
+        trained: Trained,
+        program: qg.Program,
+        batches: qg.PoissonBatches,
+        ledger: qg.Ledger,
+        often: int,
+    ) -> None:
+        self.trained, self.program, self.batches = trained, program, batches
+        self.ledger, self.often = ledger, often
+        self._source, self._reducer = as_source("default"), default_reducer()
+
+    def take(self, step: int, lines: Lines, optimizer: Any, schedule: Any) -> None:
+        """Spend a draw."""
+        self.ledger.record(self.program.event(step), self.batches.rate, step=step)
+        begin = self.trained.vector()
+        for _ in range(self.often):
+            z = lines.z + lines.phi @ (self.trained.vector() - begin)
+            self.trained.set_gradients(self._released(step, torch.sigmoid(z) - lines.truth, lines.phi))
+            optimizer.step()
+            schedule.step()
+
+    def _released(
+        self, step: int, slopes: Float[Tensor, " n"], phi: Float[Tensor, "n p"]
+    ) -> Float[Tensor, " p"]:
+        """g_j over the expected size of a draw."""
+        block = FactoredGrad(phi[:, None, :], slopes[:, None, None], way="outer")
+        clip = self.program.training.releases[0].clip
+        total = clip(BlockwiseGrads({"line": block}, block.samples), step)
+        draw = NoiseDraw(
+            std=math.sqrt(self.often) * self.program.training.multiplier(step) * total.sensitivity,
+            divisor=self.batches.rate * self.batches.units,
+            source=self._source,
+            reducer=self._reducer,
+            step=step,
+        )
+        return Gaussian().release(total, draw).blocks["line"][0]
+
+
+def lines(model: nn.Module, trained: Trained, table: Ragged, drawn: Batch) -> Lines:
+    """Pass a draw through the model."""
+    parts = [_touching(model, trained, table, *few) for few in drawn.split(ROWS)]
+    return Lines(*(torch.cat(part) for part in zip(*parts, strict=True)))
+
+
+def _touching(model: nn.Module, trained: Trained, table: Ragged, rows: Tensor, labels: Tensor) -> Lines:
+    calls: dict[nn.Module, tuple[Tensor, Tensor]] = {}
+
+    def record(layer: nn.Module, inputs: tuple[Tensor], outputs: Tensor) -> None:
+        calls[layer] = inputs[0].detach(), outputs
+
+    handles = [layer.register_forward_hook(record) for layer in (*trained.matrices, trained.head)]
+    logits = model(*table.read(rows))
+    for handle in handles:
+        handle.remove()
+    z = logits[:, 1] - logits[:, 0]
+    gradients = torch.autograd.grad(z.sum(), [calls[matrix][1] for matrix in trained.matrices])
+    phi = [
+        (gradient.mT @ calls[matrix][0]).flatten(1)
+        for matrix, gradient in zip(trained.matrices, gradients, strict=True)
+    ]
+    return Lines(
+        z.detach(), torch.cat([*phi, calls[trained.head][0], torch.ones(len(z), 1)], 1), labels.float()
+    )
