@@ -90,6 +90,24 @@ def test_the_first_release_is_the_clipped_sum_of_the_losses_gradients(table: Rag
         torch.testing.assert_close(parameter.grad, expected, rtol=1e-3, atol=1e-5)
 
 
+def test_later_steps_follow_the_lines(table: Ragged, labels: Tensor) -> None:
+    model = Model()
+    trained = reuse.Trained([model.first, model.second], model.head)
+    lines = reuse.lines(model, trained, table, _draw(labels))
+    begin = theta = trained.vector()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.4)
+    steps = _steps(trained, labels, often=3, noise=1e-6)
+    steps.take(0, lines, optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0))
+    rate = torch.full_like(theta, 0.4)
+    rate[2 * WIDTH**2 :] *= 2  # the head's rows go apart, each by the rate
+    for _ in range(3):
+        slopes = torch.sigmoid(lines.z + lines.phi @ (theta - begin)) - lines.truth
+        rows = slopes[:, None] * lines.phi
+        rows = rows * ((1 - MARGIN) * CLIP / rows.norm(dim=1, keepdim=True)).clamp(max=1)
+        theta = theta - rate * rows.sum(0) / (RATE * RECORDS)
+    torch.testing.assert_close(trained.vector(), theta, rtol=1e-3, atol=1e-4)
+
+
 def test_noise_of_all_steps_of_a_draw_is_worth_one_release() -> None:
     """No record: what is released is noise alone."""
     trained = reuse.Trained([nn.Linear(50, 50, bias=False)], nn.Linear(WIDTH, 2))
