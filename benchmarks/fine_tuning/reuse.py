@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 import quietgrad as qg
 from benchmarks.fine_tuning.activations import Ragged
+from quietgrad.accounting.events import GaussianEvent
 from quietgrad.collective import default_reducer
 from quietgrad.gradients import BlockwiseGrads, FactoredGrad
 from quietgrad.noise.base import NoiseDraw
@@ -109,11 +110,20 @@ class Steps:
             reducer=self._reducer,
             step=step,
         )
-        return Gaussian().release(total, draw).blocks["line"][0]
+        released = Gaussian().release(total, draw)
+        told = self.program.event(step)
+        assert isinstance(told, GaussianEvent)
+        if not math.isclose(self.often * released.precision * told.noise_multiplier**2, 1.0, rel_tol=1e-9):
+            raise RuntimeError(
+                f"{self.often} releases of precision {released.precision} are not {told}: a bug."
+            )
+        return released.blocks["line"][0]
 
 
 def lines(model: nn.Module, trained: Trained, table: Ragged, drawn: Batch) -> Lines:
-    """Pass a draw through the model."""
+    """Pass a draw through the model; an empty one has no lines, and its steps are noise."""
+    if not len(drawn):
+        return Lines(torch.zeros(0), torch.zeros(0, len(trained.vector())), torch.zeros(0))
     parts = [_touching(model, trained, table, *few) for few in drawn.split(ROWS)]
     return Lines(*(torch.cat(part) for part in zip(*parts, strict=True)))
 

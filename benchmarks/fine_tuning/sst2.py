@@ -202,6 +202,14 @@ class Plan(NamedTuple):
     """The share of the second moments."""
 
 
+class Private(NamedTuple):
+    """What a training may spend, on which draws, and where it is written down."""
+
+    program: qg.Program
+    batches: qg.PoissonBatches
+    ledger: qg.Ledger
+
+
 def tune(way: str, epsilon: float, plan: Plan, folder: Path) -> dict[str, Any]:
     """Train in one of the ways; ε = 0 stands for ordinary training on as many sentences."""
     torch.manual_seed(plan.seed)
@@ -220,7 +228,7 @@ def tune(way: str, epsilon: float, plan: Plan, folder: Path) -> dict[str, Any]:
         first = _first(model.head, folder)
         _add_cores(model, way, plan)
         train = _train_reusing if plan.reuse > 1 else _train_privately
-        curve = train(model, table, program, batches, released.ledger, plan, folder)
+        curve = train(model, table, Private(program, batches, released.ledger), plan, folder)
     else:
         plain_head(model.head, features, labels)
         first = _first(model.head, folder)
@@ -273,22 +281,17 @@ def _first(head: nn.Linear, folder: Path) -> dict[str, Any]:
 
 
 def _train_privately(
-    model: Classifier,
-    table: Ragged,
-    program: qg.Program,
-    batches: qg.PoissonBatches,
-    ledger: qg.Ledger,
-    plan: Plan,
-    folder: Path,
+    model: Classifier, table: Ragged, private: Private, plan: Plan, folder: Path
 ) -> list[float]:
     curve = []
     optimizer = torch.optim.AdamW(model.groups(plan.lr), weight_decay=0.0)
     schedule = _decay(optimizer, plan.steps)
-    with qg.Privatizer(model, program.training, batches, ledger=ledger) as private:
+    program, batches, ledger = private
+    with qg.Privatizer(model, program.training, batches, ledger=ledger) as privatizer:
         for step, drawn in enumerate(batches):
             for rows, labels in drawn.split(MICRO_BATCH):
-                private.backward(F.cross_entropy(model(*table.read(rows)), labels, reduction="none"))
-            private.release()
+                privatizer.backward(F.cross_entropy(model(*table.read(rows)), labels, reduction="none"))
+            privatizer.release()
             optimizer.step()
             schedule.step()
             if (step + 1) % max(1, plan.steps // POINTS) == 0:
@@ -297,20 +300,14 @@ def _train_privately(
 
 
 def _train_reusing(
-    model: Classifier,
-    table: Ragged,
-    program: qg.Program,
-    batches: qg.PoissonBatches,
-    ledger: qg.Ledger,
-    plan: Plan,
-    folder: Path,
+    model: Classifier, table: Ragged, private: Private, plan: Plan, folder: Path
 ) -> list[float]:
     curve = []
     optimizer = torch.optim.AdamW(model.groups(plan.lr), weight_decay=0.0)
     schedule = _decay(optimizer, plan.steps * plan.reuse)
     trained = reuse.Trained(cores.matrices(model.layers), model.head)
-    steps = reuse.Steps(trained, program, batches, ledger, plan.reuse)
-    for step, drawn in enumerate(batches):
+    steps = reuse.Steps(trained, *private, plan.reuse)
+    for step, drawn in enumerate(private.batches):
         steps.take(step, reuse.lines(model, trained, table, drawn), optimizer, schedule)
         if (step + 1) % max(1, plan.steps // POINTS) == 0:
             curve.append(_told(model, plan, folder))

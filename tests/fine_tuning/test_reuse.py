@@ -15,6 +15,7 @@ from torch.utils.data import TensorDataset
 
 import quietgrad as qg
 from quietgrad.accounting.events import effective_multiplier
+from quietgrad.gradients import BlockwiseGrads, FactoredGrad
 from quietgrad.mechanism.clipping import MARGIN
 from quietgrad.sampling.batches import Batch
 
@@ -117,6 +118,44 @@ def test_noise_of_all_steps_of_a_draw_is_worth_one_release() -> None:
     # 2,507 coordinates: a tenth is seven standard errors.
     assert std == pytest.approx(2.0 * math.sqrt(9), rel=0.1)
     assert effective_multiplier([std] * 9) == pytest.approx(2.0, rel=0.1)
+
+
+def test_an_empty_draw_is_released_as_noise() -> None:
+    model = Model()
+    trained = reuse.Trained([model.first, model.second], model.head)
+    lines = reuse.lines(
+        model,
+        trained,
+        Ragged(torch.zeros(0, WIDTH), torch.zeros(0).long()),
+        Batch(0, lambda *_: pytest.fail("an empty draw was read")),
+    )
+    steps = _steps(trained, torch.zeros(RECORDS, dtype=torch.long), often=2, noise=1.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = trained.vector()
+    steps.take(0, lines, optimizer, torch.optim.lr_scheduler.ConstantLR(optimizer))
+    assert not torch.equal(before, trained.vector())
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-3, 1.0, 1e6, 1e18, math.inf, math.nan])
+def test_no_record_moves_a_sum_by_more_than_the_clip(scale: float) -> None:
+    """Law 2 for the rows of a line: the adversary's record beside ordinary ones, there and zeroed out."""
+    phi, slopes = torch.randn(RECORDS, 500), torch.rand(RECORDS) - 0.5
+    phi[7] = scale * torch.randn(500)
+    slopes[7] = 1.0
+    clip = qg.methods.dp_sgd(clip=CLIP).releases[0].clip
+    without = phi.clone()
+    without[7] = 0.0
+    sums = [
+        clip(
+            BlockwiseGrads(
+                {"line": FactoredGrad(rows[:, None, :], slopes[:, None, None], way="outer")}, RECORDS
+            ),
+            0,
+        )
+        for rows in (phi, without)
+    ]
+    moved = (sums[0].blocks["line"].double() - sums[1].blocks["line"].double()).norm()
+    assert float(moved) <= CLIP
 
 
 def test_the_ledger_holds_one_event_a_draw(table: Ragged, labels: Tensor) -> None:
