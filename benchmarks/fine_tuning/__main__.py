@@ -6,6 +6,7 @@ run again.
     python -m benchmarks.fine_tuning layers --cache CACHE                   # MiniLM, 4,096 sentences a chunk
     python -m benchmarks.fine_tuning public --public PUBLIC                 # what there is, and what of it is in SST-2
     python -m benchmarks.fine_tuning warm --public PUBLIC --encoder WARM    # MiniLM tuned on it, written to WARM
+    python -m benchmarks.fine_tuning reviews WARM --public PUBLIC --encoder FILM   # WARM tuned on film reviews
     python -m benchmarks.fine_tuning features --cache CACHE                 # EfficientNet-Lite0, 2,500 images a chunk
     python -m benchmarks.fine_tuning head sst2 --cache CACHE --epsilons 1,3,8 --seeds 2
     python -m benchmarks.fine_tuning search lora --epsilons 8               # learning rates, on held-out sentences
@@ -14,9 +15,9 @@ run again.
     python -m benchmarks.fine_tuning scale                                  # a step of 135M parameters
     python -m benchmarks.fine_tuning ranks                                  # the same on two processes
 
-`layers`, `search` and `tune` take `--encoder WARM` to start there (with another CACHE), `core` also `--public PUBLIC`,
-the folder of a package (benchmarks/fine_tuning/public_text.py). ε = 0 stands for no privacy. $QUIETGRAD_DATA is where
-the data are; the weights are packages (docs/fine_tuning.md).
+`layers`, `search` and `tune` take `--encoder WARM` or FILM to start there (with a CACHE of its own), `core` also
+`--public PUBLIC`, the folder of two packages (benchmarks/fine_tuning/public_text.py, film_reviews.py). ε = 0 stands
+for no privacy. $QUIETGRAD_DATA is where the data are; the weights are packages (docs/fine_tuning.md).
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from benchmarks.fine_tuning import (
     heads,
     language,
     public_text,
+    review_start,
     scale,
     sst2,
     two_ranks,
@@ -54,10 +56,10 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=66_349)
     parser.add_argument("--steps", type=int, default=64)
     parser.add_argument("--batch", type=int, default=1024)
-    parser.add_argument("--public", type=Path, help="folder of vaderSentiment-3.3.2.tar.gz")
-    parser.add_argument("--encoder", default="minilm", help="a folder that `warm` has written")
+    parser.add_argument("--public", type=Path, help="folder of the packages of public text")
+    parser.add_argument("--encoder", default="minilm", help="a folder that `warm` or `reviews` has written")
     parser.add_argument("--longer", type=int, default=0, help="train on sentences of more tokens only")
-    parser.add_argument("--reuse", type=int, default=1, help="steps of each draw (`core` alone)")
+    parser.add_argument("--reuse", type=int, default=1, help="steps of each draw (not RGP, not `full`)")
     parser.add_argument("--second", type=float, default=sst2.SECOND, help="share of the second moments")
     parser.add_argument("--rates", type=int, default=1, help="how many learning rates `search` tries")
     parser.add_argument("--top", type=int, default=3, help="how many of MiniLM's six layers train")
@@ -85,6 +87,11 @@ def _public(given: argparse.Namespace) -> None:
 def _warm(given: argparse.Namespace) -> None:
     name = f"warm start, lr {warm_start.RATE:g}, {warm_start.EPOCHS} epochs"
     once(name, lambda: warm_start.warm(given.public, Path(given.encoder)))
+
+
+def _reviews(given: argparse.Namespace) -> None:
+    name = f"film reviews, {review_start.REVIEWS} of them, lr {review_start.RATE:g}"
+    once(name, lambda: review_start.warm(given.public, given.which, Path(given.encoder)))
 
 
 def _heads(given: argparse.Namespace) -> None:
@@ -147,6 +154,7 @@ WHAT: dict[str, Callable[[argparse.Namespace], None]] = {
     "features": _features,
     "layers": _layers,
     "warm": _warm,
+    "reviews": _reviews,
     "public": _public,
     "head": _heads,
     "search": _search,

@@ -71,11 +71,6 @@ def adapt(layers: nn.ModuleList, sides: dict[str, Tensor], rank: int) -> None:
             setattr(parent, last, Cored(getattr(parent, last), left[:, :rank], right[:rank]))
 
 
-def matrices(layers: nn.ModuleList) -> list[nn.Linear]:
-    """Every R, in the order of the forward."""
-    return [module.core for module in layers.modules() if isinstance(module, Cored)]
-
-
 def sides(encoder: Any, weights: Float[Tensor, " d"], ids: Int64[Tensor, "n t"]) -> dict[str, Tensor]:
     """U and V of every matrix of every layer.
 

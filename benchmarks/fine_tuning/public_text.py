@@ -16,6 +16,7 @@ import tarfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.fine_tuning.film_reviews import reviews
 from quietgrad.lab.data.files import read_bytes, require
 
 PACKAGE = "vaderSentiment-3.3.2"
@@ -24,6 +25,8 @@ LEXICON = f"{PACKAGE}/vaderSentiment/vader_lexicon.txt"
 DOMAINS = {"reviews": "amazonReviewSnippets", "tweets": "tweets", "editorials": "nytEditorialSnippets"}
 WORD = re.compile(r"[a-z]{3,}")
 """Of the lexicon; the rest are emoticons and abbreviations."""
+RUN = 8
+"""Words in a row that two texts hardly share by chance."""
 
 
 class Rated(NamedTuple):
@@ -53,23 +56,44 @@ def also_in(texts: list[str], others: list[str]) -> list[str]:
 
 
 def compared(folder: Path, sst2: Path) -> dict[str, Any]:
-    """How many sentences there are, and which are also in SST-2.
+    """How many sentences there are, which are also in SST-2, and how many of dev's have a longer piece from there.
 
     Args:
-        folder: of the package.
+        folder: of the packages.
         sst2: of SST-2's train.tsv and dev.tsv.
     """
-    parts = [read_bytes(require(sst2, f"{part}.tsv")).decode("utf-8") for part in ("train", "dev")]
-    others = [line.rpartition("\t")[0] for part in parts for line in part.splitlines()[1:]]
+    train, dev = (_records(sst2, part) for part in ("train", "dev"))
     found = {}
-    for domain, rated in rated_sentences(folder).items():
-        common = also_in([text for text, _ in rated], others)
+    for domain, texts in _all_sentences(folder).items():
+        common = also_in(texts, train + dev)
         found[domain] = {
-            "sentences": len(rated),
+            "sentences": len(texts),
             "in_sst2": len(common),
-            "longest_in_sst2": max(common, key=len),
+            "longest_in_sst2": max(common, key=lambda text: len(_plain(text)), default=""),
+            f"dev_with_{RUN}_words_from_there": len(with_runs_of(dev, texts)),
         }
     return found
+
+
+def with_runs_of(texts: list[str], others: list[str]) -> list[str]:
+    """Those that have eight words in a row from one of the others."""
+    known = {run for other in others for run in _runs(other)}
+    return [text for text in texts if any(run in known for run in _runs(text))]
+
+
+def _runs(text: str) -> list[str]:
+    words = _plain(text).split()
+    return [" ".join(words[start : start + RUN]) for start in range(len(words) - RUN + 1)]
+
+
+def _records(sst2: Path, part: str) -> list[str]:
+    lines = read_bytes(require(sst2, f"{part}.tsv")).decode("utf-8").splitlines()
+    return [line.rpartition("\t")[0] for line in lines[1:]]
+
+
+def _all_sentences(folder: Path) -> dict[str, list[str]]:
+    rated = {domain: [text for text, _ in some] for domain, some in rated_sentences(folder).items()}
+    return rated | {"film reviews": [text for review in reviews(folder) for text in review.sentences]}
 
 
 def _package(folder: Path) -> tarfile.TarFile:

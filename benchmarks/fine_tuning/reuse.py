@@ -38,29 +38,46 @@ class Lines(NamedTuple):
 
     z: Float[Tensor, " n"]
     phi: Float[Tensor, "n p"]
-    """With respect to the matrices, then to the difference of the head's weights and of its biases."""
+    """With respect to the layers, then to the difference of the head's weights and of its biases."""
     truth: Float[Tensor, " n"]
 
 
 class Trained(NamedTuple):
-    """What trains: matrices of linear layers without bias, and a head of two classes."""
+    """What trains: one parameter of each layer, a matrix or a bias, and a head of two classes."""
 
-    matrices: list[nn.Linear]
+    layers: list[nn.Module]
     head: nn.Linear
+
+    def parameters(self) -> list[nn.Parameter]:
+        """The layers'."""
+        return [_own(layer)[1] for layer in self.layers]
 
     def vector(self) -> Float[Tensor, " p"]:
         """θ."""
         weight, bias = self.head.weight[1] - self.head.weight[0], self.head.bias[1] - self.head.bias[0]
-        parts = [*(matrix.weight.flatten() for matrix in self.matrices), weight, bias[None]]
+        parts = [*(parameter.flatten() for parameter in self.parameters()), weight, bias[None]]
         return torch.cat(parts).detach()
 
     def set_gradients(self, gradient: Float[Tensor, " p"]) -> None:
         """The head's two rows go apart."""
-        sizes = [matrix.weight.numel() for matrix in self.matrices]
+        sizes = [parameter.numel() for parameter in self.parameters()]
         *parts, weight, bias = gradient.split([*sizes, self.head.in_features, 1])
-        for matrix, part in zip(self.matrices, parts, strict=True):
-            matrix.weight.grad = part.view_as(matrix.weight)
+        for parameter, part in zip(self.parameters(), parts, strict=True):
+            parameter.grad = part.view_as(parameter)
         self.head.weight.grad, self.head.bias.grad = torch.stack([-weight, weight]), torch.cat([-bias, bias])
+
+
+def trained(layers: nn.Module, head: nn.Linear) -> Trained:
+    """What of these layers is not frozen."""
+    found = [m for m in layers.modules() if any(p.requires_grad for p in m.parameters(recurse=False))]
+    return Trained(found, head)
+
+
+def _own(layer: nn.Module) -> tuple[str, nn.Parameter]:
+    own = [(name, p) for name, p in layer.named_parameters(recurse=False) if p.requires_grad]
+    if len(own) != 1 or own[0][0] not in ("weight", "bias"):
+        raise NotImplementedError(f"{layer} has not just a matrix or just a bias to train.")
+    return own[0]
 
 
 class Steps:
@@ -134,16 +151,26 @@ def _touching(model: nn.Module, trained: Trained, table: Ragged, rows: Tensor, l
     def record(layer: nn.Module, inputs: tuple[Tensor], outputs: Tensor) -> None:
         calls[layer] = inputs[0].detach(), outputs
 
-    handles = [layer.register_forward_hook(record) for layer in (*trained.matrices, trained.head)]
+    handles = [layer.register_forward_hook(record) for layer in (*trained.layers, trained.head)]
     logits = model(*table.read(rows))
     for handle in handles:
         handle.remove()
     z = logits[:, 1] - logits[:, 0]
-    gradients = torch.autograd.grad(z.sum(), [calls[matrix][1] for matrix in trained.matrices])
+    gradients = torch.autograd.grad(z.sum(), [calls[layer][1] for layer in trained.layers])
     phi = [
-        (gradient.mT @ calls[matrix][0]).flatten(1)
-        for matrix, gradient in zip(trained.matrices, gradients, strict=True)
+        _tangent(layer, calls[layer][0], gradient)
+        for layer, gradient in zip(trained.layers, gradients, strict=True)
     ]
     return Lines(
         z.detach(), torch.cat([*phi, calls[trained.head][0], torch.ones(len(z), 1)], 1), labels.float()
     )
+
+
+def _tangent(
+    layer: nn.Module, inputs: Float[Tensor, "n t i"], gradient: Float[Tensor, "n t o"]
+) -> Float[Tensor, "n q"]:
+    """Of z with respect to the layer's parameter; a matrix is that of a linear layer."""
+    if _own(layer)[0] == "bias":
+        return gradient.sum(1)
+    assert isinstance(layer, nn.Linear)
+    return (gradient.mT @ inputs).flatten(1)

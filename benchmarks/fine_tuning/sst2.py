@@ -27,6 +27,7 @@ from benchmarks.fine_tuning.activations import Ragged, cached, cached_means
 from benchmarks.fine_tuning.directions import leading, second_moments
 from benchmarks.fine_tuning.results import known, percent
 from benchmarks.fine_tuning.ridge_head import plain_head, private_head, statistics
+from benchmarks.fine_tuning.warm_start import start_of
 from quietgrad.integrations.pretrained import model_folder
 from quietgrad.integrations.text_folder import FolderTokens
 from quietgrad.lab.data import load
@@ -74,10 +75,10 @@ RATES = {
     "bitfit": (3e-3, 1e-3),
     "rgp": (3e-4, 1e-4),
     "full": (1e-4, 3e-5),
-    "core": (4e-3, 1e-2),
+    "core": (4e-3, 2e-3),
 }
 """What `search` tries, the first one alone with `--rates 1`."""
-PLAIN_RATES = {"lora_public": (1.5e-3,), "full": (1e-4,), "core": (4e-3,)}
+PLAIN_RATES = {"lora_public": (1.5e-3,), "full": (1e-4,), "core": (1e-3,)}
 """Without privacy, in steps of 32."""
 PLAIN_BATCH = 32
 POINTS = 8
@@ -197,7 +198,7 @@ class Plan(NamedTuple):
     """Only sentences of more tokens are in the plan: a rule about each record alone. How many they are is taken as
     known, as N is."""
     reuse: int = 1
-    """Steps of a draw, along the lines that touch the model there (`core` alone)."""
+    """Steps of a draw, along the lines that touch the model there (where few numbers train)."""
     second: float = SECOND
     """The share of the second moments."""
 
@@ -305,7 +306,7 @@ def _train_reusing(
     curve = []
     optimizer = torch.optim.AdamW(model.groups(plan.lr), weight_decay=0.0)
     schedule = _decay(optimizer, plan.steps * plan.reuse)
-    trained = reuse.Trained(cores.matrices(model.layers), model.head)
+    trained = reuse.trained(model.layers, model.head)
     steps = reuse.Steps(trained, *private, plan.reuse)
     for step, drawn in enumerate(private.batches):
         steps.take(step, reuse.lines(model, trained, table, drawn), optimizer, schedule)
@@ -369,7 +370,8 @@ def accuracy(model: Classifier, part: str, plan: Plan, folder: Path, longer: int
 def name_of(way: str, epsilon: float, plan: Plan) -> str:
     """The run's line in the file of figures."""
     kind = f"epsilon {epsilon:g}" if epsilon else "non-private"
-    start = "" if plan.encoder == "minilm" else ", warm"
+    warm = start_of(plan.encoder)
+    start = f", {warm}" if warm else ""
     start += f", over {plan.longer} tokens" if plan.longer else ""
     start += f", each draw for {plan.reuse} steps" if plan.reuse > 1 else ""
     start += f", second moments {plan.second:g}" if plan.second != SECOND else ""

@@ -7,6 +7,7 @@ on; no record of SST-2 is looked at.
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,8 @@ CLEAR = 0.5
 """Sentences that people rate nearer to zero are left out."""
 RATE = 1e-4
 HEAD_RATE = 3e-3
+START, WARM = "warmed_on", "warm"
+"""The entry of an encoder's config, and what this file enters."""
 SHARPNESS = 2.0
 """Of the logistic function of a rating."""
 PHRASES = {
@@ -91,16 +94,7 @@ def warm(folder: Path, target: Path) -> dict[str, Any]:
         transformers.AutoModel.from_pretrained(model_folder("minilm"), add_pooling_layer=False)
     ).train()
     steps = EPOCHS * (len(examples(folder)[0]) // BATCH + 1)
-    optimizer = torch.optim.AdamW(
-        [
-            {"params": model.encoder.parameters(), "lr": RATE},
-            {"params": model.head.parameters(), "lr": HEAD_RATE},
-        ],
-        weight_decay=0.01,
-    )
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, [RATE, HEAD_RATE], total_steps=steps + 1, pct_start=0.1, anneal_strategy="linear"
-    )
+    optimizer, schedule = steps_of(model, RATE, steps)
     held_out, curve = _texts(examples(folder)[1]), []
     for epoch in range(EPOCHS):
         for ids, positive in _batches(_texts(examples(folder, epoch)[0])):
@@ -110,16 +104,52 @@ def warm(folder: Path, target: Path) -> dict[str, Any]:
             schedule.step()
         curve.append(_accuracy(model, held_out))
         print(curve, flush=True)
+    save(model, target, WARM)
+    return {"held_out_public": curve[-1], "held_out_curve": curve, "steps": steps}
+
+
+def steps_of(model: Warmed, rate: float, steps: int) -> tuple[torch.optim.Optimizer, Any]:
+    """AdamW, its rate a tenth of the steps up, then linearly down."""
+    optimizer = torch.optim.AdamW(
+        [
+            {"params": model.encoder.parameters(), "lr": rate},
+            {"params": model.head.parameters(), "lr": HEAD_RATE},
+        ],
+        weight_decay=0.01,
+    )
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, [rate, HEAD_RATE], total_steps=steps + 1, pct_start=0.1, anneal_strategy="linear"
+    )
+    return optimizer, schedule
+
+
+def save(model: Warmed, target: Path, start: str) -> None:
+    """The encoder in Hugging Face's format, with what it was warmed on for the names of runs."""
+    import transformers
+
+    model.encoder.config.update({START: start})
     model.encoder.save_pretrained(target)
     transformers.AutoTokenizer.from_pretrained(model_folder("minilm")).save_pretrained(target)
-    return {"held_out_public": curve[-1], "held_out_curve": curve, "steps": steps}
+
+
+def start_of(name: str) -> str:
+    """What an encoder was warmed on; nothing for MiniLM as it comes."""
+    if name == "minilm":
+        return ""
+    found: str = json.loads((Path(name) / "config.json").read_text()).get(START, WARM)
+    return found
+
+
+def likely(ratings: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """The probabilities that texts of such ratings are positive."""
+    return torch.sigmoid(SHARPNESS * ratings)
 
 
 def _texts(rated: list[Rated]) -> Texts:
     ids = torch.from_numpy(FolderTokens("minilm", TOKENS).encode([text for text, _ in rated]))
     order = ids.ne(0).sum(1).argsort(stable=True)
     ratings = torch.tensor([rating for _, rating in rated])
-    return Texts(ids[order], torch.sigmoid(SHARPNESS * ratings)[order])
+    return Texts(ids[order], likely(ratings)[order])
 
 
 def _batches(texts: Texts) -> Iterator[Texts]:

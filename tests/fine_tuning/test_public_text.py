@@ -55,6 +55,13 @@ def test_overlap_is_found_without_case_and_punctuation() -> None:
     assert public_text.also_in(["Poor quality!", "new"], ["poor quality", "old"]) == ["Poor quality!"]
 
 
+def test_texts_that_hold_eight_words_of_another_are_found() -> None:
+    quoted = "He said: one two three, four five six seven EIGHT."
+    assert public_text.with_runs_of(
+        [quoted, "one two three four five six seven"], ["zero one two three four five six seven eight"]
+    ) == [quoted]
+
+
 @pytest.fixture
 def encoder() -> Any:
     torch.manual_seed(0)

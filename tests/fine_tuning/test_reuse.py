@@ -63,6 +63,35 @@ def test_lines_are_what_each_record_gives_alone(table: Ragged, labels: Tensor) -
     assert torch.equal(found.truth, labels.float())
 
 
+class Biased(Model):
+    """The same, of which biases alone train: of a matrix, and of a norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH)
+        for name, parameter in self.named_parameters():
+            parameter.requires_grad_("bias" in name or "head" in name)
+
+    def forward(self, hidden: Tensor, real: Tensor) -> Tensor:
+        return super().forward(self.norm(hidden), real)
+
+
+def test_lines_of_biases_are_what_each_record_gives_alone(table: Ragged, labels: Tensor) -> None:
+    model = Biased()
+    trained = reuse.trained(nn.ModuleList([model.first, model.second, model.norm]), model.head)
+    assert trained.layers == [model.first, model.norm]
+    found = reuse.lines(model, trained, table, _draw(labels))
+    for record in range(RECORDS):
+        logits = model(*table.read(torch.tensor([record])))[0]
+        of_biases = torch.autograd.grad(logits[1] - logits[0], [model.first.bias, model.norm.bias])
+        torch.testing.assert_close(found.phi[record, : 2 * WIDTH], torch.cat(of_biases))
+
+
+def test_layers_of_two_parameters_are_refused() -> None:
+    with pytest.raises(NotImplementedError, match="just a bias"):
+        reuse.trained(nn.ModuleList([nn.Linear(2, 2)]), nn.Linear(2, 2)).vector()
+
+
 def test_the_first_release_is_the_clipped_sum_of_the_losses_gradients(table: Ragged, labels: Tensor) -> None:
     model = Model()
     trained = reuse.Trained([model.first, model.second], model.head)
