@@ -61,6 +61,7 @@ def main() -> None:
     parser.add_argument("--longer", type=int, default=0, help="train on sentences of more tokens only")
     parser.add_argument("--reuse", type=int, default=1, help="steps of each draw (not RGP, not `full`)")
     parser.add_argument("--second", type=float, default=sst2.SECOND, help="share of the second moments")
+    parser.add_argument("--renew", type=int, default=0, help="draws after which `core` turns (with --reuse)")
     parser.add_argument("--rates", type=int, default=1, help="how many learning rates `search` tries")
     parser.add_argument("--top", type=int, default=3, help="how many of MiniLM's six layers train")
     parser.add_argument(
@@ -118,7 +119,7 @@ def _tune(given: argparse.Namespace) -> None:
 
 
 def _plan(given: argparse.Namespace, lr: float = 0.0, seed: int = 0) -> sst2.Plan:
-    where = given.encoder, given.public, given.longer, given.reuse, given.second
+    where = given.encoder, given.public, given.longer, given.reuse, given.second, given.renew
     return sst2.Plan(lr, given.steps, given.batch, given.top, seed, *where)
 
 

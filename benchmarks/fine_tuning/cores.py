@@ -52,6 +52,14 @@ class Cored(nn.Module):
         outputs: Tensor = self.linear(inputs) + change
         return outputs
 
+    @torch.no_grad()
+    def turn(self, left: Float[Tensor, "o r"], right: Float[Tensor, "r i"]) -> None:
+        """Go on between other directions: what was learned goes into the matrix, and R is zero again."""
+        self.linear.weight += self.left @ self.core.weight @ self.right
+        self.core.weight.zero_()
+        self.left.copy_(left)
+        self.right.copy_(right)
+
 
 def adapt(layers: nn.ModuleList, sides: dict[str, Tensor], rank: int) -> None:
     """Put R beside every matrix; nothing else of the layers trains.
@@ -69,6 +77,29 @@ def adapt(layers: nn.ModuleList, sides: dict[str, Tensor], rank: int) -> None:
             within, _, last = name.rpartition(".")
             parent = layer.get_submodule(within)
             setattr(parent, last, Cored(getattr(parent, last), left[:, :rank], right[:rank]))
+
+
+def renew(encoder: Any, weights: Float[Tensor, " d"], ids: Int64[Tensor, "n t"]) -> list[nn.Parameter]:
+    """Find U and V anew for what the matrices have become; returns every R.
+
+    Rank after rank is added so, as GaLore does (Zhao et al., ICML 2024), and noise goes to r² numbers all the same.
+
+    Args:
+        encoder: the whole model with its `Cored` layers.
+        weights: as in `sides`.
+        ids: as in `sides`.
+    """
+    found = sides(encoder, weights, ids)
+    cored = {
+        f"{place}.{name}": layer.get_submodule(name)
+        for place, layer in enumerate(encoder.encoder.layer)
+        for name in MATRICES
+        if isinstance(layer.get_submodule(name), Cored)
+    }
+    for name, module in cored.items():
+        rank = module.core.in_features
+        module.turn(found[f"{name}.left"][:, :rank], found[f"{name}.right"][:rank])
+    return [module.core.weight for module in cored.values()]
 
 
 def sides(encoder: Any, weights: Float[Tensor, " d"], ids: Int64[Tensor, "n t"]) -> dict[str, Tensor]:

@@ -201,6 +201,8 @@ class Plan(NamedTuple):
     """Steps of a draw, along the lines that touch the model there (where few numbers train)."""
     second: float = SECOND
     """The share of the second moments."""
+    renew: int = 0
+    """Draws after which the directions of `core` are found anew, if at all."""
 
 
 class Private(NamedTuple):
@@ -253,6 +255,18 @@ def _add_cores(model: Classifier, way: str, plan: Plan) -> None:
         weights = (model.head.weight[1] - model.head.weight[0]).detach()
         found = cores.sides(encoder(plan.encoder), weights, cores.public_ids(plan.public, TOKENS))
         cores.adapt(model.layers, found, CORE)
+
+
+def _turn_cores(model: Classifier, optimizer: torch.optim.Optimizer, plan: Plan) -> None:
+    """Under the present head and weights, both released."""
+    assert plan.public is not None, "pass --public"
+    whole = encoder(plan.encoder)
+    for place, layer in enumerate(model.layers, start=LAYERS - plan.top):
+        whole.encoder.layer[place] = layer
+    weights = (model.head.weight[1] - model.head.weight[0]).detach()
+    for core in cores.renew(whole, weights, cores.public_ids(plan.public, TOKENS)):
+        # What had gathered there points elsewhere now; how long steps are stays as it was.
+        optimizer.state[core]["exp_avg"].zero_()
 
 
 def _calibrated(
@@ -309,6 +323,8 @@ def _train_reusing(
     trained = reuse.trained(model.layers, model.head)
     steps = reuse.Steps(trained, *private, plan.reuse)
     for step, drawn in enumerate(private.batches):
+        if step and plan.renew and step % plan.renew == 0:
+            _turn_cores(model, optimizer, plan)
         steps.take(step, reuse.lines(model, trained, table, drawn), optimizer, schedule)
         if (step + 1) % max(1, plan.steps // POINTS) == 0:
             curve.append(_told(model, plan, folder))
@@ -375,6 +391,7 @@ def name_of(way: str, epsilon: float, plan: Plan) -> str:
     start += f", over {plan.longer} tokens" if plan.longer else ""
     start += f", each draw for {plan.reuse} steps" if plan.reuse > 1 else ""
     start += f", second moments {plan.second:g}" if plan.second != SECOND else ""
+    start += f", directions anew every {plan.renew} draws" if plan.renew else ""
     return (
         f"tune {way} of {plan.top} layers, {kind}, run {plan.seed}, lr {plan.lr:g}, "
         f"{plan.steps} {'draws' if plan.reuse > 1 else 'steps'} of {plan.batch}{start}, sentences held out"

@@ -103,3 +103,21 @@ def test_cores_change_nothing_at_first_and_train_alone(encoder: Any) -> None:
     trained = [p for p in encoder.encoder.layer.parameters() if p.requires_grad]
     assert [p.shape for p in trained] == [(3, 3)] * (cores.LAYERS * len(cores.MATRICES))
     assert all(isinstance(p, nn.Parameter) for p in trained)
+
+
+def test_turned_cores_keep_what_was_learned_and_look_where_gradients_lie_now(encoder: Any) -> None:
+    weights = torch.randn(8)
+    cores.adapt(encoder.encoder.layer, cores.sides(encoder, weights, IDS), rank=3)
+    first = encoder.get_submodule(f"encoder.layer.0.{cores.MATRICES[0]}")
+    old = first.left.clone()
+    for parameter in encoder.encoder.layer.parameters():
+        if parameter.requires_grad:
+            nn.init.normal_(parameter)
+    before, expected = _score(encoder, weights, IDS), cores.sides(encoder, weights, IDS)
+    turned = cores.renew(encoder, weights, IDS)
+    torch.testing.assert_close(_score(encoder, weights, IDS), before)
+    assert len(turned) == cores.LAYERS * len(cores.MATRICES)
+    assert all(not core.any() and core.requires_grad for core in turned)
+    assert torch.equal(first.left, expected[f"0.{cores.MATRICES[0]}.left"][:, :3])
+    assert torch.equal(first.right, expected[f"0.{cores.MATRICES[0]}.right"][:3])
+    assert not torch.allclose(first.left, old, atol=0.1)
