@@ -30,6 +30,7 @@ from pathlib import Path
 
 from benchmarks.fine_tuning import (
     activations,
+    classifier,
     heads,
     language,
     public_text,
@@ -77,7 +78,9 @@ def _features(given: argparse.Namespace) -> None:
 
 
 def _layers(given: argparse.Namespace) -> None:
-    activations.compute(sst2.encoder(given.encoder), sst2.sentences()._asdict(), given.cache, given.seconds)
+    activations.compute(
+        classifier.encoder(given.encoder), sst2.sentences()._asdict(), given.cache, given.seconds
+    )
 
 
 def _public(given: argparse.Namespace) -> None:

@@ -17,24 +17,21 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Int64
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
-from benchmarks.fine_tuning import cores, reuse, whole_sentences
+from benchmarks.fine_tuning import reuse, whole_sentences
 from benchmarks.fine_tuning.activations import Ragged, cached, cached_means
-from benchmarks.fine_tuning.directions import leading, second_moments
+from benchmarks.fine_tuning.classifier import LAYERS, TOKENS, Classifier, add_cores, turn_cores
 from benchmarks.fine_tuning.results import known, percent
 from benchmarks.fine_tuning.ridge_head import plain_head, private_head, statistics
 from benchmarks.fine_tuning.warm_start import start_of
-from quietgrad.integrations.pretrained import model_folder
 from quietgrad.integrations.text_folder import FolderTokens
 from quietgrad.lab.data import load
 
 DELTA = 1e-5
-TOKENS = 48
-WIDTH, LAYERS = 384, 6
 MICRO_BATCH = 32
 HELD_OUT = 1000
 LABELS, SECOND = 0.02, 0.7
@@ -54,19 +51,8 @@ WARM_CLIPS = {"bitfit": 2.0, "rgp": 2.0, "full": 8.0, "core": 8.0}
 """Above nine of ten first gradients of held-out sentences (guesses for RGP), from MiniLM as it comes (`core`: six warm
 layers) and for the upper three layers after a warm start. A clip at their median is far worse: the model drifts to the
 larger class (docs/results/fine_tuning.md)."""
-RANK = 8
-CORE = 32
-"""The rank of `core`, which has its square of numbers for each matrix."""
 LONG = 16
 """Tokens. Dev's sentences have more, most of the training part's have fewer."""
-TARGETS = {
-    "lora": ["query", "key", "value", "dense"],
-    "lora_b": ["query", "key", "value", "dense"],
-    "lora_public": ["value", "dense"],
-}
-"""What LoRA adapts. Queries and keys have 2% of the first gradient's squared length, and 22% of the trained numbers."""
-HEAD_RATE = 3e-4
-"""The head's learning rate, the same for every way; that of the rest is what a search chooses."""
 
 RATES = {
     "lora": (3e-3,),
@@ -109,74 +95,6 @@ def sentences() -> Task:
 def _by_length(ids: Int64[Tensor, "n t"], labels: Int64[Tensor, " n"]) -> TensorDataset:
     order = ids.ne(0).sum(1).argsort(stable=True)
     return TensorDataset(ids[order], labels[order])
-
-
-class Classifier(nn.Module):
-    """MiniLM's upper layers and the head; sentences come as their numbers in a table of what lies below.
-
-    Args:
-        way: what of the layers trains.
-        top: how many layers.
-        name: of the encoder.
-    """
-
-    def __init__(self, way: str, top: int, name: str) -> None:
-        super().__init__()
-        whole = encoder(name)
-        self.layers: Any = whole.encoder.layer[-top:]
-        if way in TARGETS:
-            _adapt(self.layers, way)
-        if way == "lora_public":
-            _set_directions(self.layers, whole)
-        if way == "bitfit":
-            for name, parameter in self.layers.named_parameters():
-                parameter.requires_grad_("bias" in name)
-        self.head = nn.Linear(WIDTH, 2)
-
-    def forward(self, hidden: Float[Tensor, "n t d"], real: Bool[Tensor, "n t"]) -> Float[Tensor, "n 2"]:
-        mask = real[:, None, None, :].expand(-1, 1, real.shape[1], -1)
-        for layer in self.layers:
-            hidden = layer(hidden, mask)
-        # At unit length, as MiniLM's sentences are compared: else the head's gradients would fill the clip.
-        logits: Tensor = self.head(F.normalize((hidden * real[:, :, None]).sum(1)))
-        return logits
-
-    def groups(self, lr: float) -> list[dict[str, Any]]:
-        """For an optimizer: what is trained of the layers, and the head."""
-        inner = [p for p in self.layers.parameters() if p.requires_grad]
-        return [{"params": inner, "lr": lr}, {"params": list(self.head.parameters()), "lr": HEAD_RATE}]
-
-
-def encoder(name: str = "minilm") -> Any:
-    """All of MiniLM, as it comes or as a warm start left it."""
-    import transformers
-
-    return transformers.AutoModel.from_pretrained(
-        model_folder(name),
-        add_pooling_layer=False,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-    )
-
-
-def _adapt(layers: nn.ModuleList, way: str) -> None:
-    """LoRA, in all ways but `lora` of B alone: above B = 0 A gets no gradient, only noise, which Adam would turn into
-    steps of full length. Nothing else of the layers trains."""
-    import peft
-
-    layers.requires_grad_(False)
-    config = peft.LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules=TARGETS[way])
-    peft.inject_adapter_in_model(config, layers)
-    for name, parameter in layers.named_parameters():
-        if way != "lora" and "lora_A" in name:
-            parameter.requires_grad_(False)
-
-
-def _set_directions(layers: nn.ModuleList, whole: Any) -> None:
-    """Every A by what public text sends into it; B = 0, so that the adapters change nothing of that yet."""
-    adapters = {name: module for name, module in layers.named_modules() if name.endswith("lora_A.default")}
-    for name, second in second_moments(whole, adapters, TOKENS).items():
-        layers.get_parameter(f"{name}.weight").data.copy_(leading(second, RANK))
 
 
 @cache
@@ -249,24 +167,13 @@ def tune(way: str, epsilon: float, plan: Plan, folder: Path) -> dict[str, Any]:
 
 
 def _add_cores(model: Classifier, way: str, plan: Plan) -> None:
-    """Once there is a head: where gradients lie depends on it. It is released, and the texts are public."""
     if way == "core":
-        assert plan.public is not None, "pass --public"
-        weights = (model.head.weight[1] - model.head.weight[0]).detach()
-        found = cores.sides(encoder(plan.encoder), weights, cores.public_ids(plan.public, TOKENS))
-        cores.adapt(model.layers, found, CORE)
+        add_cores(model, plan.encoder, _public(plan))
 
 
-def _turn_cores(model: Classifier, optimizer: torch.optim.Optimizer, plan: Plan) -> None:
-    """Under the present head and weights, both released."""
+def _public(plan: Plan) -> Path:
     assert plan.public is not None, "pass --public"
-    whole = encoder(plan.encoder)
-    for place, layer in enumerate(model.layers, start=LAYERS - plan.top):
-        whole.encoder.layer[place] = layer
-    weights = (model.head.weight[1] - model.head.weight[0]).detach()
-    for core in cores.renew(whole, weights, cores.public_ids(plan.public, TOKENS)):
-        # What had gathered there points elsewhere now; how long steps are stays as it was.
-        optimizer.state[core]["exp_avg"].zero_()
+    return plan.public
 
 
 def _calibrated(
@@ -324,7 +231,7 @@ def _train_reusing(
     steps = reuse.Steps(trained, *private, plan.reuse)
     for step, drawn in enumerate(private.batches):
         if step and plan.renew and step % plan.renew == 0:
-            _turn_cores(model, optimizer, plan)
+            turn_cores(model, optimizer, plan.encoder, _public(plan))
         steps.take(step, reuse.lines(model, trained, table, drawn), optimizer, schedule)
         if (step + 1) % max(1, plan.steps // POINTS) == 0:
             curve.append(_told(model, plan, folder))
