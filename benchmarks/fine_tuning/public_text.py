@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.fine_tuning.film_reviews import reviews
+from benchmarks.fine_tuning.whole_sentences import runs
 from quietgrad.lab.data.files import read_bytes, require
 
 PACKAGE = "vaderSentiment-3.3.2"
@@ -77,13 +78,12 @@ def compared(folder: Path, sst2: Path) -> dict[str, Any]:
 
 def with_runs_of(texts: list[str], others: list[str]) -> list[str]:
     """Those that have eight words in a row from one of the others."""
-    known = {run for other in others for run in _runs(other)}
-    return [text for text in texts if any(run in known for run in _runs(text))]
+    known = {run for other in others for run in runs(_words(other), RUN)}
+    return [text for text in texts if any(run in known for run in runs(_words(text), RUN))]
 
 
-def _runs(text: str) -> list[str]:
-    words = _plain(text).split()
-    return [" ".join(words[start : start + RUN]) for start in range(len(words) - RUN + 1)]
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(_plain(text).split())
 
 
 def _records(sst2: Path, part: str) -> list[str]:

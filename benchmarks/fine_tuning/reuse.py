@@ -76,7 +76,9 @@ def trained(layers: nn.Module, head: nn.Linear) -> Trained:
 def _own(layer: nn.Module) -> tuple[str, nn.Parameter]:
     own = [(name, p) for name, p in layer.named_parameters(recurse=False) if p.requires_grad]
     if len(own) != 1 or own[0][0] not in ("weight", "bias"):
-        raise NotImplementedError(f"{layer} has not just a matrix or just a bias to train.")
+        raise ValueError(
+            f"{layer} has not just a matrix or just a bias to train. Freeze the others, or pass --reuse 1."
+        )
     return own[0]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import torch
 from jaxtyping import Int64
@@ -21,6 +21,7 @@ SHARED = 5
 SHORT = (3, 4)
 
 Words: TypeAlias = tuple[int, ...]
+Word = TypeVar("Word", int, str)
 
 
 def split(ids: Int64[Tensor, "n t"], most: int) -> tuple[Int64[Tensor, " m"], Int64[Tensor, " k"]]:
@@ -34,7 +35,7 @@ def split(ids: Int64[Tensor, "n t"], most: int) -> tuple[Int64[Tensor, " m"], In
     sentences = torch.tensor(_whole(records))
     held_out = sentences[torch.randperm(len(sentences), generator=torch.Generator().manual_seed(0))[:most]]
     kept = set(held_out.tolist())
-    known = {run for place in kept for size in (*SHORT, SHARED) for run in _runs(records[place], size)}
+    known = {run for place in kept for size in (*SHORT, SHARED) for run in runs(records[place], size)}
     train = [place for place, words in enumerate(records) if place not in kept and not _shares(words, known)]
     return torch.tensor(train), held_out
 
@@ -48,7 +49,7 @@ def _whole(records: list[Words]) -> list[int]:
     """Records that lie in no longer record."""
     holders: dict[Words, list[int]] = defaultdict(list)
     for place, words in enumerate(records):
-        for run in set(_runs(words, SHARED)):
+        for run in set(runs(words, SHARED)):
             holders[run].append(place)
     return [
         place
@@ -60,18 +61,19 @@ def _whole(records: list[Words]) -> list[int]:
 
 def _rarest(words: Words, holders: dict[Words, list[int]]) -> list[int]:
     """The fewest records that must hold all these words, if any does."""
-    return min((holders[run] for run in _runs(words, SHARED)), key=len)
+    return min((holders[run] for run in runs(words, SHARED)), key=len)
 
 
 def _within(words: Words, other: Words) -> bool:
-    return len(other) > len(words) and words in _runs(other, len(words))
+    return len(other) > len(words) and words in runs(other, len(words))
 
 
 def _shares(words: Words, known: set[Words]) -> bool:
     if len(words) in SHORT:
         return words in known
-    return any(run in known for run in _runs(words, SHARED))
+    return any(run in known for run in runs(words, SHARED))
 
 
-def _runs(words: Words, size: int) -> Iterator[Words]:
+def runs(words: tuple[Word, ...], size: int) -> Iterator[tuple[Word, ...]]:
+    """So many words in a row, from every place on."""
     return (words[start : start + size] for start in range(len(words) - size + 1))
