@@ -63,6 +63,7 @@ def main() -> None:
     parser.add_argument("--reuse", type=int, default=1, help="steps of each draw (not RGP, not `full`)")
     parser.add_argument("--second", type=float, default=sst2.SECOND, help="share of the second moments")
     parser.add_argument("--renew", type=int, default=0, help="draws after which `core` turns (with --reuse)")
+    parser.add_argument("--student", type=int, default=0, help="public sentences that then teach all weights")
     parser.add_argument("--rates", type=int, default=1, help="how many learning rates `search` tries")
     parser.add_argument("--top", type=int, default=3, help="how many of MiniLM's six layers train")
     parser.add_argument(
@@ -100,10 +101,12 @@ def _reviews(given: argparse.Namespace) -> None:
 
 def _heads(given: argparse.Namespace) -> None:
     task, cache, most = given.which, given.cache, given.records
-    once(f"head {task}, non-private, {most} records", lambda: heads.head_without_noise(task, cache, most))
+    start = warm_start.start_of(given.encoder)
+    records = f"{most} records" + (f", {start}" if start else "")
+    once(f"head {task}, non-private, {records}", lambda: heads.head_without_noise(task, cache, most))
     for epsilon in _epsilons(given):
         for seed in range(given.seeds):
-            name = f"head {task}, epsilon {epsilon:g}, run {seed}, {most} records"
+            name = f"head {task}, epsilon {epsilon:g}, run {seed}, {records}"
             once(name, lambda epsilon=epsilon: heads.head(task, cache, epsilon, most))  # type: ignore[misc]
 
 
@@ -122,7 +125,7 @@ def _tune(given: argparse.Namespace) -> None:
 
 
 def _plan(given: argparse.Namespace, lr: float = 0.0, seed: int = 0) -> sst2.Plan:
-    where = given.encoder, given.public, given.longer, given.reuse, given.second, given.renew
+    where = given.encoder, given.public, given.longer, given.reuse, given.second, given.renew, given.student
     return sst2.Plan(lr, given.steps, given.batch, given.top, seed, *where)
 
 

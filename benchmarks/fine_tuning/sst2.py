@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
-from benchmarks.fine_tuning import reuse, whole_sentences
+from benchmarks.fine_tuning import reuse, student, whole_sentences
 from benchmarks.fine_tuning.activations import Ragged, cached, cached_means
-from benchmarks.fine_tuning.classifier import LAYERS, TOKENS, Classifier, add_cores, turn_cores
+from benchmarks.fine_tuning.classifier import LAYERS, TOKENS, Classifier, add_cores, encoder, turn_cores
 from benchmarks.fine_tuning.results import known, percent
 from benchmarks.fine_tuning.ridge_head import plain_head, private_head, statistics
 from benchmarks.fine_tuning.warm_start import start_of
@@ -58,13 +58,13 @@ RATES = {
     "lora": (3e-3,),
     "lora_b": (1e-2,),
     "lora_public": (2.5e-3,),
-    "bitfit": (3e-3, 1e-3),
-    "rgp": (3e-4, 1e-4),
-    "full": (1e-4, 3e-5),
-    "core": (4e-3, 2e-3),
+    "bitfit": (3e-3, 1e-3, 3e-4),
+    "rgp": (3e-4, 1e-4, 3e-5),
+    "full": (1e-4, 3e-5, 1e-5),
+    "core": (4e-3, 2e-3, 1e-3),
 }
 """What `search` tries, the first one alone with `--rates 1`."""
-PLAIN_RATES = {"lora_public": (1.5e-3,), "full": (1e-4,), "core": (1e-3,)}
+PLAIN_RATES = {"lora_public": (1.5e-3,), "full": (1e-4, 5e-5, 2e-4), "core": (1e-3,)}
 """Without privacy, in steps of 32."""
 PLAIN_BATCH = 32
 POINTS = 8
@@ -121,6 +121,8 @@ class Plan(NamedTuple):
     """The share of the second moments."""
     renew: int = 0
     """Draws after which the directions of `core` are found anew, if at all."""
+    student: int = 0
+    """Public sentences that teach all weights what was learned, when training is over."""
 
 
 class Private(NamedTuple):
@@ -133,6 +135,8 @@ class Private(NamedTuple):
 
 def tune(way: str, epsilon: float, plan: Plan, folder: Path) -> dict[str, Any]:
     """Train in one of the ways; ε = 0 stands for ordinary training on as many sentences."""
+    if plan.student and plan.top < LAYERS:
+        raise SystemExit("--student teaches all layers. Pass --top 6.")
     torch.manual_seed(plan.seed)
     model = Classifier(way, plan.top, plan.encoder)
     table, labels = _table("train", folder, plan.top), sentences().train.tensors[1]
@@ -155,14 +159,23 @@ def tune(way: str, epsilon: float, plan: Plan, folder: Path) -> dict[str, Any]:
         first = _first(model.head, folder)
         _add_cores(model, way, plan)
         curve = _train(model, table, data, plan, folder)
-    return first | {
+    found = first | {
         "held_out_curve": curve,
-        "accuracy": accuracy(model, "dev", plan, folder),
-        "held_out": accuracy(model, "held_out", plan, folder),
-        "held_out_long": accuracy(model, "held_out", plan, folder, LONG),
         "records": len(data),
         "passes": plan.steps * plan.batch,
         "trained": sum(p.numel() for p in model.parameters() if p.requires_grad),
+    }
+    if plan.student:
+        found["before_student"] = _judged(model, plan, folder)
+        student.teach(model, encoder(plan.encoder).embeddings, student.lessons(_public(plan), plan.student))
+    return found | _judged(model, plan, folder)
+
+
+def _judged(model: Classifier, plan: Plan, folder: Path) -> dict[str, Any]:
+    return {
+        "accuracy": accuracy(model, "dev", plan, folder),
+        "held_out": accuracy(model, "held_out", plan, folder),
+        "held_out_long": accuracy(model, "held_out", plan, folder, LONG),
     }
 
 
@@ -299,6 +312,7 @@ def name_of(way: str, epsilon: float, plan: Plan) -> str:
     start += f", each draw for {plan.reuse} steps" if plan.reuse > 1 else ""
     start += f", second moments {plan.second:g}" if plan.second != SECOND else ""
     start += f", directions anew every {plan.renew} draws" if plan.renew else ""
+    start += f", student of {plan.student} sentences" if plan.student else ""
     return (
         f"tune {way} of {plan.top} layers, {kind}, run {plan.seed}, lr {plan.lr:g}, "
         f"{plan.steps} {'draws' if plan.reuse > 1 else 'steps'} of {plan.batch}{start}, sentences held out"
