@@ -63,7 +63,8 @@ def main() -> None:
     parser.add_argument("--reuse", type=int, default=1, help="steps of each draw (not RGP, not `full`)")
     parser.add_argument("--second", type=float, default=sst2.SECOND, help="share of the second moments")
     parser.add_argument("--renew", type=int, default=0, help="draws after which `core` turns (with --reuse)")
-    parser.add_argument("--student", type=int, default=0, help="public sentences that then teach all weights")
+    parser.add_argument("--even", type=float, default=0.0, help="noise by public energies to this power")
+    parser.add_argument("--rank", type=int, default=classifier.CORE, help="of `core`, at most 64")
     parser.add_argument("--rates", type=int, default=1, help="how many learning rates `search` tries")
     parser.add_argument("--top", type=int, default=3, help="how many of MiniLM's six layers train")
     parser.add_argument(
@@ -125,8 +126,9 @@ def _tune(given: argparse.Namespace) -> None:
 
 
 def _plan(given: argparse.Namespace, lr: float = 0.0, seed: int = 0) -> sst2.Plan:
-    where = given.encoder, given.public, given.longer, given.reuse, given.second, given.renew, given.student
-    return sst2.Plan(lr, given.steps, given.batch, given.top, seed, *where)
+    where = given.encoder, given.public, given.longer, given.reuse, given.second
+    how = given.renew, given.even, given.rank
+    return sst2.Plan(lr, given.steps, given.batch, given.top, seed, *where, *how)
 
 
 def _tuned(given: argparse.Namespace, epsilon: float, plan: sst2.Plan) -> None:

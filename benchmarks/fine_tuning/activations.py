@@ -72,6 +72,13 @@ def _chunk(encoder: Any, ids: Int64[Tensor, "n t"]) -> dict[str, Tensor]:
     return found | {"mean": torch.cat(means), "lengths": ids.ne(0).sum(1)}
 
 
+@torch.no_grad()
+def encoded(encoder: Any, ids: Int64[Tensor, "n t"], layer: int) -> Ragged:
+    """The outputs of one kept layer for other sentences."""
+    found = _chunk(encoder, ids)
+    return Ragged(found[f"layer{layer}"], found["lengths"])
+
+
 def cached(part: str, cache: Path, layer: int) -> Ragged:
     """The outputs of one layer."""
     return Ragged(_joined(part, f"layer{layer}", cache), _joined(part, "lengths", cache))

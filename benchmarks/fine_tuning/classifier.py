@@ -18,7 +18,7 @@ TOKENS = 48
 WIDTH, LAYERS = 384, 6
 RANK = 8
 CORE = 32
-"""The rank of `core`, which has its square of numbers for each matrix."""
+"""The rank of `core` unless said, which has its square of numbers for each matrix."""
 TARGETS = {
     "lora": ["query", "key", "value", "dense"],
     "lora_b": ["query", "key", "value", "dense"],
@@ -97,10 +97,10 @@ def _set_directions(layers: nn.ModuleList, whole: Any) -> None:
         layers.get_parameter(f"{name}.weight").data.copy_(leading(second, RANK))
 
 
-def add_cores(model: Classifier, name: str, public: Path) -> None:
+def add_cores(model: Classifier, name: str, public: Path, rank: int) -> None:
     """Once there is a head: where gradients lie depends on it. It is released, and the texts are public."""
     found = cores.sides(encoder(name), _weights(model), cores.public_ids(public, TOKENS))
-    cores.adapt(model.layers, found, CORE)
+    cores.adapt(model.layers, found, rank)
 
 
 def turn_cores(model: Classifier, optimizer: torch.optim.Optimizer, name: str, public: Path) -> None:

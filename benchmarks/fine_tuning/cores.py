@@ -79,16 +79,6 @@ def adapt(layers: nn.ModuleList, sides: dict[str, Tensor], rank: int) -> None:
             setattr(parent, last, Cored(getattr(parent, last), left[:, :rank], right[:rank]))
 
 
-def merge(layers: nn.ModuleList) -> None:
-    """Put what every R has learned into its matrix, and the matrix alone back into its place."""
-    parents = [(parent, name) for parent in layers.modules() for name, _ in parent.named_children()]
-    for parent, name in parents:
-        module = getattr(parent, name)
-        if isinstance(module, Cored):
-            module.turn(module.left, module.right)
-            setattr(parent, name, module.linear)
-
-
 def renew(encoder: Any, weights: Float[Tensor, " d"], ids: Int64[Tensor, "n t"]) -> list[nn.Parameter]:
     """Find U and V anew for what the matrices have become; returns every R.
 

@@ -8,6 +8,10 @@ draw gives every z and φ; then J steps follow the line that touches the model w
 
 All are functions of the same Poisson draw: J Gaussians of multiplier σ√J, one after the other, cost what one of σ
 costs, and that one is subsampled and goes into the ledger, once a draw, before the first of them is made.
+
+Few coordinates have most of a record's length, and so they set the noise of all. φ needs no label, so public text shows
+how much each has, e_k = mean φ_k². With a_k = c·e_k^(-q), a∘φ is clipped, noise is added there, and the sum is divided
+by a again: q = ¼ gives the least noise in all, for Σ_k noise_k² = σ²·Σ_j a_j²e_j·Σ_k a_k⁻² is least at a_k² ∝ e_k^(-½).
 """
 
 from __future__ import annotations
@@ -31,6 +35,8 @@ from quietgrad.sampling.batches import Batch
 
 ROWS = 64
 """Sentences that are passed at a time."""
+LEAST = 1e-4
+"""Energy of a coordinate in units of the mean, from below: what hardly ever moves is not blown up."""
 
 
 class Lines(NamedTuple):
@@ -91,6 +97,7 @@ class Steps:
         batches: the draws.
         ledger: of the program.
         often: J.
+        scale: a; without it all coordinates have the same noise.
     """
 
     def __init__(
@@ -100,18 +107,21 @@ class Steps:
         batches: qg.PoissonBatches,
         ledger: qg.Ledger,
         often: int,
+        scale: Float[Tensor, " p"] | None = None,
     ) -> None:
         self.trained, self.program, self.batches = trained, program, batches
         self.ledger, self.often = ledger, often
+        self.scale = torch.ones(len(trained.vector())) if scale is None else scale
         self._source, self._reducer = as_source("default"), default_reducer()
 
     def take(self, step: int, lines: Lines, optimizer: Any, schedule: Any) -> None:
         """Spend a draw."""
         self.ledger.record(self.program.event(step), self.batches.rate, step=step)
-        begin = self.trained.vector()
+        begin, scaled = self.trained.vector(), lines.phi * self.scale
         for _ in range(self.often):
-            z = lines.z + lines.phi @ (self.trained.vector() - begin)
-            self.trained.set_gradients(self._released(step, torch.sigmoid(z) - lines.truth, lines.phi))
+            z = lines.z + scaled @ ((self.trained.vector() - begin) / self.scale)
+            released = self._released(step, torch.sigmoid(z) - lines.truth, scaled)
+            self.trained.set_gradients(released / self.scale)
             optimizer.step()
             schedule.step()
 
@@ -137,6 +147,18 @@ class Steps:
                 f"{self.often} releases of precision {released.precision} are not {told}: a bug."
             )
         return released.blocks["line"][0]
+
+
+def evening(phi: Float[Tensor, "n p"], power: float) -> Float[Tensor, " p"]:
+    """a, with c such that the median length of these rows stays: a clip that fits them fits them still.
+
+    Args:
+        phi: of public sentences.
+        power: q.
+    """
+    energy = phi.square().mean(0)
+    scale = energy.clamp_min(LEAST * float(energy.mean())) ** -power
+    return scale * (phi.norm(dim=1).median() / (phi * scale).norm(dim=1).median())
 
 
 def lines(model: nn.Module, trained: Trained, table: Ragged, drawn: Batch) -> Lines:

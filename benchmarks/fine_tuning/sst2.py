@@ -17,19 +17,21 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Int64
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
-from benchmarks.fine_tuning import reuse, student, whole_sentences
-from benchmarks.fine_tuning.activations import Ragged, cached, cached_means
-from benchmarks.fine_tuning.classifier import LAYERS, TOKENS, Classifier, add_cores, encoder, turn_cores
+from benchmarks.fine_tuning import reuse, whole_sentences
+from benchmarks.fine_tuning.activations import Ragged, cached, cached_means, encoded
+from benchmarks.fine_tuning.classifier import CORE, LAYERS, TOKENS, Classifier, add_cores, encoder, turn_cores
+from benchmarks.fine_tuning.cores import public_ids
 from benchmarks.fine_tuning.results import known, percent
 from benchmarks.fine_tuning.ridge_head import plain_head, private_head, statistics
 from benchmarks.fine_tuning.warm_start import start_of
 from quietgrad.integrations.text_folder import FolderTokens
 from quietgrad.lab.data import load
+from quietgrad.sampling.batches import Batch
 
 DELTA = 1e-5
 MICRO_BATCH = 32
@@ -121,8 +123,10 @@ class Plan(NamedTuple):
     """The share of the second moments."""
     renew: int = 0
     """Draws after which the directions of `core` are found anew, if at all."""
-    student: int = 0
-    """Public sentences that teach all weights what was learned, when training is over."""
+    even: float = 0.0
+    """The power of public energies by which coordinates are made even before the clip (with `reuse`)."""
+    rank: int = CORE
+    """Of `core`."""
 
 
 class Private(NamedTuple):
@@ -135,8 +139,6 @@ class Private(NamedTuple):
 
 def tune(way: str, epsilon: float, plan: Plan, folder: Path) -> dict[str, Any]:
     """Train in one of the ways; ε = 0 stands for ordinary training on as many sentences."""
-    if plan.student and plan.top < LAYERS:
-        raise SystemExit("--student teaches all layers. Pass --top 6.")
     torch.manual_seed(plan.seed)
     model = Classifier(way, plan.top, plan.encoder)
     table, labels = _table("train", folder, plan.top), sentences().train.tensors[1]
@@ -159,29 +161,20 @@ def tune(way: str, epsilon: float, plan: Plan, folder: Path) -> dict[str, Any]:
         first = _first(model.head, folder)
         _add_cores(model, way, plan)
         curve = _train(model, table, data, plan, folder)
-    found = first | {
+    return first | {
         "held_out_curve": curve,
-        "records": len(data),
-        "passes": plan.steps * plan.batch,
-        "trained": sum(p.numel() for p in model.parameters() if p.requires_grad),
-    }
-    if plan.student:
-        found["before_student"] = _judged(model, plan, folder)
-        student.teach(model, encoder(plan.encoder).embeddings, student.lessons(_public(plan), plan.student))
-    return found | _judged(model, plan, folder)
-
-
-def _judged(model: Classifier, plan: Plan, folder: Path) -> dict[str, Any]:
-    return {
         "accuracy": accuracy(model, "dev", plan, folder),
         "held_out": accuracy(model, "held_out", plan, folder),
         "held_out_long": accuracy(model, "held_out", plan, folder, LONG),
+        "records": len(data),
+        "passes": plan.steps * plan.batch,
+        "trained": sum(p.numel() for p in model.parameters() if p.requires_grad),
     }
 
 
 def _add_cores(model: Classifier, way: str, plan: Plan) -> None:
     if way == "core":
-        add_cores(model, plan.encoder, _public(plan))
+        add_cores(model, plan.encoder, _public(plan), plan.rank)
 
 
 def _public(plan: Plan) -> Path:
@@ -241,7 +234,8 @@ def _train_reusing(
     optimizer = torch.optim.AdamW(model.groups(plan.lr), weight_decay=0.0)
     schedule = _decay(optimizer, plan.steps * plan.reuse)
     trained = reuse.trained(model.layers, model.head)
-    steps = reuse.Steps(trained, *private, plan.reuse)
+    scale = _evening(model, trained, plan) if plan.even else None
+    steps = reuse.Steps(trained, *private, plan.reuse, scale)
     for step, drawn in enumerate(private.batches):
         if step and plan.renew and step % plan.renew == 0:
             turn_cores(model, optimizer, plan.encoder, _public(plan))
@@ -249,6 +243,14 @@ def _train_reusing(
         if (step + 1) % max(1, plan.steps // POINTS) == 0:
             curve.append(_told(model, plan, folder))
     return curve
+
+
+def _evening(model: Classifier, trained: reuse.Trained, plan: Plan) -> Float[Tensor, " p"]:
+    """By the public sentences of `core`, under the released head."""
+    table = encoded(encoder(plan.encoder), public_ids(_public(plan), TOKENS), LAYERS - plan.top)
+    rows = torch.arange(len(table.lengths))
+    drawn = Batch(len(rows), lambda first, last: [rows[first:last], torch.zeros(last - first)])
+    return reuse.evening(reuse.lines(model, trained, table, drawn).phi, plan.even)
 
 
 def _train(model: Classifier, table: Ragged, data: TensorDataset, plan: Plan, folder: Path) -> list[float]:
@@ -312,7 +314,8 @@ def name_of(way: str, epsilon: float, plan: Plan) -> str:
     start += f", each draw for {plan.reuse} steps" if plan.reuse > 1 else ""
     start += f", second moments {plan.second:g}" if plan.second != SECOND else ""
     start += f", directions anew every {plan.renew} draws" if plan.renew else ""
-    start += f", student of {plan.student} sentences" if plan.student else ""
+    start += f", evened by {plan.even:g}" if plan.even else ""
+    start += f", rank {plan.rank}" if plan.rank != CORE else ""
     return (
         f"tune {way} of {plan.top} layers, {kind}, run {plan.seed}, lr {plan.lr:g}, "
         f"{plan.steps} {'draws' if plan.reuse > 1 else 'steps'} of {plan.batch}{start}, sentences held out"

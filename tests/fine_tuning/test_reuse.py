@@ -204,6 +204,82 @@ def test_the_ledger_holds_one_event_a_draw(table: Ragged, labels: Tensor) -> Non
     assert not torch.equal(before, trained.vector())
 
 
+def test_evening_keeps_the_median_length_and_gives_the_least_noise_at_a_quarter() -> None:
+    phi = torch.randn(101, 300) * torch.logspace(0, -1.5, 300)
+    noise = {}
+    for power in (0.0, 0.125, 0.25, 0.375, 0.5):
+        scale = reuse.evening(phi, power)
+        torch.testing.assert_close((phi * scale).norm(dim=1).median(), phi.norm(dim=1).median())
+        shape = scale * phi.square().mean(0) ** power
+        torch.testing.assert_close(shape, shape[0].expand(300))
+        # A clip at the rows' root mean square length: Σ_j a_j² e_j there, and what each coordinate then has.
+        noise[power] = float((phi * scale).square().sum(1).mean() * scale.pow(-2).sum())
+    assert torch.equal(reuse.evening(phi, 0.0), torch.ones(300))
+    assert min(noise, key=lambda power: noise[power]) == 0.25
+    assert noise[0.25] < 0.7 * noise[0.0]
+
+
+def test_evening_does_not_blow_up_what_never_moves() -> None:
+    scale = reuse.evening(torch.tensor([[1.0, 1.0, 1.0, 0.0]]), 0.25)
+    assert float(scale[3] / scale[0]) == pytest.approx((0.75 * reuse.LEAST) ** -0.25)
+
+
+def test_a_scale_changes_the_noise_alone_where_nothing_is_clipped(table: Ragged, labels: Tensor) -> None:
+    gradients = []
+    for scale in (None, torch.rand(2 * WIDTH**2 + WIDTH + 1) / 10 + 0.01):
+        torch.manual_seed(0)
+        model = Model()
+        trained = reuse.Trained([model.first, model.second], model.head)
+        steps = _steps(trained, labels, often=3, noise=1e-7, clip=100.0, scale=scale)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.4)
+        lines = reuse.lines(model, trained, table, _draw(labels))
+        steps.take(0, lines, optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0))
+        gradients.append(trained.vector())
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-3, atol=1e-4)
+
+
+def test_noise_of_a_coordinate_is_divided_by_its_scale() -> None:
+    """No record, no rate: what is written into `grad` is noise alone."""
+    linear, head = nn.Linear(50, 50, bias=False), nn.Linear(WIDTH, 2)
+    trained = reuse.Trained([linear], head)
+    scale = torch.ones(2507)
+    scale[:1250] = 5.0
+    steps = _steps(trained, torch.zeros(RECORDS).long(), often=4, noise=2.0, scale=scale)
+    optimizer = torch.optim.SGD([linear.weight], lr=0.0)
+    empty = reuse.Lines(torch.zeros(0), torch.zeros(0, 2507), torch.zeros(0))
+    steps.take(0, empty, optimizer, torch.optim.lr_scheduler.ConstantLR(optimizer))
+    assert linear.weight.grad is not None
+    found = linear.weight.grad.flatten() * RATE * RECORDS / CLIP
+    # 1,250 coordinates each: 15% is seven standard errors.
+    assert float(found[:1250].square().mean().sqrt()) == pytest.approx(2.0 * 2 / 5, rel=0.15)
+    assert float(found[1250:].square().mean().sqrt()) == pytest.approx(2.0 * 2, rel=0.15)
+
+
+@pytest.mark.parametrize("record", [1e-3, 1.0, 1e6, 1e18, math.inf, math.nan])
+def test_no_record_moves_a_scaled_release_by_more_than_the_clip(record: float) -> None:
+    """Law 2 where the noise is: in the scaled coordinates, with a record that is long where the scale is large."""
+    head = nn.Linear(WIDTH, 2)
+    trained = reuse.Trained([nn.Linear(20, 20, bias=False)], head)
+    scale = torch.logspace(-2, 2, 407)
+    phi = torch.randn(RECORDS, 407)
+    phi[7] = record * scale
+    released = []
+    for present in (True, False):
+        steps = _steps(trained, torch.zeros(RECORDS).long(), often=1, noise=1e-6, scale=scale)
+        rows = phi if present else torch.cat([phi[:7], phi[8:]])
+        lines = reuse.Lines(torch.zeros(len(rows)), rows, torch.ones(len(rows)))
+        optimizer = torch.optim.SGD(trained.parameters(), lr=0.0)
+        steps.take(0, lines, optimizer, torch.optim.lr_scheduler.ConstantLR(optimizer))
+        assert head.weight.grad is not None
+        assert head.bias.grad is not None
+        grads = [trained.parameters()[0].grad, head.weight.grad[1], head.bias.grad[1:]]
+        released.append(torch.cat([g.flatten() for g in grads if g is not None]) * scale * RATE * RECORDS)
+    moved = float((released[0].double() - released[1].double()).norm())
+    assert moved <= CLIP * (1 + 1e-4)  # the noise, and float32 of what was divided and multiplied again
+    if record >= 1.0 and math.isfinite(record):
+        assert moved > 0.99 * CLIP
+
+
 RATE, CLIP = 0.5, 0.75
 
 
@@ -212,8 +288,16 @@ def _draw(labels: Tensor) -> Batch:
     return Batch(RECORDS, lambda a, b: [rows[a:b], labels[a:b]])
 
 
-def _steps(trained: reuse.Trained, labels: Tensor, *, often: int, noise: float) -> reuse.Steps:
+def _steps(
+    trained: reuse.Trained,
+    labels: Tensor,
+    *,
+    often: int,
+    noise: float,
+    clip: float = CLIP,
+    scale: Tensor | None = None,
+) -> reuse.Steps:
     data = TensorDataset(torch.arange(RECORDS), labels)
     batches = qg.PoissonBatches(data, rate=RATE, steps=3)
-    program = qg.Program(training=qg.methods.dp_sgd(clip=CLIP).with_noise(noise))
-    return reuse.Steps(trained, program, batches, qg.Ledger(), often)
+    program = qg.Program(training=qg.methods.dp_sgd(clip=clip).with_noise(noise))
+    return reuse.Steps(trained, program, batches, qg.Ledger(), often, scale)
