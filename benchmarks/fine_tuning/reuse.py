@@ -157,8 +157,9 @@ def evening(phi: Float[Tensor, "n p"], power: float) -> Float[Tensor, " p"]:
         power: q.
     """
     energy = phi.square().mean(0)
-    scale = energy.clamp_min(LEAST * float(energy.mean())) ** -power
-    return scale * (phi.norm(dim=1).median() / (phi * scale).norm(dim=1).median())
+    scale: Tensor = energy.clamp_min(LEAST * float(energy.mean())) ** -power
+    kept: Tensor = phi.norm(dim=1).median() / (phi * scale).norm(dim=1).median()
+    return scale * kept
 
 
 def lines(model: nn.Module, trained: Trained, table: Ragged, drawn: Batch) -> Lines:
