@@ -69,6 +69,8 @@ def adapt(layers: nn.ModuleList, sides: dict[str, Tensor], rank: int) -> None:
         sides: what `sides` found.
         rank: r.
     """
+    if not 1 <= rank <= KEPT:
+        raise SystemExit(f"Expected a rank of 1 to {KEPT}, the directions that are kept, got {rank}.")
     layers.requires_grad_(False)
     first = LAYERS - len(layers)
     for place, layer in enumerate(layers, start=first):

@@ -97,7 +97,7 @@ class Steps:
         batches: the draws.
         ledger: of the program.
         often: J.
-        scale: a; without it all coordinates have the same noise.
+        scale: a; ones give all coordinates the same noise.
     """
 
     def __init__(
@@ -107,11 +107,10 @@ class Steps:
         batches: qg.PoissonBatches,
         ledger: qg.Ledger,
         often: int,
-        scale: Float[Tensor, " p"] | None = None,
+        scale: Float[Tensor, " p"],
     ) -> None:
         self.trained, self.program, self.batches = trained, program, batches
-        self.ledger, self.often = ledger, often
-        self.scale = torch.ones(len(trained.vector())) if scale is None else scale
+        self.ledger, self.often, self.scale = ledger, often, scale
         self._source, self._reducer = as_source("default"), default_reducer()
 
     def take(self, step: int, lines: Lines, optimizer: Any, schedule: Any) -> None:

@@ -139,6 +139,8 @@ class Private(NamedTuple):
 
 def tune(way: str, epsilon: float, plan: Plan, folder: Path) -> dict[str, Any]:
     """Train in one of the ways; ε = 0 stands for ordinary training on as many sentences."""
+    if plan.even and (plan.reuse == 1 or not epsilon):
+        raise SystemExit("--even is for private steps along lines. Pass --reuse 16, or leave it out.")
     torch.manual_seed(plan.seed)
     model = Classifier(way, plan.top, plan.encoder)
     table, labels = _table("train", folder, plan.top), sentences().train.tensors[1]
@@ -234,11 +236,11 @@ def _train_reusing(
     optimizer = torch.optim.AdamW(model.groups(plan.lr), weight_decay=0.0)
     schedule = _decay(optimizer, plan.steps * plan.reuse)
     trained = reuse.trained(model.layers, model.head)
-    scale = _evening(model, trained, plan) if plan.even else None
-    steps = reuse.Steps(trained, *private, plan.reuse, scale)
+    steps = reuse.Steps(trained, *private, plan.reuse, _evening(model, trained, plan))
     for step, drawn in enumerate(private.batches):
         if step and plan.renew and step % plan.renew == 0:
             turn_cores(model, optimizer, plan.encoder, _public(plan))
+            steps.scale = _evening(model, trained, plan)
         steps.take(step, reuse.lines(model, trained, table, drawn), optimizer, schedule)
         if (step + 1) % max(1, plan.steps // POINTS) == 0:
             curve.append(_told(model, plan, folder))
@@ -246,7 +248,9 @@ def _train_reusing(
 
 
 def _evening(model: Classifier, trained: reuse.Trained, plan: Plan) -> Float[Tensor, " p"]:
-    """By the public sentences of `core`, under the released head."""
+    """By the public sentences of `core`, under the released head and weights."""
+    if not plan.even:
+        return torch.ones(len(trained.vector()))
     table = encoded(encoder(plan.encoder), public_ids(_public(plan), TOKENS), LAYERS - plan.top)
     rows = torch.arange(len(table.lengths))
     drawn = Batch(len(rows), lambda first, last: [rows[first:last], torch.zeros(last - first)])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
-from benchmarks.fine_tuning import reuse
+from benchmarks.fine_tuning import cores, reuse, sst2
 from benchmarks.fine_tuning.activations import Ragged
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
@@ -280,6 +281,18 @@ def test_no_record_moves_a_scaled_release_by_more_than_the_clip(record: float) -
         assert moved > 0.99 * CLIP
 
 
+@pytest.mark.parametrize(("epsilon", "often"), [(8.0, 1), (0.0, 16)])
+def test_evening_without_lines_is_refused(tmp_path: Path, epsilon: float, often: int) -> None:
+    plan = sst2.Plan(lr=1e-3, steps=1, batch=1, top=6, seed=0, reuse=often, even=0.25)
+    with pytest.raises(SystemExit, match="--reuse 16"):
+        sst2.tune("core", epsilon, plan, tmp_path)
+
+
+def test_more_directions_than_are_kept_are_refused() -> None:
+    with pytest.raises(SystemExit, match="1 to 64"):
+        cores.adapt(nn.ModuleList(), {}, 65)
+
+
 RATE, CLIP = 0.5, 0.75
 
 
@@ -300,4 +313,5 @@ def _steps(
     data = TensorDataset(torch.arange(RECORDS), labels)
     batches = qg.PoissonBatches(data, rate=RATE, steps=3)
     program = qg.Program(training=qg.methods.dp_sgd(clip=clip).with_noise(noise))
+    scale = torch.ones(len(trained.vector())) if scale is None else scale
     return reuse.Steps(trained, program, batches, qg.Ledger(), often, scale)
