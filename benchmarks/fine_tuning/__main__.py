@@ -11,12 +11,13 @@ run again.
     python -m benchmarks.fine_tuning head sst2 --cache CACHE --epsilons 1,3,8 --seeds 2
     python -m benchmarks.fine_tuning search lora --epsilons 8               # learning rates, on held-out sentences
     python -m benchmarks.fine_tuning tune lora --epsilons 1,3,8 --seeds 2   # with the search's rate
+    python -m benchmarks.fine_tuning energies                               # of the coordinates of `core`
     python -m benchmarks.fine_tuning language --epsilons 8,0 --steps 8 --batch 32
     python -m benchmarks.fine_tuning scale                                  # a step of 135M parameters
     python -m benchmarks.fine_tuning ranks                                  # the same on two processes
 
-`layers`, `search` and `tune` take `--encoder WARM` or FILM to start there (with a CACHE of its own), `core` also
-`--public PUBLIC`, the folder of two packages (benchmarks/fine_tuning/public_text.py, film_reviews.py). ε = 0 stands
+`layers`, `search`, `tune`, `energies` take `--encoder WARM` or FILM to start there (with a CACHE of its own), `core`
+also `--public PUBLIC`, the folder of two packages (benchmarks/fine_tuning/public_text.py, film_reviews.py). ε = 0 is
 for no privacy. $QUIETGRAD_DATA is where the data are; the weights are packages (docs/fine_tuning.md).
 """
 
@@ -131,6 +132,12 @@ def _plan(given: argparse.Namespace, lr: float = 0.0, seed: int = 0) -> sst2.Pla
     return sst2.Plan(lr, given.steps, given.batch, given.top, seed, *where, *how)
 
 
+def _energies(given: argparse.Namespace) -> None:
+    plan = _plan(given)
+    name = f"energies of core, {plan.top} layers, rank {plan.rank}, {warm_start.start_of(plan.encoder)}"
+    once(name, lambda: sst2.energies(plan, given.cache))
+
+
 def _tuned(given: argparse.Namespace, epsilon: float, plan: sst2.Plan) -> None:
     name = sst2.name_of(given.which, epsilon, plan)
     once(name, lambda: sst2.tune(given.which, epsilon, plan, given.cache))
@@ -168,6 +175,7 @@ WHAT: dict[str, Callable[[argparse.Namespace], None]] = {
     "head": _heads,
     "search": _search,
     "tune": _tune,
+    "energies": _energies,
     "language": _language,
     "scale": lambda _: _scale(),
     "ranks": lambda _: _ranks(),

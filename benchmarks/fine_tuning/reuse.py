@@ -9,9 +9,7 @@ draw gives every z and φ; then J steps follow the line that touches the model w
 All are functions of the same Poisson draw: J Gaussians of multiplier σ√J, one after the other, cost what one of σ
 costs, and that one is subsampled and goes into the ledger, once a draw, before the first of them is made.
 
-Few coordinates have most of a record's length, and so they set the noise of all. φ needs no label, so public text shows
-how much each has, e_k = mean φ_k². With a_k = c·e_k^(-q), a∘φ is clipped, noise is added there, and the sum is divided
-by a again: q = ¼ gives the least noise in all, for Σ_k noise_k² = σ²·Σ_j a_j²e_j·Σ_k a_k⁻² is least at a_k² ∝ e_k^(-½).
+A scale a of the coordinates (`evening`) shares out the noise: a∘φ is clipped and gets it, and the sum is divided by a.
 """
 
 from __future__ import annotations
@@ -35,8 +33,6 @@ from quietgrad.sampling.batches import Batch
 
 ROWS = 64
 """Sentences that are passed at a time."""
-LEAST = 1e-4
-"""Energy of a coordinate in units of the mean, from below: what hardly ever moves is not blown up."""
 
 
 class Lines(NamedTuple):
@@ -146,19 +142,6 @@ class Steps:
                 f"{self.often} releases of precision {released.precision} are not {told}: a bug."
             )
         return released.blocks["line"][0]
-
-
-def evening(phi: Float[Tensor, "n p"], power: float) -> Float[Tensor, " p"]:
-    """a, with c such that the median length of these rows stays: a clip that fits them fits them still.
-
-    Args:
-        phi: of public sentences.
-        power: q.
-    """
-    energy = phi.square().mean(0)
-    scale: Tensor = energy.clamp_min(LEAST * float(energy.mean())) ** -power
-    kept: Tensor = phi.norm(dim=1).median() / (phi * scale).norm(dim=1).median()
-    return scale * kept
 
 
 def lines(model: nn.Module, trained: Trained, table: Ragged, drawn: Batch) -> Lines:

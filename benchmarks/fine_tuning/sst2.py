@@ -22,16 +22,14 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
-from benchmarks.fine_tuning import reuse, whole_sentences
-from benchmarks.fine_tuning.activations import Ragged, cached, cached_means, encoded
-from benchmarks.fine_tuning.classifier import CORE, LAYERS, TOKENS, Classifier, add_cores, encoder, turn_cores
-from benchmarks.fine_tuning.cores import public_ids
+from benchmarks.fine_tuning import evening, reuse, whole_sentences
+from benchmarks.fine_tuning.activations import Ragged, cached, cached_means
+from benchmarks.fine_tuning.classifier import CORE, LAYERS, TOKENS, Classifier, add_cores, turn_cores
 from benchmarks.fine_tuning.results import known, percent
 from benchmarks.fine_tuning.ridge_head import plain_head, private_head, statistics
 from benchmarks.fine_tuning.warm_start import start_of
 from quietgrad.integrations.text_folder import FolderTokens
 from quietgrad.lab.data import load
-from quietgrad.sampling.batches import Batch
 
 DELTA = 1e-5
 MICRO_BATCH = 32
@@ -69,6 +67,8 @@ RATES = {
 PLAIN_RATES = {"lora_public": (1.5e-3,), "full": (1e-4, 5e-5, 2e-4), "core": (1e-3,)}
 """Without privacy, in steps of 32."""
 PLAIN_BATCH = 32
+LEADING, POWERS = (10, 100, 1000), (0.125, 0.25, 0.375, 0.5)
+"""What `energies` tells of."""
 POINTS = 8
 """How often the held-out accuracy is told during a training."""
 
@@ -248,13 +248,27 @@ def _train_reusing(
 
 
 def _evening(model: Classifier, trained: reuse.Trained, plan: Plan) -> Float[Tensor, " p"]:
-    """By the public sentences of `core`, under the released head and weights."""
     if not plan.even:
         return torch.ones(len(trained.vector()))
-    table = encoded(encoder(plan.encoder), public_ids(_public(plan), TOKENS), LAYERS - plan.top)
-    rows = torch.arange(len(table.lengths))
-    drawn = Batch(len(rows), lambda first, last: [rows[first:last], torch.zeros(last - first)])
-    return reuse.evening(reuse.lines(model, trained, table, drawn).phi, plan.even)
+    return evening.evening(_public_phi(model, trained, plan), plan.even)
+
+
+def _public_phi(model: Classifier, trained: reuse.Trained, plan: Plan) -> Float[Tensor, "n p"]:
+    return evening.public_phi(model, trained, plan.encoder, _public(plan), plan.top)
+
+
+def energies(plan: Plan, folder: Path) -> dict[str, Any]:
+    """How even the coordinates of `core` are under a head without noise, and what evening makes of the noise."""
+    model = Classifier("core", plan.top, plan.encoder)
+    plain_head(model.head, cached_means("train", folder), sentences().train.tensors[1])
+    _add_cores(model, "core", plan)
+    phi = _public_phi(model, reuse.trained(model.layers, model.head), plan)
+    energy = phi.square().mean(0).sort(descending=True).values
+    return {
+        "coordinates": len(energy),
+        "share_of_leading": {most: round(float(energy[:most].sum() / energy.sum()), 3) for most in LEADING},
+        "noise_energy": {q: round(float(evening.evening(phi, q).pow(-2).mean()), 3) for q in POWERS},
+    }
 
 
 def _train(model: Classifier, table: Ragged, data: TensorDataset, plan: Plan, folder: Path) -> list[float]:
