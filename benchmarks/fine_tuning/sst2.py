@@ -258,7 +258,10 @@ def _public_phi(model: Classifier, trained: reuse.Trained, plan: Plan) -> Float[
 
 
 def energies(plan: Plan, folder: Path) -> dict[str, Any]:
-    """How even the coordinates of `core` are under a head without noise, and what evening makes of the noise."""
+    """How even the coordinates of `core` are, and what evening makes of the noise.
+
+    Under a head without noise: a measurement outside ε, as ordinary training is.
+    """
     model = Classifier("core", plan.top, plan.encoder)
     plain_head(model.head, cached_means("train", folder), sentences().train.tensors[1])
     _add_cores(model, "core", plan)
