@@ -30,7 +30,7 @@ docs: $(INSTALLED)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # constraints.txt pins what was tested; a looser torch would fetch gigabytes of GPU packages.
-$(INSTALLED): pyproject.toml setup.py constraints.txt $(wildcard src/quietgrad/kernels/native/*)
+$(INSTALLED): pyproject.toml setup.py constraints.txt $(wildcard src/quietgrad/_kernels/native/*)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $(INSTALLED)

@@ -1,4 +1,4 @@
-"""The optional C library of quietgrad.kernels; everything else is in pyproject.toml.
+"""The optional C library of quietgrad._kernels; everything else is in pyproject.toml.
 
 A machine without a compiler installs quietgrad without it, and one without OpenMP gets it single-threaded.
 """
@@ -12,7 +12,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import CCompilerError, PlatformError
 
-NATIVE = Path("src/quietgrad/kernels/native")
+NATIVE = Path("src/quietgrad/_kernels/native")
 FLAGS = [
     "-std=gnu11",
     "-O3",
@@ -39,7 +39,7 @@ class BuildKernels(build_ext):
 setup(
     ext_modules=[
         Extension(
-            "quietgrad.kernels._native",
+            "quietgrad._kernels._native",
             sources=sorted(map(str, NATIVE.glob("*.c"))),
             depends=sorted(map(str, NATIVE.glob("*.h"))),
             libraries=["m"] if os.name == "posix" else [],

@@ -20,11 +20,11 @@ from torch.utils.data import TensorDataset
 
 import quietgrad as qg
 from benchmarks import broken
+from quietgrad._mechanism.mechanism import Mechanism
+from quietgrad._sampling.poisson import PoissonSampler
 from quietgrad.audit import audit_mechanism, compare_neighbours
 from quietgrad.lab.models import build
-from quietgrad.mechanism.mechanism import Mechanism
-from quietgrad.representations.public_losses import random_label_losses
-from quietgrad.sampling.poisson import PoissonSampler
+from quietgrad.public_losses import random_label_losses
 
 DELTA = 1e-5
 RECORDS, BATCH, STEPS = 10_000, 250, 1_200

@@ -10,16 +10,16 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from quietgrad.collective import Reducer
-from quietgrad.gradients.stages import ClippedSum, PerSampleGrads, Released
-from quietgrad.mechanism.clipping import FlatClip
-from quietgrad.mechanism.mechanism import Mechanism, Release
-from quietgrad.noise.base import NoiseDraw
-from quietgrad.noise.gaussian import Gaussian
-from quietgrad.noise.sources import NoiseSource, SeededSource
-from quietgrad.privatizer.privatizer import Privatizer
-from quietgrad.privatizer.step import Step
-from quietgrad.representations.base import Public
+from quietgrad._collective import Reducer
+from quietgrad._gradients.stages import ClippedSum, PerSampleGrads, Released
+from quietgrad._mechanism.clipping import FlatClip
+from quietgrad._mechanism.mechanism import Mechanism, Release
+from quietgrad._noise.base import NoiseDraw
+from quietgrad._noise.gaussian import Gaussian
+from quietgrad._noise.sources import NoiseSource, SeededSource
+from quietgrad._privatizer.privatizer import Privatizer
+from quietgrad._privatizer.step import Step
+from quietgrad._representations.base import Public
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,15 +16,15 @@ import torch.nn.functional as F
 from torch import nn
 
 import quietgrad as qg
+from quietgrad._noise.sources import EntropySource
+from quietgrad._representations.base import Representation
+from quietgrad._representations.masks.mask import RandomMask
+from quietgrad._representations.masks.top_groups import TopGroups
 from quietgrad.lab.data import load
 from quietgrad.lab.diagnostics.sparse import CapturedEnergy, CosineSimilarity, EnergyReport, Selector
 from quietgrad.lab.models import build
 from quietgrad.methods.gip.noise import SelectedGaussian
 from quietgrad.methods.gip.selection import Grouping
-from quietgrad.noise.sources import EntropySource
-from quietgrad.representations.base import Representation
-from quietgrad.representations.masks.mask import RandomMask
-from quietgrad.representations.masks.top_groups import TopGroups
 
 DELTA, RECORDS, BATCH, EPOCHS = 1e-5, 10_000, 250, 12
 STEPS, RATE = EPOCHS * RECORDS // BATCH, BATCH / RECORDS

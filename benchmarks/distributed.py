@@ -29,9 +29,9 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
-from quietgrad.collective import Reducer
+from quietgrad._collective import Reducer
+from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad.lab.models import build
-from quietgrad.mechanism.mechanism import Mechanism
 
 CLASSES, SHAPE, PUBLIC = 10, (3, 32, 32), 64
 STEPS = 100

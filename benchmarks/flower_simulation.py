@@ -28,6 +28,7 @@ from flwr.simulation import run_simulation
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad.federated import FederatedServer, Shares, train_locally
 from quietgrad.integrations.flower import PrivateClient, PrivateStrategy
 from quietgrad.integrations.flower_secure import SecureClient, secure_app, secure_workflow
@@ -36,7 +37,6 @@ from quietgrad.lab.run.federated import Plan, losses, split_records
 from quietgrad.lab.run.methods import build_mechanism
 from quietgrad.lab.run.setup import Setup, set_up
 from quietgrad.lab.run.train import accuracy
-from quietgrad.mechanism.mechanism import Mechanism
 
 METHODS: dict[str, dict[str, Any]] = {
     "DP-FedAvg (`dp_sgd`, dense)": {"name": "dp_sgd", "clip": 1.0},

@@ -26,10 +26,10 @@ from torch.utils.data import TensorDataset
 
 import quietgrad as qg
 from benchmarks.memory import high_water, resident
-from quietgrad.capture.recorder import Recorder
+from quietgrad._capture.recorder import Recorder
+from quietgrad._mechanism.clipping import clip_weights
+from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad.lab.models import build
-from quietgrad.mechanism.clipping import clip_weights
-from quietgrad.mechanism.mechanism import Mechanism
 
 BATCH, TOKENS, WIDTH, DEPTH, HEADS, VOCABULARY, CLASSES = 32, 64, 384, 6, 12, 30_522, 2
 CONTENDERS = ("plain", "rgp", "rgp left", "rgp_random", "dp_sgd", "dp_sgd formed")

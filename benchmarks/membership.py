@@ -27,7 +27,7 @@ from quietgrad.audit import rmia, threshold_attack
 from quietgrad.audit.shadows import confidences, losses
 from quietgrad.lab.data import embedded
 from quietgrad.lab.models import build
-from quietgrad.representations.public_losses import random_label_losses
+from quietgrad.public_losses import random_label_losses
 
 EPSILON, DELTA = 8.0, 1e-5
 MEMBERS, SHADOWS = 4_500, 4
@@ -88,8 +88,8 @@ def attack(split: Split, model: nn.Module, phases: Any, shadows: list[nn.Module]
     by_loss = threshold_attack(-losses(model, *inside), -losses(model, *outside), phases=phases)
     # A third of the others is the population that RMIA compares with; it is not attacked.
     cut = len(outside[1]) // 3
-    people = [tensor[:cut] for tensor in outside]
-    population = confidences(model, *people), np.stack([confidences(s, *people) for s in shadows])
+    users = [tensor[:cut] for tensor in outside]
+    population = confidences(model, *users), np.stack([confidences(s, *users) for s in shadows])
 
     def scores(data: Any) -> Any:
         seen = np.stack([confidences(shadow, *data) for shadow in shadows])

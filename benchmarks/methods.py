@@ -26,15 +26,15 @@ from torch.utils.data import TensorDataset
 
 import quietgrad as qg
 from benchmarks.memory import high_water
+from quietgrad._mechanism.mechanism import Mechanism
+from quietgrad._mechanism.post import Inside, ProjectOnto
+from quietgrad._representations.base import Public, PublicLosses
+from quietgrad._representations.compose import ComposedCodec
+from quietgrad._representations.low_rank.low_rank import LowRank
+from quietgrad._representations.masks.mask import RandomMask
+from quietgrad._representations.subspace.subspace import SubspaceCodec
 from quietgrad.lab.models import build
-from quietgrad.mechanism.mechanism import Mechanism
-from quietgrad.mechanism.post import Inside, ProjectOnto
-from quietgrad.representations.base import Public, PublicLosses
-from quietgrad.representations.compose import ComposedCodec
-from quietgrad.representations.low_rank.low_rank import LowRank
-from quietgrad.representations.masks.mask import RandomMask
-from quietgrad.representations.public_losses import random_label_losses
-from quietgrad.representations.subspace.subspace import SubspaceCodec
+from quietgrad.public_losses import random_label_losses
 
 PRIVATE, PUBLIC, CLASSES, SHAPE = 256, 256, 10, (3, 32, 32)
 MICRO_BATCH = 64

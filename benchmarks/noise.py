@@ -15,13 +15,13 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import torch
 
-from quietgrad.collective import SingleProcess
-from quietgrad.gradients.stages import ClippedSum
-from quietgrad.noise.aes import Words
-from quietgrad.noise.base import NoiseDraw
-from quietgrad.noise.gaussian import Gaussian
-from quietgrad.noise.sources import EntropySource, HardenedSource, NoiseSource
-from quietgrad.sampling.coins import heads
+from quietgrad._collective import SingleProcess
+from quietgrad._gradients.stages import ClippedSum
+from quietgrad._noise.aes import Words
+from quietgrad._noise.base import NoiseDraw
+from quietgrad._noise.gaussian import Gaussian
+from quietgrad._noise.sources import EntropySource, HardenedSource, NoiseSource
+from quietgrad._sampling.coins import heads
 
 SIZES = (10_000, 100_000, 1_000_000, 4_000_000)
 

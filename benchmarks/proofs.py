@@ -32,15 +32,15 @@ import quietgrad as qg
 from benchmarks.contenders import MANY, data
 from benchmarks.engine import Clock, chosen_clock
 from benchmarks.models import SETTINGS, Setting
-from quietgrad.capture import backprops, listener, recorder
-from quietgrad.capture.dependence import ONE_IN, Dependence
-from quietgrad.capture.graph import Flow, Graph
-from quietgrad.capture.layout import State
-from quietgrad.capture.listener import Listener
-from quietgrad.privatizer.guards import guards
-from quietgrad.privatizer.guards.guards import RawBackwardGuard
-from quietgrad.privatizer.guards.model_state import ModelStateGuard
-from quietgrad.privatizer.guards.private_inputs import PrivateInputs
+from quietgrad._capture import backprops, listener, recorder
+from quietgrad._capture.dependence import ONE_IN, Dependence
+from quietgrad._capture.graph import Flow, Graph
+from quietgrad._capture.layout import State
+from quietgrad._capture.listener import Listener
+from quietgrad._guards import guards
+from quietgrad._guards.guards import RawBackwardGuard
+from quietgrad._guards.model_state import ModelStateGuard
+from quietgrad._guards.private_inputs import PrivateInputs
 
 WARM_UP = 8
 

@@ -25,14 +25,14 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
+from quietgrad._linear_probe.recipe import SYNTHETIC
+from quietgrad._linear_probe.rule import MOMENTS_SHARE, Settings, gaussian_parameter, settings, whitening
 from quietgrad.features.encoders import Mirrored, Scatter, ScatterRoots, encode, unit
 from quietgrad.features.moments import Moments, moments_of, moments_standing_out
 from quietgrad.features.pipeline import Rescale
 from quietgrad.features.quadratic import Quadratic, quadratic_moments_of
 from quietgrad.features.synthetic import synthetic_images
 from quietgrad.lab.data import load
-from quietgrad.quiet.recipe import SYNTHETIC
-from quietgrad.quiet.rule import MOMENTS_SHARE, Settings, gaussian_parameter, settings, whitening
 
 DELTA, REPEATS = 1e-5, 3
 ROWS = 512

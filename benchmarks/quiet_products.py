@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.quiet_tables import quiet
 from benchmarks.quiet_tasks import keel
-from quietgrad.quiet.rule import PrivacyWarning, Settings, leading_products
+from quietgrad._linear_probe.rule import PrivacyWarning, Settings, leading_products
 
 TABLES = [
     "banana",
@@ -46,7 +46,7 @@ def measure(table: str, epsilon: float, way: str) -> list[float]:
     """Accuracies in percent, one a split."""
     task = keel(table)
     known = (task.lower, task.upper)
-    with patch("quietgrad.quiet.recipe.leading_products", WAYS[way]):
+    with patch("quietgrad._linear_probe.recipe.leading_products", WAYS[way]):
         return [100 * quiet(task, task.split(seed), epsilon, known) for seed in range(SPLITS)]
 
 

@@ -24,8 +24,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from quietgrad._linear_probe.rule import gaussian_parameter, whitening
 from quietgrad.features.encoders import unit
-from quietgrad.quiet.rule import gaussian_parameter, whitening
 
 DELTA, DIMENSIONS, TEST = 1e-5, 200, 4000
 EPSILONS = (0.2, 1.0, 3.0)

@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks.quiet_tables import EPSILONS, quiet
 from benchmarks.quiet_tasks import keel
-from quietgrad.quiet.rule import PrivacyWarning
+from quietgrad._linear_probe.rule import PrivacyWarning
 
 TABLES = [
     "australian",
@@ -42,8 +42,8 @@ SPLITS = 3
 
 Replaced = dict[str, Any]
 MOMENTS: Replaced = {"quietgrad.sklearn.classifier.paid_source": lambda _width, _found: "private"}
-CHEAP: Replaced = {"quietgrad.quiet.recipe.mean_share": lambda _width, _found: 0.01}
-AS_RELEASED: Replaced = {"quietgrad.quiet.recipe.shrunk": lambda mean, _std: mean}
+CHEAP: Replaced = {"quietgrad._linear_probe.recipe.mean_share": lambda _width, _found: 0.01}
+AS_RELEASED: Replaced = {"quietgrad._linear_probe.recipe.shrunk": lambda mean, _std: mean}
 WAYS: dict[str, Replaced] = {
     "mean for 1%, moments": {**MOMENTS, **CHEAP, **AS_RELEASED},
     "shrunk": {**MOMENTS, **CHEAP},

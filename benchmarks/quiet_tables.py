@@ -32,8 +32,8 @@ from torch.utils.data import TensorDataset
 
 import quietgrad as qg
 from benchmarks.quiet_tasks import SIDE, TASKS, Task
+from quietgrad._linear_probe.rule import PrivacyWarning
 from quietgrad.lab.models.tanh_cnn import tanh_cnn
-from quietgrad.quiet.rule import PrivacyWarning
 from quietgrad.sklearn import PrivateClassifier
 
 EPSILONS = (0.5, 1.0, 2.0)

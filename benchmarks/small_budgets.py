@@ -24,6 +24,14 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
+from quietgrad._linear_probe.recipe import (
+    all_at_once,
+    quiet_program,
+    rescaled_by_public,
+    train_head,
+    zero_head,
+)
+from quietgrad._linear_probe.rule import settings
 from quietgrad.features.encoders import Scatter, encode
 from quietgrad.lab.data import Parts, load
 from quietgrad.lab.models.tanh_cnn import tanh_cnn
@@ -31,8 +39,6 @@ from quietgrad.lab.run.config import MethodConfig
 from quietgrad.lab.run.methods import uncalibrated
 from quietgrad.lab.run.train import accuracy
 from quietgrad.lab.run.warm_start import train_on_public
-from quietgrad.quiet.recipe import all_at_once, quiet_program, rescaled_by_public, train_head, zero_head
-from quietgrad.quiet.rule import settings
 
 PRIVATE, PUBLIC, OTHERS = 10_000, 100, 5_000
 DELTA = 1e-5

@@ -31,7 +31,7 @@ from benchmarks.zoo_entries import (
 )
 from benchmarks.zoo_entries.base import Entry
 from benchmarks.zoo_judges import Verdict
-from quietgrad.mechanism.clipping import MARGIN
+from quietgrad._mechanism.clipping import MARGIN
 
 PACKAGES = {
     "transformers": "transformers",

@@ -9,9 +9,9 @@ import torch
 from beartype.roar import BeartypeCallHintViolation
 
 import quietgrad as qg
-from quietgrad.gradients.blocks import BlockGrads
-from quietgrad.gradients.row_arithmetic import zero_rows
-from quietgrad.mechanism.clipping import clip_weights
+from quietgrad._gradients.blocks import BlockGrads
+from quietgrad._gradients.row_arithmetic import zero_rows
+from quietgrad._mechanism.clipping import clip_weights
 from tests.annotations import WANTED
 from tests.distributed.launch import launch
 
@@ -39,7 +39,7 @@ def test_wrong_types_on_purpose_are_let_through() -> None:
 
 
 def test_a_wrong_result_is_seen_though_only_a_type_checker_imports_its_class() -> None:
-    class Unformed(qg.gradients.DenseGrad):
+    class Unformed(qg.DenseGrad):
         formed = BlockGrads.formed
 
         def dense(self) -> torch.Tensor:

@@ -18,18 +18,15 @@ import torch.nn.functional as F
 from torch.utils.data import DataLoader
 
 import quietgrad as qg
-from quietgrad.privatizer.explanation import Explanation
-from quietgrad.program.statistics import Mean
+from quietgrad._privatizer.explanation import Explanation
 from tests.cases.world import losses_of, public_losses, records, small_net
 
 ROOMS = (
     qg,
     qg.accounting,
     qg.audit,
-    qg.capture,
     qg.distributed,
     qg.federated,
-    qg.gradients,
     qg.methods,
     qg.public_losses,
     qg.rules,
@@ -95,10 +92,10 @@ def world(tmp_path: Path) -> dict[str, Any]:
     path = tmp_path / "ledger.jsonl"
     qg.Ledger(path, plan=()).close()
     private = qg.Privatizer(small_net(), mechanism, qg.PoissonBatches(train_set, rate=0.25, steps=10))
-    block = qg.gradients.DenseGrad(torch.randn(8, 3, 5))
-    rows = {name: qg.gradients.DenseGrad(torch.randn(8, *p.shape)) for name, p in model.named_parameters()}
-    grads = qg.gradients.BlockwiseGrads(rows, 8)
-    release = qg.StatisticRelease(statistic=Mean(), share=0.01)
+    block = qg.DenseGrad(torch.randn(8, 3, 5))
+    rows = {name: qg.DenseGrad(torch.randn(8, *p.shape)) for name, p in model.named_parameters()}
+    grads = qg.BlockwiseGrads(rows, 8)
+    release = qg.StatisticRelease(statistic=qg.Mean(), share=0.01)
     program = qg.Program(training=mechanism, statistics={"mean": release})
     source, reducer = qg.SeededSource(0), qg.distributed.SingleProcess()
     return {
@@ -107,7 +104,7 @@ def world(tmp_path: Path) -> dict[str, Any]:
         "F": F,
         "DataLoader": DataLoader,
         "replace": replace,
-        "Mean": Mean,
+        "Mean": qg.Mean,
         "model": model,
         "train_set": train_set,
         "batches": batches,

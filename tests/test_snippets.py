@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
+from quietgrad._capture.registry import ADAPTERS
 from tests.pages import PAGES, elsewhere, snippets, title
 from tests.test_site import INTEGRATIONS
 
@@ -27,7 +28,6 @@ PUBLIC_ROOMS = {
     "quietgrad",
     "quietgrad.accounting",
     "quietgrad.audit",
-    "quietgrad.program",
     "quietgrad.schedules",
     "quietgrad.lab.data",
     "quietgrad.lab.models",
@@ -79,10 +79,10 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": "0", "WORLD_SIZE": "1"}
     for name, value in group.items():
         monkeypatch.setenv(name, value)
-    adapters = dict(qg.capture.ADAPTERS)
+    adapters = dict(ADAPTERS)
     yield
-    qg.capture.ADAPTERS.clear()
-    qg.capture.ADAPTERS.update(adapters)
+    ADAPTERS.clear()
+    ADAPTERS.update(adapters)
     if dist.is_initialized():
         dist.destroy_process_group()
 

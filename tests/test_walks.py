@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scripts.walks import of_dp_sgd, of_gep, table
 
-from quietgrad.kernels.library import level
+from quietgrad._kernels.library import level
 from tests.pages import ROOT
 
 DP_SGD, GEP = 35, 43

@@ -18,11 +18,11 @@ import quietgrad as qg
 from benchmarks.fine_tuning.activations import cached_means
 from benchmarks.fine_tuning.results import percent
 from benchmarks.fine_tuning.sst2 import sentences
+from quietgrad._linear_probe.recipe import all_at_once, quiet_program, rescaled_by_mean, train_head, zero_head
+from quietgrad._linear_probe.rule import settings
 from quietgrad.features.encoders import unit
 from quietgrad.integrations.pretrained import image_encoder
 from quietgrad.lab.data import load
-from quietgrad.quiet.recipe import all_at_once, quiet_program, rescaled_by_mean, train_head, zero_head
-from quietgrad.quiet.rule import settings
 
 DELTA = 1e-5
 CHUNK = 2500

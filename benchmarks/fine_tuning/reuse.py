@@ -23,13 +23,13 @@ from torch import Tensor, nn
 
 import quietgrad as qg
 from benchmarks.fine_tuning.activations import Ragged
+from quietgrad._collective import default_reducer
+from quietgrad._gradients import BlockwiseGrads, FactoredGrad
+from quietgrad._noise.base import NoiseDraw
+from quietgrad._noise.gaussian import Gaussian
+from quietgrad._noise.sources import as_source
+from quietgrad._sampling.batches import Batch
 from quietgrad.accounting.events import GaussianEvent
-from quietgrad.collective import default_reducer
-from quietgrad.gradients import BlockwiseGrads, FactoredGrad
-from quietgrad.noise.base import NoiseDraw
-from quietgrad.noise.gaussian import Gaussian
-from quietgrad.noise.sources import as_source
-from quietgrad.sampling.batches import Batch
 
 ROWS = 64
 """Sentences that are passed at a time."""

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 import quietgrad as qg
-from quietgrad.program.statistics import Mean, SecondMoments
+from quietgrad._program.statistics import Mean, SecondMoments
 
 LEAST = 1e-3
 """λ without noise."""

@@ -23,7 +23,7 @@ from benchmarks import contenders
 from benchmarks.memory import high_water, resident
 from benchmarks.models import Setting, words
 from benchmarks.more_models import Logits, next_word
-from quietgrad.capture.dependence import ALWAYS
+from quietgrad._capture.dependence import ALWAYS
 
 VOCABULARY = 49_152
 WAYS = ("plain_lora", "lora", "opacus_lora", "rgp", "plain_full", "full", "opacus_full", "lora_bf16")

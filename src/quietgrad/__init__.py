@@ -1,52 +1,61 @@
 # ruff: noqa: I001, RUF022 (the names stand in the order of a private step, not of the alphabet)
 """quietgrad: train PyTorch models with differential privacy, with more signal per ε.
 
-The names in the order of a private step: draw batches, choose and calibrate a mechanism, make gradients private; then
-what an extension builds upon, and the rooms with more.
+The names follow the order of a private step: draw batches, choose and calibrate a mechanism, make gradients private.
+Then come the base classes of extensions and the public subpackages. Packages with a leading underscore are internal.
 """
 
+from importlib import import_module as _import_module
+from types import ModuleType as _ModuleType
+
 # Draw batches.
-from quietgrad.sampling.batches import PoissonBatches
-from quietgrad.sampling.collate import collate_possibly_empty
-from quietgrad.sampling.poisson import PoissonSampler
+from quietgrad._sampling.batches import PoissonBatches
+from quietgrad._sampling.collate import collate_possibly_empty
+from quietgrad._sampling.poisson import PoissonSampler
 
 # Make a model fit for it.
-from quietgrad.capture.fix import fix
-from quietgrad.capture.independence import check_independence
+from quietgrad._capture.fix import fix
+from quietgrad._capture.independence import check_independence
 
 # Choose a mechanism: a method, or releases and their combinations.
-from quietgrad import methods, rules, schedules
-from quietgrad.mechanism.clipping import AutomaticClip, FlatClip, PerGroupClip
-from quietgrad.mechanism.mechanism import Mechanism, Release, both, then, within
-from quietgrad.representations import public_losses
-from quietgrad.representations.low_rank.low_rank import LowRank
-from quietgrad.representations.masks.mask import RandomMask
-from quietgrad.representations.subspace.subspace import Subspace
-from quietgrad.noise.gaussian import Gaussian
-from quietgrad.noise.sources import SeededSource
+from quietgrad import methods, public_losses, rules, schedules
+from quietgrad._mechanism.clipping import AutomaticClip, FlatClip, PerGroupClip
+from quietgrad._mechanism.mechanism import Mechanism, Release, both, then, within
+from quietgrad._representations.low_rank.low_rank import LowRank
+from quietgrad._representations.masks.mask import RandomMask
+from quietgrad._representations.subspace.subspace import Subspace
+from quietgrad._noise.gaussian import Gaussian
+from quietgrad._noise.sources import SeededSource
 
 # Calibrate it, alone or with statistics that are released first.
 from quietgrad.accounting.calibrate import calibrate
-from quietgrad.program.program import Program, StatisticRelease
-from quietgrad.program.releasing import Statistics
+from quietgrad._program.program import Program, StatisticRelease
+from quietgrad._program.releasing import Statistics
+from quietgrad._program.statistics import Mean, SecondMoments, Statistic
 
 # Make gradients private, and keep the record.
-from quietgrad.privatizer.privatizer import Privatizer
-from quietgrad.privatizer.make_private import make_private
+from quietgrad._privatizer.privatizer import Privatizer
+from quietgrad._privatizer.make_private import make_private
 from quietgrad.accounting.ledger import Ledger
 
 # What an extension builds upon.
-from quietgrad.representations.base import Codec, Representation
-from quietgrad.representations.base import Public
-from quietgrad.mechanism.clipping import Clip
-from quietgrad.mechanism.post import Post
-from quietgrad.noise.base import Noise, NoiseDraw
-from quietgrad.noise.sources import NoiseSource
-from quietgrad.privatizer.research import Observer
-from quietgrad.privatizer.step import Step
+from quietgrad._errors import PrivacyError
+from quietgrad._capture.call import Adapter, inputs_for
+from quietgrad._capture.registry import register_adapter
+from quietgrad._gradients.blocks import BlockGrads, DenseGrad
+from quietgrad._gradients.factored import FactoredGrad
+from quietgrad._gradients.stages import BlockwiseGrads, ClippedSum, PerSampleGrads, Released
+from quietgrad._representations.base import Codec, Representation
+from quietgrad._representations.base import Public
+from quietgrad._mechanism.clipping import Clip
+from quietgrad._mechanism.post import Post
+from quietgrad._noise.base import Noise, NoiseDraw
+from quietgrad._noise.sources import NoiseSource
+from quietgrad._privatizer.research import Observer
+from quietgrad._privatizer.step import Step
 
-# Rooms with more.
-from quietgrad import accounting, audit, capture, distributed, federated, gradients
+# Public subpackages.
+from quietgrad import accounting, audit, distributed, federated
 
 __version__ = "0.2.0"
 
@@ -77,9 +86,23 @@ __all__ = [
     "Program",
     "StatisticRelease",
     "Statistics",
+    "Statistic",
+    "Mean",
+    "SecondMoments",
     "Privatizer",
     "make_private",
     "Ledger",
+    "PrivacyError",
+    "Adapter",
+    "inputs_for",
+    "register_adapter",
+    "PerSampleGrads",
+    "BlockwiseGrads",
+    "BlockGrads",
+    "DenseGrad",
+    "FactoredGrad",
+    "ClippedSum",
+    "Released",
     "Representation",
     "Codec",
     "Public",
@@ -92,9 +115,14 @@ __all__ = [
     "Step",
     "accounting",
     "audit",
-    "capture",
     "distributed",
     "federated",
-    "gradients",
     "__version__",
 ]
+
+
+def __getattr__(name: str) -> _ModuleType:
+    """Import a module that 0.2 exported; each warns and leaves in 0.4."""
+    if name in ("capture", "gradients", "program"):
+        return _import_module(f"quietgrad.{name}")
+    raise AttributeError(f"module 'quietgrad' has no attribute {name!r}")

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
-from quietgrad.program.statistics import SecondMoments
+from quietgrad._program.statistics import SecondMoments
 
 
 @pytest.fixture(autouse=True)

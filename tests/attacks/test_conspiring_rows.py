@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 import quietgrad as qg
-from quietgrad.gradients.factored import FactoredGrad
-from quietgrad.gradients.row_arithmetic import POSITIONS, RUN, SPENT, UNIT, longest, runs
-from quietgrad.gradients.stages import BlockwiseGrads
-from quietgrad.mechanism.clipping import MARGIN, clip_weights
+from quietgrad._gradients.factored import FactoredGrad
+from quietgrad._gradients.row_arithmetic import POSITIONS, RUN, SPENT, UNIT, longest, runs
+from quietgrad._gradients.stages import BlockwiseGrads
+from quietgrad._mechanism.clipping import MARGIN, clip_weights
 
 
 def conspiracy(n: int, power: int) -> Tensor:

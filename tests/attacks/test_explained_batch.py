@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from quietgrad.gradients.factored import FactoredGrad
-from quietgrad.gradients.tuning import LayerReport, Tuner, for_rows
+from quietgrad._gradients.factored import FactoredGrad
+from quietgrad._gradients.tuning import LayerReport, Tuner, for_rows
 
 
 def explained(drawn: int) -> tuple[LayerReport, ...]:

@@ -15,14 +15,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from quietgrad.gradients.blocks import DenseGrad, Space
-from quietgrad.gradients.factored import FactoredGrad
-from quietgrad.gradients.row_arithmetic import ACCURACY, inner_products
-from quietgrad.gradients.stages import BlockwiseGrads
-from quietgrad.mechanism.clipping import FlatClip
-from quietgrad.representations.subspace.basis import Basis, GroupBasis, orthonormal_rows
-from quietgrad.representations.subspace.residual import LARGEST, ResidualCodec
-from quietgrad.representations.subspace.subspace import SubspaceCodec
+from quietgrad._gradients.blocks import DenseGrad, Space
+from quietgrad._gradients.factored import FactoredGrad
+from quietgrad._gradients.row_arithmetic import ACCURACY, inner_products
+from quietgrad._gradients.stages import BlockwiseGrads
+from quietgrad._mechanism.clipping import FlatClip
+from quietgrad._representations.subspace.basis import Basis, GroupBasis, orthonormal_rows
+from quietgrad._representations.subspace.residual import LARGEST, ResidualCodec
+from quietgrad._representations.subspace.subspace import SubspaceCodec
 
 SCALES = [1 + step / 24 for step in range(24)]
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 from benchmarks.broken import OneReleaseAccounted, ReusedSeed, Unchecked, half_noise, no_clip, silent_block
 
+from quietgrad._mechanism.mechanism import Mechanism
+from quietgrad._noise.sources import SeededSource
 from quietgrad.accounting import GaussianEvent, Phase, epsilon
 from quietgrad.audit.canaries import audit_mechanism
 from quietgrad.audit.composition import shown_epsilon
 from quietgrad.audit.report import AuditReport
-from quietgrad.mechanism.mechanism import Mechanism
-from quietgrad.noise.sources import SeededSource
 from tests.cases.methods import METHODS, MethodCase, method_ids
 from tests.cases.world import small_net
 

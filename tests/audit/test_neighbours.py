@@ -7,9 +7,9 @@ from benchmarks.broken import BatchSizeDivisor, SkipsEmptyBatches, no_clip
 from torch import nn
 
 import quietgrad as qg
+from quietgrad._mechanism.mechanism import Mechanism
+from quietgrad._privatizer.privatizer import Privatizer
 from quietgrad.audit.neighbours import NeighbourReport, compare_neighbours
-from quietgrad.mechanism.mechanism import Mechanism
-from quietgrad.privatizer.privatizer import Privatizer
 from tests.cases.methods import METHODS, MethodCase, method_ids
 from tests.cases.world import losses_of, records, small_net
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from quietgrad._noise.sources import SeededSource
 from quietgrad.accounting import GaussianEvent, Phase
 from quietgrad.audit import audit_input_canaries, audit_one_run
 from quietgrad.audit.bounds import gaussian_epsilon
@@ -15,7 +16,6 @@ from quietgrad.audit.input_canaries import mislabelled
 from quietgrad.audit.one_run import gaussian_trade_off
 from quietgrad.audit.one_run_report import one_run_report, trade_off
 from quietgrad.audit.report import AuditReport
-from quietgrad.noise.sources import SeededSource
 from tests.cases.methods import METHODS
 from tests.cases.world import small_net
 

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
-from quietgrad.capture.graph import Flow, Graph
-from quietgrad.capture.layout import Fate, Layout
-from quietgrad.capture.owners import Code, placed
+from quietgrad._capture.graph import Flow, Graph
+from quietgrad._capture.layout import Fate, Layout
+from quietgrad._capture.owners import Code, placed
 
 N, T, D = 6, 4, 6
 Operation = Callable[[Tensor], Tensor]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
-from quietgrad.capture.recorder import Recorder
+from quietgrad._capture.recorder import Recorder
 from tests.reference import looped
 
 transformers = pytest.importorskip("transformers")

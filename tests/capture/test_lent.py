@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from quietgrad.capture.recorder import Recorder
+from quietgrad._capture.recorder import Recorder
 from tests.cases.layers import Apply
 from tests.reference import looped
 

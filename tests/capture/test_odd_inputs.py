@@ -11,7 +11,7 @@ from torch.nn.utils import parametrizations, spectral_norm
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import quietgrad as qg
-from quietgrad.capture.recorder import Recorder
+from quietgrad._capture.recorder import Recorder
 from tests.cases.layers import Apply
 from tests.cases.world import privatizer, small_net
 from tests.reference import Losses, looped

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from quietgrad.capture.adapters.conv import ConvAdapter
-from quietgrad.capture.recorder import Recorder
-from quietgrad.gradients.convolution import ConvGrad
-from quietgrad.gradients.kept_kernels import KeptKernels
+from quietgrad._capture.adapters.conv import ConvAdapter
+from quietgrad._capture.recorder import Recorder
+from quietgrad._gradients.convolution import ConvGrad
+from quietgrad._gradients.kept_kernels import KeptKernels
 from tests.reference import looped
 
 N = 5

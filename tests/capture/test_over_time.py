@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
 
-from quietgrad.capture.recorder import Recorder
-from quietgrad.gradients.factored import FactoredGrad
-from quietgrad.gradients.stages import BlockwiseGrads
+from quietgrad._capture.recorder import Recorder
+from quietgrad._gradients.factored import FactoredGrad
+from quietgrad._gradients.stages import BlockwiseGrads
 from tests.cases.layers import Apply
 from tests.reference import looped
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from quietgrad.capture.listener import Parts
+from quietgrad._capture.listener import Parts
 
 
 def model() -> nn.Sequential:

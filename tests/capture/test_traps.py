@@ -15,10 +15,10 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
-from quietgrad.capture import backprops, owners
-from quietgrad.capture.graph import Graph, uses
-from quietgrad.capture.recorder import Recorder
-from quietgrad.gradients import kernel_gradients
+from quietgrad._capture import backprops, owners
+from quietgrad._capture.graph import Graph, uses
+from quietgrad._capture.recorder import Recorder
+from quietgrad._gradients import kernel_gradients
 from tests.cases.layers import LAYERS, Apply
 from tests.reference import Losses, looped
 

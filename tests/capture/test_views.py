@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import quietgrad as qg
-from quietgrad.capture.recorder import Recorder
+from quietgrad._capture.recorder import Recorder
 from tests.cases.world import privatizer
 
 VIEWS, RECORDS = 3, 4

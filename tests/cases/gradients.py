@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-from quietgrad.gradients.blocks import BlockGrads, DenseGrad
-from quietgrad.gradients.convolution import ConvGrad
-from quietgrad.gradients.factored import FactoredGrad
-from quietgrad.gradients.indexed import IndexedGrad
-from quietgrad.gradients.patches import Window
-from quietgrad.gradients.stages import BlockwiseGrads
-from quietgrad.gradients.tied import TiedGrad
+from quietgrad._gradients.blocks import BlockGrads, DenseGrad
+from quietgrad._gradients.convolution import ConvGrad
+from quietgrad._gradients.factored import FactoredGrad
+from quietgrad._gradients.indexed import IndexedGrad
+from quietgrad._gradients.patches import Window
+from quietgrad._gradients.stages import BlockwiseGrads
+from quietgrad._gradients.tied import TiedGrad
 
 Tensors = dict[str, Tensor]
 """What a kind is made of; the first dimension holds the samples."""

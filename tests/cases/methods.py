@@ -8,9 +8,9 @@ from functools import cache
 from types import SimpleNamespace
 
 import quietgrad as qg
-from quietgrad.mechanism.mechanism import Mechanism
-from quietgrad.representations.low_rank.low_rank import LowRank
-from quietgrad.representations.masks.mask import RandomMask
+from quietgrad._mechanism.mechanism import Mechanism
+from quietgrad._representations.low_rank.low_rank import LowRank
+from quietgrad._representations.masks.mask import RandomMask
 from quietgrad.schedules import Piecewise
 from tests.cases.world import public_losses
 

@@ -12,16 +12,16 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
-from quietgrad.mechanism.mechanism import Mechanism
-from quietgrad.noise.sources import NoiseSource, SeededSource
-from quietgrad.sampling.batches import Batch
+from quietgrad._mechanism.mechanism import Mechanism
+from quietgrad._noise.sources import NoiseSource, SeededSource
+from quietgrad._sampling.batches import Batch
 
 RECORDS, CLASSES, SIDE = 40, 3, 6
 
 
 SIZES = (1, 5, 3, 7, 2, 6, 4, 1, 6, 5)
 PEOPLE: dict[str, Any] = {
-    "unit": [person for person, size in enumerate(SIZES) for _ in range(size)],
+    "unit": [user for user, size in enumerate(SIZES) for _ in range(size)],
     "most_records": 4,
 }
 """Ten people who share the records, for laws whose unit is a person."""
@@ -82,14 +82,14 @@ def privatizer(
     data: TensorDataset | None = None,
     source: NoiseSource | None = None,
     rate: float = 0.25,
-    people: dict[str, Any] | None = None,
+    users: dict[str, Any] | None = None,
     **options: Any,
 ) -> Iterator[tuple[qg.Privatizer, qg.PoissonBatches, nn.Module]]:
     """A run over explicit draws with seeded noise and a fixed public seed: everything reproducible."""
     model = small_net() if model is None else model
     options.setdefault("public_seed", 7)
     data = records(next(model.parameters()).dtype) if data is None else data
-    batches = qg.PoissonBatches.replay(data, draws, rate=rate, **(people or {}))
+    batches = qg.PoissonBatches.replay(data, draws, rate=rate, **(users or {}))
     private = qg.Privatizer(
         model, mechanism, batches, noise_source=source or SeededSource(5), deterministic=True, **options
     )

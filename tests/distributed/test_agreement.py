@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
-from quietgrad.collective import Facts, Fingerprint
+from quietgrad._collective import Facts, Fingerprint
+from quietgrad._gradients.blocks import flatten, unflatten
 from quietgrad.distributed.agreement import check, row
-from quietgrad.gradients.blocks import flatten, unflatten
 
 
 def meet(*ranks: Facts) -> None:

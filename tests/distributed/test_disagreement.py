@@ -17,13 +17,13 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 import quietgrad as qg
+import quietgrad._privatizer.facts
 import quietgrad.distributed.all_reduce
-import quietgrad.privatizer.facts
+from quietgrad._gradients.blocks import DenseGrad
+from quietgrad._gradients.stages import BlockwiseGrads, PerSampleGrads, Released
+from quietgrad._noise.sources import SeededSource
+from quietgrad._representations.base import Codec, Public, Representation, State
 from quietgrad.distributed import AllReduce, copy_weights
-from quietgrad.gradients.blocks import DenseGrad
-from quietgrad.gradients.stages import BlockwiseGrads, PerSampleGrads, Released
-from quietgrad.noise.sources import SeededSource
-from quietgrad.representations.base import Codec, Public, Representation, State
 from tests.cases.world import losses_of, records, small_net
 from tests.distributed.launch import launch, values
 
@@ -89,7 +89,7 @@ def steps(rank: int, _: str) -> None:
 
 
 def versions(rank: int, _: str) -> None:
-    with patched(quietgrad.privatizer.facts, "version", lambda _: f"0.{rank}"):
+    with patched(quietgrad._privatizer.facts, "version", lambda _: f"0.{rank}"):
         first_step()
 
 

@@ -11,11 +11,11 @@ from scipy import stats
 from torch import Tensor
 
 import quietgrad as qg
-from quietgrad.collective import Reducer, SingleProcess
-from quietgrad.gradients.stages import Released
-from quietgrad.noise.sources import HardenedSource, NoiseSource, SeededSource
-from quietgrad.privatizer.research import Observer
-from quietgrad.sampling.poisson import ReplayedSampler
+from quietgrad._collective import Reducer, SingleProcess
+from quietgrad._gradients.stages import Released
+from quietgrad._noise.sources import HardenedSource, NoiseSource, SeededSource
+from quietgrad._privatizer.research import Observer
+from quietgrad._sampling.poisson import ReplayedSampler
 from tests.cases.methods import METHODS, MethodCase, method_ids
 from tests.cases.world import RECORDS, losses_of, privatizer, records, run, small_net
 from tests.distributed.launch import launch, values

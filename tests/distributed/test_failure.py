@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 
 import quietgrad as qg
+from quietgrad._gradients.blocks import Blocks
 from quietgrad.distributed import AllReduce
-from quietgrad.gradients.blocks import Blocks
 from tests.cases.world import losses_of, records, small_net
 from tests.distributed.launch import Outcome, launch, values
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 import quietgrad as qg
-from quietgrad.collective import Reducer, SingleProcess
-from quietgrad.noise.sources import SeededSource
+from quietgrad._collective import Reducer, SingleProcess
+from quietgrad._noise.sources import SeededSource
 from tests.cases.methods import METHODS
 from tests.cases.world import privatizer, run, small_net
 from tests.distributed.launch import launch, values

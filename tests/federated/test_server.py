@@ -11,12 +11,12 @@ import torch
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
+from quietgrad._gradients.blocks import flatten
+from quietgrad._mechanism.mechanism import Mechanism
+from quietgrad._noise.sources import SeededSource
 from quietgrad.federated import FederatedServer, Task, encode_update, train_locally
 from quietgrad.federated.rounds import Update, size_of, unpack
 from quietgrad.federated.shared_start import restored, shortened
-from quietgrad.gradients.blocks import flatten
-from quietgrad.mechanism.mechanism import Mechanism
-from quietgrad.noise.sources import SeededSource
 from tests.cases.methods import METHODS, MethodCase, method_ids
 from tests.cases.world import losses_of, records, small_net
 

@@ -13,14 +13,14 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
+from quietgrad._gradients.blocks import flatten
+from quietgrad._mechanism.clipping import MARGIN
+from quietgrad._mechanism.mechanism import Mechanism
+from quietgrad._noise.gaussian import Gaussian
+from quietgrad._noise.sources import EntropySource, HardenedSource, NoiseSource, SeededSource
 from quietgrad.accounting.ledger import Ledger
 from quietgrad.federated import FederatedServer, Shares, Task, noised_update, train_locally
 from quietgrad.federated.shares import MODULUS, share_of_noise
-from quietgrad.gradients.blocks import flatten
-from quietgrad.mechanism.clipping import MARGIN
-from quietgrad.mechanism.mechanism import Mechanism
-from quietgrad.noise.gaussian import Gaussian
-from quietgrad.noise.sources import EntropySource, HardenedSource, NoiseSource, SeededSource
 from tests.cases.methods import METHODS, MethodCase
 from tests.cases.world import losses_of, records, small_net
 

@@ -15,10 +15,10 @@ from torch.func import functional_call, vmap
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
+from quietgrad._gradients import BlockwiseGrads, FactoredGrad
+from quietgrad._mechanism.clipping import MARGIN
+from quietgrad._sampling.batches import Batch
 from quietgrad.accounting.events import effective_multiplier
-from quietgrad.gradients import BlockwiseGrads, FactoredGrad
-from quietgrad.mechanism.clipping import MARGIN
-from quietgrad.sampling.batches import Batch
 
 WIDTH, RECORDS = 6, 40
 

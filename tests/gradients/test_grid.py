@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from quietgrad.gradients.grid import LARGEST, WORST_ROUNDING, Grid
-from quietgrad.gradients.stages import ClippedSum
+from quietgrad._gradients.grid import LARGEST, WORST_ROUNDING, Grid
+from quietgrad._gradients.stages import ClippedSum
 
 STEPS = [1.0, 2.0**-26 * 1.37, 3e-12, 7.7e5]
 

@@ -6,8 +6,8 @@ import ast
 from pathlib import Path
 
 import quietgrad
-import quietgrad.gradients.combined
-from quietgrad.gradients.blocks import BlockGrads
+import quietgrad._gradients.combined
+from quietgrad._gradients.blocks import BlockGrads
 
 ROOT = Path(quietgrad.__file__).parent
 
@@ -39,7 +39,7 @@ def questions(source: str, kinds: set[str]) -> list[int]:
 def test_no_module_outside_the_gradients_asks_for_a_kind() -> None:
     kinds = subclasses(BlockGrads)
     assert {"DenseGrad", "ZeroGrad", "FactoredGrad", "ConvGrad", "IndexedGrad", "TiedGrad"} <= kinds
-    outside = [file for file in ROOT.rglob("*.py") if ROOT / "gradients" not in file.parents]
+    outside = [file for file in ROOT.rglob("*.py") if ROOT / "_gradients" not in file.parents]
     assert len(outside) > 100
     asking = {str(file.relative_to(ROOT)): questions(file.read_text(), kinds) for file in outside}
     assert not {file: lines for file, lines in asking.items() if lines}

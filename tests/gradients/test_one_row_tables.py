@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from quietgrad.gradients.blocks import joined
-from quietgrad.gradients.indexed import IndexedGrad
-from quietgrad.gradients.stages import BlockwiseGrads
+from quietgrad._gradients.blocks import joined
+from quietgrad._gradients.indexed import IndexedGrad
+from quietgrad._gradients.stages import BlockwiseGrads
 
 
 def table(n: int, rows: int, width: int, seed: int, dtype: torch.dtype = torch.float32) -> IndexedGrad:

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
-from quietgrad.gradients.factored import FactoredGrad
-from quietgrad.gradients.stages import BlockwiseGrads
+from quietgrad._gradients.factored import FactoredGrad
+from quietgrad._gradients.stages import BlockwiseGrads
 
 
 def grads() -> BlockwiseGrads:

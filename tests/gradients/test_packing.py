@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quietgrad.gradients.blocks import packed
+from quietgrad._gradients.blocks import packed
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from quietgrad.gradients.blocks import BlockGrads, DenseGrad
-from quietgrad.gradients.convolution import ConvGrad
-from quietgrad.gradients.factored import FactoredGrad
-from quietgrad.gradients.indexed import IndexedGrad
-from quietgrad.gradients.patches import Window
-from quietgrad.gradients.zero import ZeroGrad
+from quietgrad._gradients.blocks import BlockGrads, DenseGrad
+from quietgrad._gradients.convolution import ConvGrad
+from quietgrad._gradients.factored import FactoredGrad
+from quietgrad._gradients.indexed import IndexedGrad
+from quietgrad._gradients.patches import Window
+from quietgrad._gradients.zero import ZeroGrad
 
 N, RANK = 5, 2
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from quietgrad.gradients.blocks import BlockGrads, DenseGrad
-from quietgrad.gradients.convolution import ConvGrad
-from quietgrad.gradients.factored import FactoredGrad
-from quietgrad.gradients.indexed import IndexedGrad
-from quietgrad.gradients.patches import Window
-from quietgrad.gradients.restricted import RestrictedOuterGrad, WholeNormGrad, whole_rows
+from quietgrad._gradients.blocks import BlockGrads, DenseGrad
+from quietgrad._gradients.convolution import ConvGrad
+from quietgrad._gradients.factored import FactoredGrad
+from quietgrad._gradients.indexed import IndexedGrad
+from quietgrad._gradients.patches import Window
+from quietgrad._gradients.restricted import RestrictedOuterGrad, WholeNormGrad, whole_rows
 
 N = 7
 

@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from quietgrad.capture.recorder import Recorder
-from quietgrad.gradients import remembered, tuning
-from quietgrad.gradients.factored import FactoredGrad
-from quietgrad.gradients.tuning import TunableGrads, Tuner
-from quietgrad.kernels import library
+from quietgrad._capture.recorder import Recorder
+from quietgrad._gradients import remembered, tuning
+from quietgrad._gradients.factored import FactoredGrad
+from quietgrad._gradients.tuning import TunableGrads, Tuner
+from quietgrad._kernels import library
 
 
 def block(n: int = 8, t: int = 4, i: int = 6, o: int = 5) -> FactoredGrad:

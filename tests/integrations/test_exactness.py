@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from quietgrad.capture.recorder import Recorder
+from quietgrad._capture.recorder import Recorder
 from tests.integrations.tiny_text import VOCABULARY, bert, llama
 from tests.reference import Losses, looped
 

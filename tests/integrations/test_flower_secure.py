@@ -14,9 +14,9 @@ import torch
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
+from quietgrad._gradients.blocks import flatten
 from quietgrad.federated import FederatedServer, Shares, train_locally
 from quietgrad.federated.shares import MODULUS
-from quietgrad.gradients.blocks import flatten
 from tests.cases.world import losses_of, records, small_net
 
 flwr = pytest.importorskip("flwr", reason="Flower is not installed (extra flower)")

@@ -75,7 +75,7 @@ def test_a_release_is_the_sum_of_the_gradients_of_single_examples(
 
 
 @pytest.mark.parametrize("which", ["masked", "causal", "regression", "multi_label"])
-def test_the_heads_people_have_train(tmp_path: Path, which: str) -> None:
+def test_the_heads_users_have_train(tmp_path: Path, which: str) -> None:
     model, data = {
         "masked": lambda: (bert("BertForMaskedLM"), Records(40, tokens=True)),
         "causal": lambda: (llama(), Records(40, tokens=True)),

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from quietgrad.gradients.convolution import ConvGrad
-from quietgrad.gradients.kernel_gradients import by_patches, directly
-from quietgrad.gradients.patches import Window
-from quietgrad.kernels import library
+from quietgrad._gradients.convolution import ConvGrad
+from quietgrad._gradients.kernel_gradients import by_patches, directly
+from quietgrad._gradients.patches import Window
+from quietgrad._kernels import library
 from tests.cases.gradients import KINDS
 from tests.laws.test_law2_floating_point import distances, scales
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from quietgrad.gradients.factored import FactoredGrad
-from quietgrad.gradients.gram import factor_norms
-from quietgrad.kernels import library
-from quietgrad.kernels.gram_rows import served
+from quietgrad._gradients.factored import FactoredGrad
+from quietgrad._gradients.gram import factor_norms
+from quietgrad._kernels import library
+from quietgrad._kernels.gram_rows import served
 from tests.cases.gradients import KINDS
 from tests.laws.test_law2_floating_point import distances, scales
 

@@ -9,16 +9,16 @@ import pytest
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from quietgrad.collective import SingleProcess
-from quietgrad.gradients.blocks import Blocks
-from quietgrad.gradients.grid import Grid
-from quietgrad.gradients.stages import ClippedSum
-from quietgrad.kernels import library
-from quietgrad.kernels.integer_noise import makes_key_streams
-from quietgrad.noise.aes import Words
-from quietgrad.noise.base import NoiseDraw
-from quietgrad.noise.gaussian import Gaussian, add_integers
-from quietgrad.noise.sources import AT_ONCE, RoundedGaussian, SeededSource
+from quietgrad._collective import SingleProcess
+from quietgrad._gradients.blocks import Blocks
+from quietgrad._gradients.grid import Grid
+from quietgrad._gradients.stages import ClippedSum
+from quietgrad._kernels import library
+from quietgrad._kernels.integer_noise import makes_key_streams
+from quietgrad._noise.aes import Words
+from quietgrad._noise.base import NoiseDraw
+from quietgrad._noise.gaussian import Gaussian, add_integers
+from quietgrad._noise.sources import AT_ONCE, RoundedGaussian, SeededSource
 
 KEY = bytes(range(1, 33))
 pytestmark = pytest.mark.skipif(not library.levels(), reason="the C library was not built")
@@ -82,7 +82,7 @@ def test_points_that_float64_cannot_decide_and_both_ends_are_settled_alike(
     level: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a margin of 2⁻¹² a tenth of the boxes' points are doubtful; a million draws reach an end now and then."""
-    monkeypatch.setattr("quietgrad.noise.sources.DOUBT", 2.0**-12)
+    monkeypatch.setattr("quietgrad._noise.sources.DOUBT", 2.0**-12)
     asked: list[int] = []
     settled = RoundedGaussian._settled
 

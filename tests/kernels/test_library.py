@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
-from quietgrad.kernels import library
+from quietgrad._kernels import library
 
 
 def chosen(monkeypatch: pytest.MonkeyPatch, value: str | None) -> str:

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 import quietgrad as qg
-from quietgrad.kernels import library
-from quietgrad.kernels.norm_rows import norm_rows, served
+from quietgrad._kernels import library
+from quietgrad._kernels.norm_rows import norm_rows, served
 
 pytestmark = pytest.mark.skipif(not library.levels(), reason="the C library was not built")
 LEVELS = library.levels()

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from quietgrad.gradients import convolution, row_arithmetic
-from quietgrad.gradients.convolution import ConvGrad
-from quietgrad.gradients.kernel_gradients import convolve, form, positions_first
-from quietgrad.gradients.patches import Window, strips, unfold_rows
-from quietgrad.gradients.row_arithmetic import POSITIONS, UNIT, runs, weighted_products
-from quietgrad.kernels import library
-from quietgrad.kernels.product_sums import patch_sums, product_sums, served
+from quietgrad._gradients import convolution, row_arithmetic
+from quietgrad._gradients.convolution import ConvGrad
+from quietgrad._gradients.kernel_gradients import convolve, form, positions_first
+from quietgrad._gradients.patches import Window, strips, unfold_rows
+from quietgrad._gradients.row_arithmetic import POSITIONS, UNIT, runs, weighted_products
+from quietgrad._kernels import library
+from quietgrad._kernels.product_sums import patch_sums, product_sums, served
 
 pytestmark = pytest.mark.skipif(not library.levels(), reason="the C library was not built")
 LEVELS = library.levels()

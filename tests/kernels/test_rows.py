@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from quietgrad.gradients.row_arithmetic import row_squared_norms, weighted_rows
-from quietgrad.kernels import library
-from quietgrad.kernels.rows import served
+from quietgrad._gradients.row_arithmetic import row_squared_norms, weighted_rows
+from quietgrad._kernels import library
+from quietgrad._kernels.rows import served
 
 pytestmark = pytest.mark.skipif(not library.levels(), reason="the C library was not built")
 LEVELS = library.levels()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from quietgrad.kernels.library import Recycled
+from quietgrad._kernels.library import Recycled
 
 
 def test_memory_is_given_out_again_once_no_tensor_lies_in_it() -> None:
@@ -68,7 +68,7 @@ def test_threads_share_nothing() -> None:
 FREED_AND_TAKEN_AGAIN = """
 import resource, sys
 import numpy as np
-from quietgrad.kernels.library import keep_freed_memory
+from quietgrad._kernels.library import keep_freed_memory
 if sys.argv[1] == "keep":
     keep_freed_memory()
 np.ones(4_000_000, np.uint8)

@@ -11,8 +11,8 @@ import typer
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from quietgrad._sampling.batches import Batch, PoissonBatches
 from quietgrad.lab.cli.app import app
-from quietgrad.sampling.batches import Batch, PoissonBatches
 from tests.lab.tiny import CONFIG, write_config
 
 runner = CliRunner()

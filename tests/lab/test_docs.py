@@ -13,9 +13,9 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
-from quietgrad.capture.registry import ADAPTERS
+from quietgrad._capture.registry import ADAPTERS
+from quietgrad._mechanism.clipping import MARGIN
 from quietgrad.lab.run.config import parse_config
-from quietgrad.mechanism.clipping import MARGIN
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from quietgrad._sampling.poisson import PoissonSampler
 from quietgrad.accounting.ledger import Ledger
 from quietgrad.lab.cli.app import app
 from quietgrad.lab.errors import LabError
@@ -20,7 +21,6 @@ from quietgrad.lab.report import write_report
 from quietgrad.lab.run.config import FederatedConfig, load_config
 from quietgrad.lab.run.federated import split_records, train_federated
 from quietgrad.lab.run.statement.verification import verify
-from quietgrad.sampling.poisson import PoissonSampler
 from tests.lab.tiny import write_config
 
 SMALL = ["federated.clients=12", "training.batch=4", "training.epochs=2", "training.checkpoint_every=1"]

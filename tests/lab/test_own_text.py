@@ -56,9 +56,9 @@ def test_tables_are_read_alike(tmp_path: Path, kind: str) -> None:
     assert counts.tolist() == [40, 40]
 
 
-def table_of_people(folder: Path, kind: str = "csv") -> Path:
+def table_of_users(folder: Path, kind: str = "csv") -> Path:
     """Twenty people of one to seven mails."""
-    whose = [f"p{person:02}" for person in range(20) for _ in range(1 + person % 7)]
+    whose = [f"p{user:02}" for user in range(20) for _ in range(1 + user % 7)]
     rows = [
         {"text": f"{t} w{n}", "label": k, "who": w}
         for n, ((t, k), w) in enumerate(zip(ROWS, whose, strict=False))
@@ -72,11 +72,11 @@ def table_of_people(folder: Path, kind: str = "csv") -> Path:
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
-def test_people_of_a_table_are_private_or_for_testing_with_all_their_texts(tmp_path: Path, kind: str) -> None:
-    path = table_of_people(tmp_path, kind)
+def test_users_of_a_table_are_private_or_for_testing_with_all_their_texts(tmp_path: Path, kind: str) -> None:
+    path = table_of_users(tmp_path, kind)
     parts = load(str(path), unit="who", test=4)
-    assert parts.people is not None
-    sizes = dict(zip(*np.unique(parts.people, return_counts=True), strict=True))
+    assert parts.users is not None
+    sizes = dict(zip(*np.unique(parts.users, return_counts=True), strict=True))
     assert len(sizes) == 16
     assert all(size == 1 + int(name[1:]) % 7 for name, size in sizes.items())
     assert len(parts.test) == len(load(str(path), test=1).private) + 1 - len(parts.private)
@@ -85,10 +85,10 @@ def test_people_of_a_table_are_private_or_for_testing_with_all_their_texts(tmp_p
     assert load(str(path), unit="who").record["people"] == 16  # a fifth of the people is set aside otherwise
 
 
-def test_people_of_a_table_are_protected(tmp_path: Path, folder: Path) -> None:
-    people = ["data.unit=who", "data.most_records=2", "training.batch=8"]
-    data = [f"data.name={table_of_people(tmp_path)}", f"model.name=hf:{folder}", "data.tokens=8"]
-    code, output = trained(tmp_path, *data, *people)
+def test_users_of_a_table_are_protected(tmp_path: Path, folder: Path) -> None:
+    users = ["data.unit=who", "data.most_records=2", "training.batch=8"]
+    data = [f"data.name={table_of_users(tmp_path)}", f"model.name=hf:{folder}", "data.tokens=8"]
+    code, output = trained(tmp_path, *data, *users)
     assert code == 0, output
     said = json.loads((tmp_path / "run" / "privacy.json").read_text())
     assert said["neighbours"]["people"] == 16
@@ -96,7 +96,7 @@ def test_people_of_a_table_are_protected(tmp_path: Path, folder: Path) -> None:
 
 
 def test_a_text_of_nobody_is_refused(tmp_path: Path) -> None:
-    path = table_of_people(tmp_path)
+    path = table_of_users(tmp_path)
     path.write_text(path.read_text() + "one more,ham,\n")
     with pytest.raises(DataError, match="'who' is empty"):
         load(str(path), unit="who")

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from quietgrad._linear_probe.rule import PrivacyWarning
 from quietgrad.accounting.ledger import Ledger
 from quietgrad.lab.cli.app import app
 from quietgrad.lab.errors import LabError
 from quietgrad.lab.run.config import load_config
 from quietgrad.lab.run.quiet_preview import explain_quiet
 from quietgrad.lab.run.train import train
-from quietgrad.quiet.rule import PrivacyWarning
 from tests.lab.tiny import write_config
 
 QUIET = """\

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from quietgrad._privatizer.explanation import ReleaseReport
 from quietgrad.accounting.evaluate import epsilon
 from quietgrad.accounting.ledger import Ledger
 from quietgrad.lab.data import embedded
@@ -21,7 +22,6 @@ from quietgrad.lab.run.config import load_config, parse_config
 from quietgrad.lab.run.interrupt import Stopped, StopRequest
 from quietgrad.lab.run.progress import Reporter
 from quietgrad.lab.run.train import noise_to_signal, train
-from quietgrad.privatizer.explanation import ReleaseReport
 from tests.lab.tiny import write_config
 
 LONG = ["training.epochs=60", "training.checkpoint_every=20"]

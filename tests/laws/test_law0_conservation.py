@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from quietgrad.gradients.blocks import Blocks
-from quietgrad.gradients.stages import Released
-from quietgrad.privatizer.research import Observer
+from quietgrad._gradients.blocks import Blocks
+from quietgrad._gradients.stages import Released
+from quietgrad._privatizer.research import Observer
 from tests.cases.methods import METHODS, MethodCase, method_ids
 from tests.cases.world import privatizer, run
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from quietgrad.capture.recorder import Recorder
-from quietgrad.gradients.stages import BlockwiseGrads
-from quietgrad.gradients.tuning import TunableGrads
+from quietgrad._capture.recorder import Recorder
+from quietgrad._gradients.stages import BlockwiseGrads
+from quietgrad._gradients.tuning import TunableGrads
 from tests.cases.layers import LAYERS, LayerCase
 from tests.cases.memory import INPUTS, OUTPUTS, Viewed
 from tests.reference import looped

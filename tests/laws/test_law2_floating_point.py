@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from quietgrad.capture.recorder import Recorder
-from quietgrad.gradients.blocks import DenseGrad
-from quietgrad.gradients.stages import BlockwiseGrads, PerSampleGrads
-from quietgrad.mechanism.clipping import FlatClip
+from quietgrad._capture.recorder import Recorder
+from quietgrad._gradients.blocks import DenseGrad
+from quietgrad._gradients.stages import BlockwiseGrads, PerSampleGrads
+from quietgrad._mechanism.clipping import FlatClip
 from tests.cases.gradients import KINDS, KindCase, Tensors
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from quietgrad.capture.recorder import Recorder
-from quietgrad.gradients.blocks import DenseGrad
-from quietgrad.gradients.stages import BlockwiseGrads, ClippedSum
+from quietgrad._capture.recorder import Recorder
+from quietgrad._gradients.blocks import DenseGrad
+from quietgrad._gradients.stages import BlockwiseGrads, ClippedSum
 from tests.cases.methods import METHODS, MethodCase, method_ids
 from tests.cases.world import losses_of, privatizer, records, run
 

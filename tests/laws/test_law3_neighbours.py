@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from quietgrad._gradients.blocks import Blocks
+from quietgrad._gradients.stages import Released
+from quietgrad._noise.sources import SeededSource
+from quietgrad._privatizer.research import Observer
 from quietgrad.audit.traces import TracedNoise, TracedRelease
-from quietgrad.gradients.blocks import Blocks
-from quietgrad.gradients.stages import Released
-from quietgrad.noise.sources import SeededSource
-from quietgrad.privatizer.research import Observer
 from tests.cases.methods import METHODS, MethodCase, method_ids
 from tests.cases.world import PEOPLE, privatizer, run
 
@@ -44,7 +44,7 @@ class FirstStep(Observer):
             self.released = released
 
 
-def traced_run(case: MethodCase, draws: list[list[int]], people: dict[str, Any]):  # type: ignore[no-untyped-def]
+def traced_run(case: MethodCase, draws: list[list[int]], users: dict[str, Any]):  # type: ignore[no-untyped-def]
     source, first = CountingSource(), FirstStep()
     sums: list[list[Tensor]] = []
     mechanism = case.build(0.5).with_noise(2.0)
@@ -54,7 +54,7 @@ def traced_run(case: MethodCase, draws: list[list[int]], people: dict[str, Any])
             sums.append([block.clone() for block in release.total.blocks.values()])
 
     traced = replace(mechanism, noise=TracedNoise(mechanism.noise, note))
-    with privatizer(traced, draws, source=source, research=True, people=people) as (private, batches, model):
+    with privatizer(traced, draws, source=source, research=True, users=users) as (private, batches, model):
         private.watch(first)
         run(private, batches, model, micro=2, lr=0.05)
         ledger = private.ledger.phases
@@ -64,10 +64,10 @@ def traced_run(case: MethodCase, draws: list[list[int]], people: dict[str, Any])
 @pytest.mark.parametrize(("people", "units"), [({}, 40), (PEOPLE, 10)], ids=["records", "people"])
 @pytest.mark.parametrize("case", METHODS, ids=method_ids)
 def test_same_draws_same_ledger_and_a_difference_only_in_the_sums(
-    case: MethodCase, people: dict[str, Any], units: int
+    case: MethodCase, users: dict[str, Any], units: int
 ) -> None:
-    asked, ledger, released, sums = traced_run(case, WITH, people)
-    asked_without, ledger_without, released_without, sums_without = traced_run(case, WITHOUT, people)
+    asked, ledger, released, sums = traced_run(case, WITH, users)
+    asked_without, ledger_without, released_without, sums_without = traced_run(case, WITHOUT, users)
     later = (
         slice(1) if case.name == "top_groups" else slice(None)
     )  # ranks groups of all sizes by past releases

@@ -12,10 +12,10 @@ from scipy import stats
 from torch import Tensor
 
 import quietgrad as qg
-from quietgrad.gradients.blocks import Blocks
-from quietgrad.gradients.stages import Released
-from quietgrad.noise.sources import EntropySource, SeededSource
-from quietgrad.privatizer.research import Observer
+from quietgrad._gradients.blocks import Blocks
+from quietgrad._gradients.stages import Released
+from quietgrad._noise.sources import EntropySource, SeededSource
+from quietgrad._privatizer.research import Observer
 from tests.cases.methods import METHODS, MethodCase, method_ids
 from tests.cases.world import grad_of, privatizer, run
 

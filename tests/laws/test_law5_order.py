@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from mypy import api
 
-from quietgrad.capture.recorder import Recorder
-from quietgrad.gradients.stages import ClippedSum, PerSampleGrads
-from quietgrad.sampling.batches import Batch, PoissonBatches
-from quietgrad.sampling.poisson import PoissonSampler
+from quietgrad._capture.recorder import Recorder
+from quietgrad._gradients.stages import ClippedSum, PerSampleGrads
+from quietgrad._sampling.batches import Batch, PoissonBatches
+from quietgrad._sampling.poisson import PoissonSampler
 from tests.cases.methods import METHODS, MethodCase, method_ids
 from tests.cases.world import losses_of, privatizer
 
@@ -56,13 +56,13 @@ def test_a_refresh_has_no_way_to_the_batch(case: MethodCase) -> None:
 
 
 WRONG = """
-from quietgrad.mechanism.clipping import FlatClip
-from quietgrad.noise.base import NoiseDraw
-from quietgrad.noise.gaussian import Gaussian
-from quietgrad.noise.sources import SeededSource
-from quietgrad.collective import SingleProcess
-from quietgrad.representations.base import Codec
-from quietgrad.gradients.stages import ClippedSum, PerSampleGrads, Released
+from quietgrad._mechanism.clipping import FlatClip
+from quietgrad._noise.base import NoiseDraw
+from quietgrad._noise.gaussian import Gaussian
+from quietgrad._noise.sources import SeededSource
+from quietgrad._collective import SingleProcess
+from quietgrad._representations.base import Codec
+from quietgrad._gradients.stages import ClippedSum, PerSampleGrads, Released
 
 def noise_before_clip(grads: PerSampleGrads) -> Released:
     draw = NoiseDraw(std=1.0, divisor=1.0, source=SeededSource(0), reducer=SingleProcess(), step=0)

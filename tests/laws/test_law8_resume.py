@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from quietgrad.mechanism.mechanism import Mechanism
-from quietgrad.noise.sources import SeededSource
+from quietgrad._mechanism.mechanism import Mechanism
+from quietgrad._noise.sources import SeededSource
 from tests.cases.methods import METHODS, MethodCase, method_ids
 from tests.cases.world import losses_of, privatizer, small_net
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import quietgrad as qg
-from quietgrad.gradients.blocks import DenseGrad
-from quietgrad.gradients.stages import BlockwiseGrads
-from quietgrad.mechanism.clipping import MARGIN
-from quietgrad.representations.masks.top_k import TopKCodec
+from quietgrad._gradients.blocks import DenseGrad
+from quietgrad._gradients.stages import BlockwiseGrads
+from quietgrad._mechanism.clipping import MARGIN
+from quietgrad._representations.masks.top_k import TopKCodec
 from tests.methods.test_freeze import DIVISOR, released_once, sample_gradients
 
 

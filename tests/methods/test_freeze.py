@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 import quietgrad as qg
-from quietgrad.gradients.blocks import flatten
-from quietgrad.mechanism.clipping import MARGIN
-from quietgrad.mechanism.mechanism import Mechanism
-from quietgrad.representations.low_rank.low_rank import LowRank
-from quietgrad.representations.masks.mask import RandomMask
+from quietgrad._gradients.blocks import flatten
+from quietgrad._mechanism.clipping import MARGIN
+from quietgrad._mechanism.mechanism import Mechanism
+from quietgrad._representations.low_rank.low_rank import LowRank
+from quietgrad._representations.masks.mask import RandomMask
 from quietgrad.schedules import Cooling, Schedule
 from tests.cases.world import losses_of, privatizer, public_losses, records, run, small_net
 

@@ -12,15 +12,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import quietgrad as qg
+from quietgrad._gradients.blocks import Blocks
+from quietgrad._gradients.stages import Released
+from quietgrad._mechanism.clipping import MARGIN
+from quietgrad._mechanism.mechanism import Mechanism
+from quietgrad._privatizer.research import Observer
+from quietgrad._representations.masks.mask import RandomMask
 from quietgrad.accounting import events
-from quietgrad.gradients.blocks import Blocks
-from quietgrad.gradients.stages import Released
-from quietgrad.mechanism.clipping import MARGIN
-from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.methods.gep import energy_split
-from quietgrad.privatizer.research import Observer
-from quietgrad.representations.masks.mask import RandomMask
-from quietgrad.representations.public_losses import labelled_losses, random_label_losses
+from quietgrad.public_losses import labelled_losses, random_label_losses
 from tests.cases.world import SIDE, privatizer, public_losses, records, run, small_net
 
 ROWS = [0, 4, 5, 11, 30]

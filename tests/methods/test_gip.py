@@ -10,15 +10,15 @@ import pytest
 import torch
 
 import quietgrad as qg
+from quietgrad._collective import SingleProcess
+from quietgrad._gradients.blocks import Blocks
+from quietgrad._gradients.stages import ClippedSum
+from quietgrad._noise.base import NoiseDraw
+from quietgrad._noise.sources import HardenedSource, SeededSource
 from quietgrad.accounting.calibrate import plan
 from quietgrad.accounting.evaluate import epsilon as epsilon_of
 from quietgrad.accounting.events import Event, JointEvent, MallowsSelection, Phase
-from quietgrad.collective import SingleProcess
-from quietgrad.gradients.blocks import Blocks
-from quietgrad.gradients.stages import ClippedSum
 from quietgrad.methods.gip.noise import SelectedGaussian
-from quietgrad.noise.base import NoiseDraw
-from quietgrad.noise.sources import HardenedSource, SeededSource
 from quietgrad.schedules import Exponential, Linear, Piecewise
 from tests.cases.world import privatizer, run
 from tests.methods.mallows import equation_11

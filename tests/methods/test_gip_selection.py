@@ -12,13 +12,13 @@ import torch
 from scipy import stats
 
 import quietgrad as qg
+from quietgrad._collective import SingleProcess
+from quietgrad._gradients.stages import ClippedSum, Released
+from quietgrad._noise.base import NoiseDraw
+from quietgrad._noise.sources import SeededSource
 from quietgrad.accounting.events import GaussianEvent, JointEvent
-from quietgrad.collective import SingleProcess
-from quietgrad.gradients.stages import ClippedSum, Released
 from quietgrad.methods.gip.noise import SelectedGaussian
 from quietgrad.methods.gip.selection import Grouping, swap_limits
-from quietgrad.noise.base import NoiseDraw
-from quietgrad.noise.sources import SeededSource
 from tests.methods.mallows import equation_11
 
 DRAWS = 100_000

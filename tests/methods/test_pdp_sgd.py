@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import quietgrad as qg
+from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad.accounting import events
-from quietgrad.mechanism.mechanism import Mechanism
 from tests.cases.world import privatizer, public_losses, run, small_net
 from tests.methods.test_gep import HUGE, ROWS, labelled, numpy_gradients, private_rows, relative, released
 

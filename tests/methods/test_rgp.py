@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 
 import quietgrad as qg
-from quietgrad.gradients.blocks import Blocks
-from quietgrad.gradients.stages import PerSampleGrads, Released
-from quietgrad.mechanism.clipping import MARGIN
-from quietgrad.privatizer.research import Observer
-from quietgrad.representations.base import Public
-from quietgrad.representations.low_rank.carriers import power_method
-from quietgrad.representations.low_rank.low_rank import SALT, CarriedParts, LowRank, LowRankCodec
-from quietgrad.representations.masks.mask import RandomMask
+from quietgrad._gradients.blocks import Blocks
+from quietgrad._gradients.stages import PerSampleGrads, Released
+from quietgrad._mechanism.clipping import MARGIN
+from quietgrad._privatizer.research import Observer
+from quietgrad._representations.base import Public
+from quietgrad._representations.low_rank.carriers import power_method
+from quietgrad._representations.low_rank.low_rank import SALT, CarriedParts, LowRank, LowRankCodec
+from quietgrad._representations.masks.mask import RandomMask
 from tests.cases.world import losses_of, mean_gradient, privatizer, records, run, small_net
 
 MATRICES = ("conv.weight", "hidden.weight")

@@ -7,13 +7,13 @@ import torch
 from torch import nn
 
 import quietgrad as qg
+from quietgrad._representations.low_rank.carriers import Carriers
 from quietgrad.lab.diagnostics.low_rank import (
     LowRankObserver,
     principal_carriers,
     projection_residual,
     stable_rank,
 )
-from quietgrad.representations.low_rank.carriers import Carriers
 from tests.cases.world import mean_gradient, privatizer, records, run, small_net
 
 ROWS = [0, 4, 5, 11, 30, 31]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
-from quietgrad.representations.low_rank.low_rank import LowRankCodec
+from quietgrad._representations.low_rank.low_rank import LowRankCodec
 from tests.cases.world import privatizer
 
 transformers = pytest.importorskip("transformers")

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 import quietgrad as qg
-from quietgrad.gradients.blocks import DenseGrad, flatten
-from quietgrad.gradients.stages import BlockwiseGrads
-from quietgrad.mechanism.clipping import MARGIN
-from quietgrad.mechanism.mechanism import Mechanism
-from quietgrad.representations.masks.coordinate_groups import group_coordinates
-from quietgrad.representations.masks.coordinates import is_kept
-from quietgrad.representations.masks.group_norms import GROUP_NORMS, GroupNormsCodec
-from quietgrad.representations.masks.top_groups import (
+from quietgrad._gradients.blocks import DenseGrad, flatten
+from quietgrad._gradients.stages import BlockwiseGrads
+from quietgrad._mechanism.clipping import MARGIN
+from quietgrad._mechanism.mechanism import Mechanism
+from quietgrad._representations.masks.coordinate_groups import group_coordinates
+from quietgrad._representations.masks.coordinates import is_kept
+from quietgrad._representations.masks.group_norms import GROUP_NORMS, GroupNormsCodec
+from quietgrad._representations.masks.top_groups import (
     WHOLE_BLOCKS,
     TopGroups,
     choose_groups,

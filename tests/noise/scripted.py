@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quietgrad.noise.aes import Words
+from quietgrad._noise.aes import Words
 
 
 class Scripted(Words):

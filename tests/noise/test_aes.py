@@ -7,7 +7,7 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy import stats
 
-from quietgrad.noise.aes import ZEROS, Words
+from quietgrad._noise.aes import ZEROS, Words
 
 KEY = bytes(range(32))
 

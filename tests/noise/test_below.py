@@ -9,8 +9,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from quietgrad.noise.aes import Words
-from quietgrad.noise.below import Span, lies_below
+from quietgrad._noise.aes import Words
+from quietgrad._noise.below import Span, lies_below
 from tests.noise.scripted import Scripted
 
 

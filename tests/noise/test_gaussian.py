@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from quietgrad.collective import Reducer, SingleProcess
-from quietgrad.gradients.blocks import Blocks
-from quietgrad.gradients.grid import WORST_ROUNDING
-from quietgrad.gradients.stages import ClippedSum, Released
-from quietgrad.noise import gaussian
-from quietgrad.noise.base import NoiseDraw
-from quietgrad.noise.gaussian import Gaussian, Widened, widened
-from quietgrad.noise.sources import EntropySource, HardenedSource, NoiseSource, SeededSource
+from quietgrad._collective import Reducer, SingleProcess
+from quietgrad._gradients.blocks import Blocks
+from quietgrad._gradients.grid import WORST_ROUNDING
+from quietgrad._gradients.stages import ClippedSum, Released
+from quietgrad._noise import gaussian
+from quietgrad._noise.base import NoiseDraw
+from quietgrad._noise.gaussian import Gaussian, Widened, widened
+from quietgrad._noise.sources import EntropySource, HardenedSource, NoiseSource, SeededSource
 
 SOURCES = [EntropySource, HardenedSource]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quietgrad.noise.pieces import BOXES, PER_STD, REACH, SLOTS, STRIPS, UNIT, Pieces, cut
+from quietgrad._noise.pieces import BOXES, PER_STD, REACH, SLOTS, STRIPS, UNIT, Pieces, cut
 
 
 def lowest_and_highest(integers: np.ndarray, std: int) -> tuple[np.ndarray, np.ndarray]:

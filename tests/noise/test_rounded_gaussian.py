@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from quietgrad.noise import sources
-from quietgrad.noise.aes import Words
-from quietgrad.noise.below import Span
-from quietgrad.noise.pieces import BOXES, PER_STD, REACH, SLOTS, STRIPS, UNIT, cut
-from quietgrad.noise.sources import AT_ONCE, RoundedGaussian, default
+from quietgrad._noise import sources
+from quietgrad._noise.aes import Words
+from quietgrad._noise.below import Span
+from quietgrad._noise.pieces import BOXES, PER_STD, REACH, SLOTS, STRIPS, UNIT, cut
+from quietgrad._noise.sources import AT_ONCE, RoundedGaussian, default
 from tests.noise.scripted import Scripted
 
 

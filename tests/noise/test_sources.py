@@ -14,8 +14,8 @@ import pytest
 import torch
 from scipy import stats
 
-from quietgrad.noise import discrete_gaussian as dg
-from quietgrad.noise.sources import EntropySource, HardenedSource, NoiseSource, SeededSource, as_source
+from quietgrad._noise import discrete_gaussian as dg
+from quietgrad._noise.sources import EntropySource, HardenedSource, NoiseSource, SeededSource, as_source
 
 PRIVATE = [EntropySource, HardenedSource]
 

@@ -151,7 +151,7 @@ def test_a_buffer_that_a_private_forward_changes() -> None:
 
 
 def test_observers_need_research_mode() -> None:
-    from quietgrad.privatizer.research import Observer
+    from quietgrad._privatizer.research import Observer
 
     with privatizer(DP, [[0]]) as (private, _, _), pytest.raises(ValueError, match="research=True"):
         private.watch(Observer())

@@ -12,11 +12,11 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
+from quietgrad._program.statistics import DiagonalMoments, KroneckerMoments, Mean, SecondMoments, Statistic
 from quietgrad.accounting.calibrate import whole_plan
 from quietgrad.accounting.evaluate import epsilon
 from quietgrad.accounting.ledger import Ledger
 from quietgrad.audit.bounds import slope_over_noise
-from quietgrad.program.statistics import DiagonalMoments, KroneckerMoments, Mean, SecondMoments, Statistic
 
 DELTA = 1e-5
 

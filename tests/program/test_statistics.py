@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 import quietgrad as qg
-from quietgrad.gradients.blocks import Blocks
-from quietgrad.mechanism.clipping import MARGIN, FlatClip
-from quietgrad.noise.sources import NoiseSource, SeededSource
-from quietgrad.program.statistics import (
+from quietgrad._gradients.blocks import Blocks
+from quietgrad._mechanism.clipping import MARGIN, FlatClip
+from quietgrad._noise.sources import NoiseSource, SeededSource
+from quietgrad._program.statistics import (
     Counts,
     DiagonalMoments,
     Histograms,

@@ -8,14 +8,9 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
-import quietgrad.quiet.recipe as recipe
-from quietgrad.features.encoders import Scatter, encode, unit
-from quietgrad.features.interactions import Products
-from quietgrad.features.pipeline import Rescale
-from quietgrad.gradients.stages import PerSampleGrads, Released
-from quietgrad.mechanism.clipping import FlatClip
-from quietgrad.program import releasing
-from quietgrad.quiet.recipe import (
+import quietgrad._linear_probe.recipe as recipe
+from quietgrad._gradients.stages import PerSampleGrads, Released
+from quietgrad._linear_probe.recipe import (
     SOURCES,
     Source,
     all_at_once,
@@ -31,7 +26,12 @@ from quietgrad.quiet.recipe import (
     with_products,
     zero_head,
 )
-from quietgrad.quiet.rule import Settings, leading_products, settings
+from quietgrad._linear_probe.rule import Settings, leading_products, settings
+from quietgrad._mechanism.clipping import FlatClip
+from quietgrad._program import releasing
+from quietgrad.features.encoders import Scatter, encode, unit
+from quietgrad.features.interactions import Products
+from quietgrad.features.pipeline import Rescale
 
 RECORDS, CLASSES, DELTA = 2000, 3, 1e-5
 

@@ -7,8 +7,7 @@ import math
 import pytest
 import torch
 
-from quietgrad.audit.bounds import gaussian_delta
-from quietgrad.quiet.rule import (
+from quietgrad._linear_probe.rule import (
     LEAST_MEAN_SHARE,
     MEAN_NOISE,
     MOST_MEAN_SHARE,
@@ -22,6 +21,7 @@ from quietgrad.quiet.rule import (
     warning,
     whitening,
 )
+from quietgrad.audit.bounds import gaussian_delta
 
 DELTA = 1e-5
 

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from quietgrad.gradients.blocks import DenseGrad, Space
-from quietgrad.gradients.stages import BlockwiseGrads, PerSampleGrads
-from quietgrad.representations.base import Codecs, Public, PublicLosses, States
+from quietgrad._gradients.blocks import DenseGrad, Space
+from quietgrad._gradients.stages import BlockwiseGrads, PerSampleGrads
+from quietgrad._representations.base import Codecs, Public, PublicLosses, States
 
 SPACE: Space = {"a.weight": torch.Size((5, 4)), "a.bias": torch.Size((5,)), "b.weight": torch.Size((3, 5))}
 SIZE = 40

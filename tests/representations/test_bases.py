@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 import torch
 
-from quietgrad.gradients.factored import FactoredGrad
-from quietgrad.gradients.stages import BlockwiseGrads, PerSampleGrads
-from quietgrad.representations.base import Public
-from quietgrad.representations.subspace import public_matrix
-from quietgrad.representations.subspace.bases import (
+from quietgrad._gradients.factored import FactoredGrad
+from quietgrad._gradients.stages import BlockwiseGrads, PerSampleGrads
+from quietgrad._representations.base import Public
+from quietgrad._representations.subspace import public_matrix
+from quietgrad._representations.subspace.bases import (
     gram_eigenvectors,
     gram_matrices,
     power_iteration,
     random_basis,
     random_image,
 )
-from quietgrad.representations.subspace.basis import Basis, orthonormal_rows, orthonormality_bound
-from quietgrad.representations.subspace.partition import partition
-from quietgrad.representations.subspace.public_matrix import PublicMatrix
+from quietgrad._representations.subspace.basis import Basis, orthonormal_rows, orthonormality_bound
+from quietgrad._representations.subspace.partition import partition
+from quietgrad._representations.subspace.public_matrix import PublicMatrix
 from tests.representations.public_stub import (
     SIZE,
     SPACE,
@@ -131,7 +131,7 @@ def test_the_random_start_is_white() -> None:
 
 
 def test_large_factored_blocks_meet_a_dense_start_without_being_formed(monkeypatch: Any) -> None:
-    monkeypatch.setattr("quietgrad.representations.subspace.bases._FORMED", 0)
+    monkeypatch.setattr("quietgrad._representations.subspace.bases._FORMED", 0)
     rng = torch.Generator().manual_seed(0)
     block = FactoredGrad(torch.randn(9, 1, 4, generator=rng), torch.randn(9, 1, 5, generator=rng))
     monkeypatch.setattr(block, "dense", lambda: pytest.fail("it was formed"))

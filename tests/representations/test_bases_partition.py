@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from quietgrad.gradients.blocks import Space
-from quietgrad.representations.subspace.partition import group_sizes, partition, share_rank
+from quietgrad._gradients.blocks import Space
+from quietgrad._representations.subspace.partition import group_sizes, partition, share_rank
 
 SPACE: Space = {
     "stem.weight": torch.Size((16, 3, 3, 3)),

@@ -6,10 +6,10 @@ import weakref
 
 import torch
 
-from quietgrad.gradients.blocks import Blocks, DenseGrad
-from quietgrad.gradients.stages import BlockwiseGrads, PerSampleGrads, Released
-from quietgrad.representations.base import Codec
-from quietgrad.representations.compose import ComposedCodec
+from quietgrad._gradients.blocks import Blocks, DenseGrad
+from quietgrad._gradients.stages import BlockwiseGrads, PerSampleGrads, Released
+from quietgrad._representations.base import Codec
+from quietgrad._representations.compose import ComposedCodec
 
 
 class Doubling(Codec):

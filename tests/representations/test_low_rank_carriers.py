@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from quietgrad.representations.low_rank.carriers import (
+from quietgrad._representations.low_rank.carriers import (
     HistoricalUpdate,
     RandomCarriers,
     orthonormal_columns,

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from quietgrad.representations.low_rank.low_rank import LowRank
-from quietgrad.representations.low_rank.matrices import choose_matrices
+from quietgrad._representations.low_rank.low_rank import LowRank
+from quietgrad._representations.low_rank.matrices import choose_matrices
 
 
 def parameters() -> dict[str, Tensor]:

@@ -9,12 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from quietgrad.capture.recorder import Recorder
-from quietgrad.gradients.blocks import DenseGrad
-from quietgrad.gradients.stages import BlockwiseGrads, PerSampleGrads, Released
-from quietgrad.privatizer.step import PublicGradients, step_seed
-from quietgrad.representations.base import Codecs, Public, States
-from quietgrad.representations.low_rank.low_rank import CarriedParts, LowRank, LowRankCodec
+from quietgrad._capture.recorder import Recorder
+from quietgrad._gradients.blocks import DenseGrad
+from quietgrad._gradients.stages import BlockwiseGrads, PerSampleGrads, Released
+from quietgrad._privatizer.step import PublicGradients, step_seed
+from quietgrad._representations.base import Codecs, Public, States
+from quietgrad._representations.low_rank.low_rank import CarriedParts, LowRank, LowRankCodec
 from tests.cases.world import SmallNet, losses_of, records, small_net
 
 MATRICES = ("conv.weight", "hidden.weight")

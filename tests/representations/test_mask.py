@@ -9,13 +9,13 @@ import pytest
 import torch
 
 import quietgrad as qg
-from quietgrad.gradients.blocks import coordinates, flatten
-from quietgrad.gradients.stages import Released
-from quietgrad.mechanism.mechanism import Mechanism
-from quietgrad.representations.base import Representation
-from quietgrad.representations.masks.coordinates import by_block, is_kept
-from quietgrad.representations.masks.mask import MaskCodec, RandomMask
-from quietgrad.representations.masks.ranked_mask import RankedMask
+from quietgrad._gradients.blocks import coordinates, flatten
+from quietgrad._gradients.stages import Released
+from quietgrad._mechanism.mechanism import Mechanism
+from quietgrad._representations.base import Representation
+from quietgrad._representations.masks.coordinates import by_block, is_kept
+from quietgrad._representations.masks.mask import MaskCodec, RandomMask
+from quietgrad._representations.masks.ranked_mask import RankedMask
 from quietgrad.schedules import Cooling, Piecewise, Schedule
 from tests.cases.world import grad_of, privatizer, run
 

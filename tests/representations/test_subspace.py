@@ -11,14 +11,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from quietgrad.gradients.blocks import Space
-from quietgrad.gradients.factored import FactoredGrad
-from quietgrad.gradients.stages import BlockwiseGrads, Released
-from quietgrad.mechanism.clipping import MARGIN, FlatClip
-from quietgrad.representations.base import Public
-from quietgrad.representations.subspace.basis import Basis
-from quietgrad.representations.subspace.residual import LARGEST, Residual, ResidualCodec
-from quietgrad.representations.subspace.subspace import Subspace, SubspaceCodec
+from quietgrad._gradients.blocks import Space
+from quietgrad._gradients.factored import FactoredGrad
+from quietgrad._gradients.stages import BlockwiseGrads, Released
+from quietgrad._mechanism.clipping import MARGIN, FlatClip
+from quietgrad._representations.base import Public
+from quietgrad._representations.subspace.basis import Basis
+from quietgrad._representations.subspace.residual import LARGEST, Residual, ResidualCodec
+from quietgrad._representations.subspace.subspace import Subspace, SubspaceCodec
 from tests.representations.public_stub import (
     SIZE,
     SPACE,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quietgrad.noise.aes import Words
-from quietgrad.sampling import coins
-from quietgrad.sampling.coins import heads
+from quietgrad._noise.aes import Words
+from quietgrad._sampling import coins
+from quietgrad._sampling.coins import heads
 from tests.noise.scripted import Scripted
 
 

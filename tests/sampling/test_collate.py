@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 import quietgrad as qg
-from quietgrad.sampling.collate import without_rows
+from quietgrad._sampling.collate import without_rows
 
 LENGTHS = [1, 5, 2, 7, 3, 3, 9, 4, 1, 6, 2, 8]
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 import quietgrad as qg
-from quietgrad.mechanism.clipping import MARGIN
+from quietgrad._mechanism.clipping import MARGIN
 
 STEPS = 6
 MECHANISM = qg.methods.dp_sgd(clip=1.0).with_noise(1.0)

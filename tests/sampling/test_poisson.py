@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import quietgrad as qg
-from quietgrad.collective import SingleProcess
+from quietgrad._collective import SingleProcess
 
 
 def test_each_record_is_drawn_independently_at_the_rate() -> None:

@@ -10,19 +10,19 @@ from typing import Any
 import torch
 from torch import nn
 
+from quietgrad._mechanism.mechanism import Mechanism
+from quietgrad._privatizer.privatizer import Privatizer
+from quietgrad._sampling.poisson import ReplayedSampler
 from quietgrad.accounting.calibrate import plan
 from quietgrad.accounting.evaluate import epsilon
 from quietgrad.accounting.events import Phase
 from quietgrad.audit.bounds import scores_needed
 from quietgrad.audit.composition import shown_epsilon
 from quietgrad.audit.correlation import NoiseCorrelation, compare_noise
-from quietgrad.audit.people_canaries import empty_draws
 from quietgrad.audit.report import AuditReport
 from quietgrad.audit.scores import Scores
 from quietgrad.audit.step_canaries import StepCanaries, StepScores
-from quietgrad.mechanism.mechanism import Mechanism
-from quietgrad.privatizer.privatizer import Privatizer
-from quietgrad.sampling.poisson import ReplayedSampler
+from quietgrad.audit.user_canaries import empty_draws
 
 CONFIDENCE = 0.999
 """High, so that a table of many audits gives no false alarm."""

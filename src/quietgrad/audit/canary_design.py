@@ -12,10 +12,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from quietgrad.gradients.blocks import Blocks, DenseGrad, Space
-from quietgrad.gradients.stages import BlockwiseGrads, Released
-from quietgrad.mechanism.mechanism import Mechanism
-from quietgrad.representations.base import Public
+from quietgrad._gradients.blocks import Blocks, DenseGrad, Space
+from quietgrad._gradients.stages import BlockwiseGrads, Released
+from quietgrad._mechanism.mechanism import Mechanism
+from quietgrad._representations.base import Public
 
 OVERSHOOT = 50.0
 """How far beyond its bounds a canary lies before the clip: far enough for a missing clip to show, and below the 100

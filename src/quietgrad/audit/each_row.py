@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from quietgrad.gradients.blocks import Blocks
-from quietgrad.gradients.row_arithmetic import zero_rows
-from quietgrad.gradients.stages import PerSampleGrads
-from quietgrad.mechanism.clipping import Clip
+from quietgrad._gradients.blocks import Blocks
+from quietgrad._gradients.row_arithmetic import zero_rows
+from quietgrad._gradients.stages import PerSampleGrads
+from quietgrad._mechanism.clipping import Clip
 
 
 def clipped_rows(clip: Clip, encoded: PerSampleGrads, step: int) -> Blocks:

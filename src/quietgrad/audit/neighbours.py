@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from quietgrad._gradients.blocks import Blocks
+from quietgrad._mechanism.mechanism import Mechanism
+from quietgrad._privatizer.privatizer import Privatizer
+from quietgrad._sampling.batches import PoissonBatches
+from quietgrad._sampling.users import Ids, Pooled
 from quietgrad.audit.traces import Loop, Trace, TracedRelease, trace_run
-from quietgrad.gradients.blocks import Blocks
-from quietgrad.mechanism.mechanism import Mechanism
-from quietgrad.privatizer.privatizer import Privatizer
-from quietgrad.sampling.batches import PoissonBatches
-from quietgrad.sampling.people import Ids, Pooled
 
 Losses = Callable[..., Tensor]
 
@@ -111,10 +111,10 @@ def compare_neighbours(
         what differed that must not.
     """
     draws = [[record, *others], [record], list(others), [record, others[0]]]
-    people: dict[str, Any] = {"unit": unit, "most_records": most_records, "pooled": pooled}
+    users: dict[str, Any] = {"unit": unit, "most_records": most_records, "pooled": pooled}
 
     def replay(chosen: Sequence[Sequence[int]]) -> PoissonBatches:
-        return PoissonBatches.replay(dataset, chosen, rate=rate, **people)
+        return PoissonBatches.replay(dataset, chosen, rate=rate, **users)
 
     expected = replay(draws).sampler.expected_batch
     differences: list[Difference] = []

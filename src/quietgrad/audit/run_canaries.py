@@ -17,17 +17,17 @@ from jaxtyping import Bool, Float, Float64, Int
 from numpy import ndarray
 from torch import Tensor, nn
 
+from quietgrad._gradients.blocks import Blocks, DenseGrad, Space
+from quietgrad._gradients.stages import BlockwiseGrads, ClippedSum
+from quietgrad._mechanism.mechanism import Mechanism
+from quietgrad._privatizer.privatizer import Privatizer
 from quietgrad.accounting.calibrate import plan
 from quietgrad.audit.canaries import CONFIDENCE, Progress, move_along
 from quietgrad.audit.each_row import clipped_rows
 from quietgrad.audit.one_run_report import one_run_report
-from quietgrad.audit.people_canaries import as_people, empty_draws
 from quietgrad.audit.report import AuditReport
 from quietgrad.audit.step_canaries import LastRelease
-from quietgrad.gradients.blocks import Blocks, DenseGrad, Space
-from quietgrad.gradients.stages import BlockwiseGrads, ClippedSum
-from quietgrad.mechanism.mechanism import Mechanism
-from quietgrad.privatizer.privatizer import Privatizer
+from quietgrad.audit.user_canaries import as_users, empty_draws
 
 FAR = 1_000.0
 """Canaries are this many times their largest bound long: what is left of them in any release is beyond its bound."""
@@ -114,7 +114,7 @@ class RunCanaries:
         clean = step.sums
         drawn = np.flatnonzero(self.members & (self._rng.random(len(self.members)) < rate))
         if len(drawn):
-            step.add(as_people(private, _as_grads(self._drawn(torch.from_numpy(drawn)), far)))
+            step.add(as_users(private, _as_grads(self._drawn(torch.from_numpy(drawn)), far)))
         private.release()
         signal, squared = self._readout(alone, clean)
         likelier = np.expm1(np.minimum(signal - squared / 2, 500.0))

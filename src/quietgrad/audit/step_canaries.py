@@ -17,13 +17,13 @@ from jaxtyping import Bool, Float, Float64
 from numpy import ndarray
 from torch import Tensor
 
+from quietgrad._gradients.blocks import Blocks
+from quietgrad._gradients.stages import PerSampleGrads, Released
+from quietgrad._privatizer.privatizer import Privatizer
+from quietgrad._privatizer.research import Observer
 from quietgrad.audit.canary_design import Canary, Group, as_samples, capacity, design
 from quietgrad.audit.each_row import clipped_rows
-from quietgrad.audit.people_canaries import as_people
-from quietgrad.gradients.blocks import Blocks
-from quietgrad.gradients.stages import PerSampleGrads, Released
-from quietgrad.privatizer.privatizer import Privatizer
-from quietgrad.privatizer.research import Observer
+from quietgrad.audit.user_canaries import as_users
 
 KEPT_NOISE = 2048
 """Coordinates at each end of a step's noise that are kept to compare steps."""
@@ -86,7 +86,7 @@ class StepCanaries:
         chosen = [canary for canary, inside in zip(canaries, included, strict=True) if inside]
         if chosen:
             # As a micro-batch of its own, through the run's own codecs, clips and sums.
-            self._private.current.add(as_people(self._private, as_samples(chosen)))
+            self._private.current.add(as_users(self._private, as_samples(chosen)))
         self._private.release()
         return self._read(canaries, included, clean, alone)
 

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from quietgrad._gradients.stages import ClippedSum, Released
+from quietgrad._mechanism.mechanism import Mechanism
+from quietgrad._noise.base import Noise, NoiseDraw
+from quietgrad._noise.sources import NoiseSource, SeededSource
+from quietgrad._privatizer.privatizer import Privatizer
+from quietgrad._sampling.batches import PoissonBatches
 from quietgrad.accounting.events import Event, Phase
-from quietgrad.gradients.stages import ClippedSum, Released
-from quietgrad.mechanism.mechanism import Mechanism
-from quietgrad.noise.base import Noise, NoiseDraw
-from quietgrad.noise.sources import NoiseSource, SeededSource
-from quietgrad.privatizer.privatizer import Privatizer
-from quietgrad.sampling.batches import PoissonBatches
 
 Loop = Callable[[Privatizer, PoissonBatches, nn.Module], None]
 

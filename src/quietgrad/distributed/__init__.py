@@ -1,6 +1,6 @@
 """Data-parallel private training on torch.distributed: one draw, one release, one ε, on every rank."""
 
-from quietgrad.collective import Reducer, SingleProcess
+from quietgrad._collective import Reducer, SingleProcess
 from quietgrad.distributed.all_reduce import AllReduce
 from quietgrad.distributed.weights import copy_weights
 

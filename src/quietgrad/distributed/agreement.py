@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float64
 from torch import Tensor
 
-from quietgrad.collective import Facts
+from quietgrad._collective import Facts
 
 TOLERANCE = 1e-4
 """How far fingerprints may differ, relative to the size of what they stand for. Rounding is 1e-6; a flipped sign of one

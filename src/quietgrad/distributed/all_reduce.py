@@ -18,10 +18,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from quietgrad.collective import Facts, Reducer
+from quietgrad._collective import Facts, Reducer
+from quietgrad._gradients.blocks import Blocks, flatten, unflatten
 from quietgrad.distributed.agreement import check, row
 from quietgrad.distributed.group import first_rank, message_device, process_group
-from quietgrad.gradients.blocks import Blocks, flatten, unflatten
 
 T = TypeVar("T")
 

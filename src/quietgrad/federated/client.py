@@ -11,16 +11,16 @@ from jaxtyping import Int64
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from quietgrad.capture.recorder import Recorder
+from quietgrad._capture.recorder import Recorder
+from quietgrad._gradients.blocks import Blocks, DenseGrad
+from quietgrad._gradients.row_arithmetic import at_least_single
+from quietgrad._gradients.stages import BlockwiseGrads
+from quietgrad._mechanism.mechanism import Mechanism
+from quietgrad._noise.sources import NoiseSource, as_source
+from quietgrad._privatizer.step import RunState
+from quietgrad._sampling.poisson import PoissonSampler
 from quietgrad.federated.rounds import Task, Update
 from quietgrad.federated.shares import Shares
-from quietgrad.gradients.blocks import Blocks, DenseGrad
-from quietgrad.gradients.row_arithmetic import at_least_single
-from quietgrad.gradients.stages import BlockwiseGrads
-from quietgrad.mechanism.mechanism import Mechanism
-from quietgrad.noise.sources import NoiseSource, as_source
-from quietgrad.privatizer.step import RunState
-from quietgrad.sampling.poisson import PoissonSampler
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from quietgrad.gradients.blocks import Blocks
+from quietgrad._gradients.blocks import Blocks
 
 Update = list[Blocks]
 """A client's encoded update: the blocks of each release."""

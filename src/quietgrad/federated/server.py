@@ -21,22 +21,22 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor, nn
 
+from quietgrad._capture.recorder import Recorder
+from quietgrad._collective import default_reducer
+from quietgrad._gradients.blocks import DenseGrad, Space, coordinates
+from quietgrad._gradients.stages import BlockwiseGrads, Released
+from quietgrad._mechanism.mechanism import Mechanism
+from quietgrad._noise.sources import NoiseSource, as_source
+from quietgrad._privatizer.explanation import ReleaseReport, release_reports
+from quietgrad._privatizer.facts import check_checkpoint, checkpoint
+from quietgrad._privatizer.step import RunState, Step, write_grads
+from quietgrad._sampling.poisson import PoissonSampler
 from quietgrad.accounting.calibrate import plan
 from quietgrad.accounting.evaluate import epsilon
 from quietgrad.accounting.ledger import Ledger
-from quietgrad.capture.recorder import Recorder
-from quietgrad.collective import default_reducer
 from quietgrad.federated.client import attached, load_weights
 from quietgrad.federated.rounds import Task, Update
 from quietgrad.federated.shares import Shares
-from quietgrad.gradients.blocks import DenseGrad, Space, coordinates
-from quietgrad.gradients.stages import BlockwiseGrads, Released
-from quietgrad.mechanism.mechanism import Mechanism
-from quietgrad.noise.sources import NoiseSource, as_source
-from quietgrad.privatizer.explanation import ReleaseReport, release_reports
-from quietgrad.privatizer.facts import check_checkpoint, checkpoint
-from quietgrad.privatizer.step import RunState, Step, write_grads
-from quietgrad.sampling.poisson import PoissonSampler
 
 
 class FederatedServer:

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from quietgrad._gradients.blocks import Blocks
 from quietgrad.federated.rounds import Task, pack, unpack
-from quietgrad.gradients.blocks import Blocks
 
 FROM_START, SHAPE, GAPS = "from start", "shape", "gaps"
 """Marks of what stands for a tensor."""

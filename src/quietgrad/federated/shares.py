@@ -23,12 +23,12 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from quietgrad._gradients.blocks import DenseGrad, Space, coordinates, flatten, split_blocks
+from quietgrad._gradients.stages import BlockwiseGrads, Released
+from quietgrad._mechanism.mechanism import Mechanism, Release
+from quietgrad._noise.gaussian import Gaussian, Widened, widened
+from quietgrad._noise.sources import NoiseSource
 from quietgrad.federated.rounds import Update
-from quietgrad.gradients.blocks import DenseGrad, Space, coordinates, flatten, split_blocks
-from quietgrad.gradients.stages import BlockwiseGrads, Released
-from quietgrad.mechanism.mechanism import Mechanism, Release
-from quietgrad.noise.gaussian import Gaussian, Widened, widened
-from quietgrad.noise.sources import NoiseSource
 
 MODULUS = 1 << 31
 """Of what a client sends: what Flower's SecAgg+ holds of a number."""

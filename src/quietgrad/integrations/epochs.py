@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
-from quietgrad.sampling.batches import Batch, PoissonBatches
-from quietgrad.sampling.collate import MapStyle
+from quietgrad._sampling.batches import Batch, PoissonBatches
+from quietgrad._sampling.collate import MapStyle
 
 
 class Epochs:

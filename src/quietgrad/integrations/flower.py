@@ -13,12 +13,12 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad.federated.client import encode_update
 from quietgrad.federated.rounds import pack, unpack
 from quietgrad.federated.server import FederatedServer
 from quietgrad.federated.shared_start import restored, shortened
 from quietgrad.integrations.flower_log import withhold
-from quietgrad.mechanism.mechanism import Mechanism
 
 try:
     from flwr.client import Client

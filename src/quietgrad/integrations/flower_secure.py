@@ -26,12 +26,12 @@ from flwr.server.workflow import SecAggPlusWorkflow
 from numpy.typing import NDArray
 from torch import nn
 
+from quietgrad._mechanism.mechanism import Mechanism
+from quietgrad._noise.aes import Words
 from quietgrad.federated.client import noised_update
 from quietgrad.federated.rounds import Task
 from quietgrad.federated.server import FederatedServer
 from quietgrad.federated.shares import MODULUS, Shares
-from quietgrad.mechanism.mechanism import Mechanism
-from quietgrad.noise.aes import Words
 
 __all__ = ["SecureClient", "secure_app", "secure_workflow"]
 

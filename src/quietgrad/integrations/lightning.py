@@ -20,13 +20,13 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.data import default_collate
 
+from quietgrad._mechanism.mechanism import Mechanism
+from quietgrad._privatizer.privatizer import Privatizer
+from quietgrad._sampling.batches import Batch
+from quietgrad._sampling.collate import MapStyle
 from quietgrad.accounting.calibrate import calibrate
 from quietgrad.integrations.epochs import Epochs
-from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.methods.dp_sgd import dp_sgd
-from quietgrad.privatizer.privatizer import Privatizer
-from quietgrad.sampling.batches import Batch
-from quietgrad.sampling.collate import MapStyle
 
 try:
     from lightning import LightningModule

@@ -21,7 +21,7 @@ from typing import Any
 
 from torch import Tensor
 
-from quietgrad.privatizer.privatizer import Privatizer
+from quietgrad._privatizer.privatizer import Privatizer
 
 __all__ = ["ReleasedLog", "mlflow", "tensorboard", "wandb"]
 

@@ -11,9 +11,9 @@ Formal guarantee: top-k and sign map each sample on its own, before the clip. On
 
 from __future__ import annotations
 
-from quietgrad.mechanism.clipping import Clip, FlatClip
-from quietgrad.mechanism.mechanism import Mechanism, Release
-from quietgrad.representations.masks.top_k import TopK
+from quietgrad._mechanism.clipping import Clip, FlatClip
+from quietgrad._mechanism.mechanism import Mechanism, Release
+from quietgrad._representations.masks.top_k import TopK
 from quietgrad.schedules import Schedule
 
 

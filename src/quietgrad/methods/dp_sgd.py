@@ -8,9 +8,9 @@ of multiplier σ.
 
 from __future__ import annotations
 
-from quietgrad.mechanism.clipping import Clip, FlatClip
-from quietgrad.mechanism.mechanism import Mechanism, Release
-from quietgrad.representations.base import Identity
+from quietgrad._mechanism.clipping import Clip, FlatClip
+from quietgrad._mechanism.mechanism import Mechanism, Release
+from quietgrad._representations.base import Identity
 from quietgrad.schedules import Schedule
 
 

@@ -20,14 +20,14 @@ from __future__ import annotations
 
 import math
 
-from quietgrad.mechanism.clipping import FlatClip
-from quietgrad.mechanism.mechanism import Mechanism, Release
-from quietgrad.representations.base import PublicLosses
-from quietgrad.representations.subspace.joint import JointSubspace
-from quietgrad.representations.subspace.partition import ParameterGroups
-from quietgrad.representations.subspace.residual import Residual
-from quietgrad.representations.subspace.subspace import Rule as Basis
-from quietgrad.representations.subspace.subspace import Subspace
+from quietgrad._mechanism.clipping import FlatClip
+from quietgrad._mechanism.mechanism import Mechanism, Release
+from quietgrad._representations.base import PublicLosses
+from quietgrad._representations.subspace.joint import JointSubspace
+from quietgrad._representations.subspace.partition import ParameterGroups
+from quietgrad._representations.subspace.residual import Residual
+from quietgrad._representations.subspace.subspace import Rule as Basis
+from quietgrad._representations.subspace.subspace import Subspace
 from quietgrad.schedules import Schedule
 
 

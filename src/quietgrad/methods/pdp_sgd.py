@@ -12,13 +12,13 @@ have sensitivity 2C.
 
 from __future__ import annotations
 
-from quietgrad.mechanism.clipping import Clip
-from quietgrad.mechanism.mechanism import Mechanism, then
-from quietgrad.mechanism.post import ProjectOnto
+from quietgrad._mechanism.clipping import Clip
+from quietgrad._mechanism.mechanism import Mechanism, then
+from quietgrad._mechanism.post import ProjectOnto
+from quietgrad._representations.base import PublicLosses
+from quietgrad._representations.subspace.partition import ParameterGroups
+from quietgrad._representations.subspace.subspace import Subspace
 from quietgrad.methods.dp_sgd import dp_sgd
-from quietgrad.representations.base import PublicLosses
-from quietgrad.representations.subspace.partition import ParameterGroups
-from quietgrad.representations.subspace.subspace import Subspace
 from quietgrad.schedules import Schedule
 
 

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from quietgrad.gradients.blocks import Blocks
-from quietgrad.mechanism.clipping import Clip
-from quietgrad.mechanism.mechanism import Mechanism, then
-from quietgrad.mechanism.post import Post
+from quietgrad._gradients.blocks import Blocks
+from quietgrad._mechanism.clipping import Clip
+from quietgrad._mechanism.mechanism import Mechanism, then
+from quietgrad._mechanism.post import Post
+from quietgrad._representations.base import Public, State
+from quietgrad._representations.low_rank.carriers import gaussian, orthonormal_columns
+from quietgrad._representations.low_rank.matrices import as_matrix, check_rank, choose_matrices
 from quietgrad.methods.dp_sgd import dp_sgd
-from quietgrad.representations.base import Public, State
-from quietgrad.representations.low_rank.carriers import gaussian, orthonormal_columns
-from quietgrad.representations.low_rank.matrices import as_matrix, check_rank, choose_matrices
 from quietgrad.schedules import Schedule
 
 SALT = 0x5053

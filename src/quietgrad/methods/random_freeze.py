@@ -14,11 +14,11 @@ release nothing; the paper's second noise term for the ranking would have cost â
 
 from __future__ import annotations
 
-from quietgrad.mechanism.clipping import Clip, FlatClip
-from quietgrad.mechanism.mechanism import Mechanism, Release
-from quietgrad.representations.base import Representation
-from quietgrad.representations.masks.mask import RandomMask, Redraw
-from quietgrad.representations.masks.ranked_mask import RankedMask
+from quietgrad._mechanism.clipping import Clip, FlatClip
+from quietgrad._mechanism.mechanism import Mechanism, Release
+from quietgrad._representations.base import Representation
+from quietgrad._representations.masks.mask import RandomMask, Redraw
+from quietgrad._representations.masks.ranked_mask import RankedMask
 from quietgrad.schedules import Schedule
 
 

@@ -17,11 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quietgrad.mechanism.clipping import Clip, FlatClip, PerGroupClip
-from quietgrad.mechanism.mechanism import Mechanism, Release
-from quietgrad.representations.low_rank.carriers import CarrierRule, HistoricalUpdate, RandomCarriers
-from quietgrad.representations.low_rank.low_rank import CarriedParts, LowRank
-from quietgrad.representations.low_rank.matrices import Ranks
+from quietgrad._mechanism.clipping import Clip, FlatClip, PerGroupClip
+from quietgrad._mechanism.mechanism import Mechanism, Release
+from quietgrad._representations.low_rank.carriers import CarrierRule, HistoricalUpdate, RandomCarriers
+from quietgrad._representations.low_rank.low_rank import CarriedParts, LowRank
+from quietgrad._representations.low_rank.matrices import Ranks
 from quietgrad.schedules import Schedule
 
 

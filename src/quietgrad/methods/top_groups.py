@@ -10,12 +10,12 @@ mechanism of multiplier σ. Paying f₂ = 1% for energies makes the gradient's n
 
 from __future__ import annotations
 
-from quietgrad.mechanism.clipping import Clip, FlatClip
-from quietgrad.mechanism.mechanism import Mechanism, Release
-from quietgrad.representations.masks.coordinate_groups import GroupBy
-from quietgrad.representations.masks.group_norms import GroupNorms
-from quietgrad.representations.masks.mask import Redraw
-from quietgrad.representations.masks.top_groups import TopGroups
+from quietgrad._mechanism.clipping import Clip, FlatClip
+from quietgrad._mechanism.mechanism import Mechanism, Release
+from quietgrad._representations.masks.coordinate_groups import GroupBy
+from quietgrad._representations.masks.group_norms import GroupNorms
+from quietgrad._representations.masks.mask import Redraw
+from quietgrad._representations.masks.top_groups import TopGroups
 from quietgrad.schedules import Schedule
 
 

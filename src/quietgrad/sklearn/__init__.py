@@ -5,7 +5,7 @@ try:
 except ImportError as error:
     raise ImportError("quietgrad.sklearn needs scikit-learn: pip install 'quietgrad[sklearn]'.") from error
 
-from quietgrad.quiet.rule import PrivacyWarning
+from quietgrad._linear_probe.rule import PrivacyWarning
 from quietgrad.sklearn.classifier import PrivateClassifier
 
 __all__ = ["PrivacyWarning", "PrivateClassifier"]

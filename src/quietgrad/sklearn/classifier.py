@@ -20,14 +20,7 @@ from sklearn.utils.validation import (
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from quietgrad.accounting.calibrate import calibrate
-from quietgrad.features.encoders import Columns, encode
-from quietgrad.features.images import image_encoder
-from quietgrad.features.pipeline import Rescale
-from quietgrad.privatizer.privatizer import Privatizer
-from quietgrad.program.program import Program, StatisticRelease
-from quietgrad.program.releasing import Statistics
-from quietgrad.quiet.recipe import (
+from quietgrad._linear_probe.recipe import (
     Source,
     all_at_once,
     paid_source,
@@ -40,7 +33,14 @@ from quietgrad.quiet.recipe import (
     with_products,
     zero_head,
 )
-from quietgrad.quiet.rule import PrivacyWarning, Settings, settings, warning
+from quietgrad._linear_probe.rule import PrivacyWarning, Settings, settings, warning
+from quietgrad._privatizer.privatizer import Privatizer
+from quietgrad._program.program import Program, StatisticRelease
+from quietgrad._program.releasing import Statistics
+from quietgrad.accounting.calibrate import calibrate
+from quietgrad.features.encoders import Columns, encode
+from quietgrad.features.images import image_encoder
+from quietgrad.features.pipeline import Rescale
 from quietgrad.sklearn.column_bounds import SHARE, known_bounds, unknown_bounds
 
 IGNORED = -100

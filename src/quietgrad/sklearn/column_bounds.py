@@ -10,7 +10,7 @@ from jaxtyping import Float
 from numpy import ndarray
 from torch import Tensor
 
-from quietgrad.program.statistics import Histograms
+from quietgrad._program.statistics import Histograms
 
 SHARE = 0.05
 """Part of the squared budget for bounds that nobody knows."""

@@ -8,6 +8,11 @@ import pytest
 import torch
 
 import quietgrad as qg
+from quietgrad._mechanism.mechanism import Mechanism
+from quietgrad._privatizer.research import Observer
+from quietgrad._representations.low_rank.low_rank import LowRank
+from quietgrad._representations.masks.mask import RandomMask
+from quietgrad._representations.masks.top_groups import TopGroups
 from quietgrad.lab.diagnostics.sparse import (
     CapturedEnergy,
     CosineSimilarity,
@@ -16,12 +21,7 @@ from quietgrad.lab.diagnostics.sparse import (
     Selector,
     cosine_by_dimension,
 )
-from quietgrad.mechanism.mechanism import Mechanism
 from quietgrad.methods.gip.selection import Grouping
-from quietgrad.privatizer.research import Observer
-from quietgrad.representations.low_rank.low_rank import LowRank
-from quietgrad.representations.masks.mask import RandomMask
-from quietgrad.representations.masks.top_groups import TopGroups
 from tests.cases.world import privatizer, run
 
 ROWS = [[0, 1, 2, 3]] * 8

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import quietgrad as qg
+from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad.lab.diagnostics.subspace import (
     EigenvalueSpectrum,
     Figure,
@@ -17,7 +18,6 @@ from quietgrad.lab.diagnostics.subspace import (
     StableRanks,
     stable_rank,
 )
-from quietgrad.mechanism.mechanism import Mechanism
 from tests.cases.world import privatizer, run, small_net
 from tests.methods.test_gep import ROWS, labelled, numpy_gradients, private_rows
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from quietgrad.privatizer.guards.model_state import Holdings, held, mark
+from quietgrad._guards.model_state import Holdings, held, mark
 
 
 class Model(nn.Sequential):

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 import quietgrad as qg
-from quietgrad.privatizer.guards import model_state
-from quietgrad.privatizer.guards.model_state import checksum
+from quietgrad._guards import model_state
+from quietgrad._guards.model_state import checksum
 from tests.cases.world import losses_of, privatizer, public_losses
 
 MECHANISM = qg.methods.dp_sgd(clip=1.0).with_noise(1.0)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
 
 import quietgrad as qg
-from quietgrad.privatizer.guards.private_inputs import share_memory, tensors_in
+from quietgrad._guards.private_inputs import share_memory, tensors_in
 
 
 def test_memory_is_compared_byte_by_byte() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from quietgrad.mechanism.mechanism import Mechanism
+from quietgrad._mechanism.mechanism import Mechanism
 
 
 @dataclass

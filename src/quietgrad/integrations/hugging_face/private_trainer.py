@@ -15,6 +15,8 @@ from torch.utils.data import Subset
 from transformers import Trainer, TrainingArguments
 from transformers.trainer_utils import TrainOutput
 
+from quietgrad._privatizer.privatizer import Privatizer
+from quietgrad._sampling.batches import Batch
 from quietgrad.accounting.calibrate import calibrate
 from quietgrad.integrations.epochs import Epochs
 from quietgrad.integrations.hugging_face.example_losses import example_losses
@@ -27,8 +29,6 @@ from quietgrad.integrations.hugging_face.refused_arguments import (
 from quietgrad.integrations.hugging_face.unfit_records import refuse_long, refuse_unfit
 from quietgrad.integrations.hugging_face.withheld import Withheld
 from quietgrad.methods.dp_sgd import dp_sgd
-from quietgrad.privatizer.privatizer import Privatizer
-from quietgrad.sampling.batches import Batch
 
 STATE = "privacy.pt"
 LEDGER = "ledger.jsonl"

@@ -69,10 +69,10 @@ def assemble(
         )
     refuse_overlap(public.inputs, private.inputs, "private")
     refuse_overlap(public.inputs, test.inputs, "test")
-    people = None if choice.unit is None else private.columns[choice.unit]
+    users = None if choice.unit is None else private.columns[choice.unit]
     details = {
         # Where people are protected, how many records they have is not told: their number is.
-        **({"private": len(private)} if people is None else {"people": len(np.unique(people))}),
+        **({"private": len(private)} if users is None else {"people": len(np.unique(users))}),
         "public": len(public.inputs),
         "test": len(test),
         "public_origin": public.origin,
@@ -83,7 +83,7 @@ def assemble(
         "notes": source.notes,
     }
     parts = _parts(source, private, public, test, choice.public_labels, {**record, **details})
-    return replace(parts, people=people)
+    return replace(parts, users=users)
 
 
 def _check_unit(source: Source, stand_in: Source | None, choice: Choice) -> None:
@@ -116,17 +116,17 @@ def _test_part(source: Source, pool: Pool, choice: Choice) -> Examples:
         pool.exclude(test.inputs)
         return test
     if choice.unit is not None:
-        return _test_people(pool, choice, choice.unit)
+        return _test_users(pool, choice, choice.unit)
     size = round(TEST_FRACTION * len(pool.examples)) if choice.test is None else choice.test
     return pool.draw(random_rows(len(pool.examples), size, part="test", seed=choice.seed))
 
 
-def _test_people(pool: Pool, choice: Choice, unit: str) -> Examples:
+def _test_users(pool: Pool, choice: Choice, unit: str) -> Examples:
     """All records of some people, who are then not private: `choice.test` is their number."""
     ids = pool.examples.columns[unit]
-    people = np.unique(ids)
-    size = round(TEST_FRACTION * len(people)) if choice.test is None else choice.test
-    chosen = people[random_rows(len(people), size, part="test", seed=choice.seed)]
+    users = np.unique(ids)
+    size = round(TEST_FRACTION * len(users)) if choice.test is None else choice.test
+    chosen = users[random_rows(len(users), size, part="test", seed=choice.seed)]
     return pool.draw(np.flatnonzero(np.isin(ids, chosen)))
 
 

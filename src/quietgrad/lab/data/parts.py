@@ -30,7 +30,7 @@ class Parts:
     num_classes: int
     input_shape: tuple[int, ...]
     record: Mapping[str, object]
-    people: ndarray | None = None
+    users: ndarray | None = None
 
     @property
     def public_inputs(self) -> Tensor:

@@ -24,7 +24,7 @@ def embedded_source() -> Source:
         arrays = {name: stored[name] for name in stored.files}
     return Source(
         train=Examples(
-            arrays["private_x"], arrays["private_y"].astype(np.int64), {"person": made_up_people()}
+            arrays["private_x"], arrays["private_y"].astype(np.int64), {"person": made_up_users()}
         ),
         test=Examples(arrays["test_x"], arrays["test_y"].astype(np.int64)),
         public_inputs=arrays["public_x"],
@@ -35,7 +35,7 @@ def embedded_source() -> Source:
     )
 
 
-def made_up_people(records: int = 12_000, most: int = 50) -> Int64[ndarray, " n"]:
+def made_up_users(records: int = 12_000, most: int = 50) -> Int64[ndarray, " n"]:
     """Whose each image is: people of 1 to 50 images, as many of each size, made up to try out user-level privacy."""
     rng = np.random.default_rng(21)
     sizes = rng.integers(1, most + 1, records)

@@ -9,14 +9,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from quietgrad.gradients.blocks import Blocks
-from quietgrad.gradients.stages import PerSampleGrads, Released
-from quietgrad.mechanism.mechanism import Mechanism
-from quietgrad.privatizer.research import Observer
-from quietgrad.representations.base import Public
-from quietgrad.representations.low_rank.carriers import Carriers
-from quietgrad.representations.low_rank.low_rank import LowRankCodec
-from quietgrad.representations.low_rank.matrices import as_matrix, check_rank, choose_matrices
+from quietgrad._gradients.blocks import Blocks
+from quietgrad._gradients.stages import PerSampleGrads, Released
+from quietgrad._mechanism.mechanism import Mechanism
+from quietgrad._privatizer.research import Observer
+from quietgrad._representations.base import Public
+from quietgrad._representations.low_rank.carriers import Carriers
+from quietgrad._representations.low_rank.low_rank import LowRankCodec
+from quietgrad._representations.low_rank.matrices import as_matrix, check_rank, choose_matrices
 
 
 def stable_rank(matrix: Float[Tensor, "o i"]) -> float:

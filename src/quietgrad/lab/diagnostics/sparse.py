@@ -10,16 +10,16 @@ import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from quietgrad.gradients.blocks import Blocks, Space, flatten
-from quietgrad.gradients.stages import PerSampleGrads, Released
-from quietgrad.mechanism.mechanism import Mechanism
+from quietgrad._gradients.blocks import Blocks, Space, flatten
+from quietgrad._gradients.stages import PerSampleGrads, Released
+from quietgrad._mechanism.mechanism import Mechanism
+from quietgrad._noise.sources import SeededSource
+from quietgrad._privatizer.research import Observer
+from quietgrad._representations.base import Codec, Public, Representation, State
+from quietgrad._representations.compose import ComposedCodec
+from quietgrad._representations.masks.coordinates import is_kept
+from quietgrad._representations.masks.mask import MaskCodec
 from quietgrad.methods.gip.selection import Grouping
-from quietgrad.noise.sources import SeededSource
-from quietgrad.privatizer.research import Observer
-from quietgrad.representations.base import Codec, Public, Representation, State
-from quietgrad.representations.compose import ComposedCodec
-from quietgrad.representations.masks.coordinates import is_kept
-from quietgrad.representations.masks.mask import MaskCodec
 
 
 class CosineSimilarity(Observer):

@@ -18,15 +18,15 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from quietgrad.gradients.blocks import Blocks, flatten_rows
-from quietgrad.gradients.stages import PerSampleGrads, Released
-from quietgrad.mechanism.mechanism import Mechanism
-from quietgrad.mechanism.post import ProjectOnto
-from quietgrad.privatizer.research import Observer
-from quietgrad.representations.base import Public
-from quietgrad.representations.subspace.basis import Basis
-from quietgrad.representations.subspace.joint import JointSubspace
-from quietgrad.representations.subspace.subspace import Subspace, SubspaceCodec
+from quietgrad._gradients.blocks import Blocks, flatten_rows
+from quietgrad._gradients.stages import PerSampleGrads, Released
+from quietgrad._mechanism.mechanism import Mechanism
+from quietgrad._mechanism.post import ProjectOnto
+from quietgrad._privatizer.research import Observer
+from quietgrad._representations.base import Public
+from quietgrad._representations.subspace.basis import Basis
+from quietgrad._representations.subspace.joint import JointSubspace
+from quietgrad._representations.subspace.subspace import Subspace, SubspaceCodec
 
 Curves = dict[str, tuple[list[float], list[float]]]
 """Label → (x, y)."""

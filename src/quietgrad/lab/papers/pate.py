@@ -19,12 +19,12 @@ import torch.nn.functional as F
 from jaxtyping import Int64
 from torch import Tensor, nn
 
+from quietgrad._noise.sources import EntropySource, NoiseSource
 from quietgrad.accounting.evaluate import epsilon as epsilon_of
 from quietgrad.accounting.events import GaussianEvent, Phase
 from quietgrad.lab.data import Parts
 from quietgrad.lab.errors import LabError
 from quietgrad.lab.run.train import accuracy
-from quietgrad.noise.sources import EntropySource, NoiseSource
 
 SENSITIVITY = math.sqrt(2)
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import quietgrad as qg
+from quietgrad._mechanism.mechanism import Mechanism
+from quietgrad._privatizer.research import Observer
 from quietgrad.lab.diagnostics.subspace import Curves
 from quietgrad.lab.papers.experiment import Place
 from quietgrad.lab.papers.finding import Curve, Scale
@@ -13,8 +15,6 @@ from quietgrad.lab.run.config import Config, load_config
 from quietgrad.lab.run.methods import build_mechanism
 from quietgrad.lab.run.setup import Setup, set_up
 from quietgrad.lab.run.train import losses_of
-from quietgrad.mechanism.mechanism import Mechanism
-from quietgrad.privatizer.research import Observer
 
 EMBEDDED = ("data.name=embedded", "data.test=500", "training.batch=250", "averaging.decay=0.0")
 """The data that come with the package."""

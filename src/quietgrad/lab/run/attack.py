@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad.accounting.calibrate import plan
 from quietgrad.accounting.events import Phase
 from quietgrad.accounting.pld import is_private
@@ -29,7 +30,6 @@ from quietgrad.lab.run.folder import RunFolder
 from quietgrad.lab.run.methods import build_mechanism
 from quietgrad.lab.run.setup import Setup, set_up
 from quietgrad.lab.run.train import losses_of
-from quietgrad.mechanism.mechanism import Mechanism
 
 MOST_STEPS = 300
 """Steps of the canary audit; each gets as many canaries as the confidence needs."""
@@ -156,7 +156,7 @@ def _neighbours(run: AuditedRun) -> NeighbourReport:
         lambda model, x, y: losses_of(model, x, y, config),
         rate=run.setup.batches.rate,
         deterministic=True,
-        unit=run.setup.parts.people,
+        unit=run.setup.parts.users,
         most_records=config.data.most_records,
         pooled=config.data.pooled,
     )
@@ -168,8 +168,8 @@ def _membership(run: AuditedRun, confidence: float) -> MembershipReport:
     model.eval()
     x, y = parts.private.tensors
     order = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
-    if parts.people is not None:
-        order = order[np.sort(np.unique(parts.people[order.numpy()], return_index=True)[1])]
+    if parts.users is not None:
+        order = order[np.sort(np.unique(parts.users[order.numpy()], return_index=True)[1])]
     chosen = order[: len(parts.test)]
     return threshold_attack(
         -losses(model, x[chosen], y[chosen]),

@@ -79,7 +79,7 @@ class DataConfig(Section):
     )
 
     @model_validator(mode="after")
-    def _people_are_bounded(self) -> DataConfig:
+    def _users_are_bounded(self) -> DataConfig:
         if (self.unit is None) != (self.most_records is None):
             raise ValueError("give unit and most_records together (10 is a good start), or neither")
         return self

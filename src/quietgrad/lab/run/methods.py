@@ -10,15 +10,15 @@ from torch import nn
 
 import quietgrad as qg
 from quietgrad import schedules
+from quietgrad._mechanism.mechanism import Mechanism
+from quietgrad._representations.base import PublicLosses, Representation
+from quietgrad._representations.masks.mask import RandomMask
+from quietgrad._representations.masks.ranked_mask import RankedMask
 from quietgrad.accounting.calibrate import Steps
 from quietgrad.lab.data import Parts
 from quietgrad.lab.errors import LabError, nearest
 from quietgrad.lab.run.config import MethodConfig, PrivacyConfig
-from quietgrad.mechanism.mechanism import Mechanism
-from quietgrad.representations.base import PublicLosses, Representation
-from quietgrad.representations.masks.mask import RandomMask
-from quietgrad.representations.masks.ranked_mask import RankedMask
-from quietgrad.representations.public_losses import labelled_losses, random_label_losses
+from quietgrad.public_losses import labelled_losses, random_label_losses
 
 PROVIDED = {"public_losses", "model", "batches", "parameters"}
 """Arguments of methods that come from the rest of the config."""

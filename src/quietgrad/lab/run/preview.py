@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
+from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad.accounting.calibrate import plan
 from quietgrad.accounting.evaluate import epsilon as epsilon_of
 from quietgrad.lab.data import Parts
@@ -23,7 +24,6 @@ from quietgrad.lab.run.methods import build_mechanism
 from quietgrad.lab.run.presets import presets
 from quietgrad.lab.run.setup import Setup, set_up
 from quietgrad.lab.run.train import losses_of
-from quietgrad.mechanism.mechanism import Mechanism
 
 ENOUGH = 128
 """Records that show an engine's way; more would only take longer."""

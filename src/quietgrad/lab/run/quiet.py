@@ -16,18 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
-from quietgrad.features.encoders import Mirrored, Pixels, Scatter, ScatterRoots, encode
-from quietgrad.features.images import image_encoder
-from quietgrad.features.patterns import Patches
-from quietgrad.features.pipeline import Rescale
-from quietgrad.features.quadratic import Quadratic
-from quietgrad.lab.data import Parts
-from quietgrad.lab.errors import LabError
-from quietgrad.lab.run.config import Config, DataConfig, Section, parse_section
-from quietgrad.lab.run.folder import RunFolder
-from quietgrad.lab.run.setup import Setup, make_optimizer, make_scheduler
-from quietgrad.lab.run.task import is_pretrained, load_task
-from quietgrad.quiet.recipe import (
+from quietgrad._linear_probe.recipe import (
     MICRO_BATCH,
     Source,
     all_at_once,
@@ -42,7 +31,18 @@ from quietgrad.quiet.recipe import (
     rescaled_by_synthetic,
     zero_head,
 )
-from quietgrad.quiet.rule import PrivacyWarning, Settings, few_public, settings, warning
+from quietgrad._linear_probe.rule import PrivacyWarning, Settings, few_public, settings, warning
+from quietgrad.features.encoders import Mirrored, Pixels, Scatter, ScatterRoots, encode
+from quietgrad.features.images import image_encoder
+from quietgrad.features.patterns import Patches
+from quietgrad.features.pipeline import Rescale
+from quietgrad.features.quadratic import Quadratic
+from quietgrad.lab.data import Parts
+from quietgrad.lab.errors import LabError
+from quietgrad.lab.run.config import Config, DataConfig, Section, parse_section
+from quietgrad.lab.run.folder import RunFolder
+from quietgrad.lab.run.setup import Setup, make_optimizer, make_scheduler
+from quietgrad.lab.run.task import is_pretrained, load_task
 
 FEATURES = "features.pt"
 

@@ -103,17 +103,17 @@ def set_up(config: Config, *, data_dir: Path | None = None, parts: Parts | None 
 def make_batches(parts: Parts, config: Config) -> qg.PoissonBatches:
     """Poisson draws with `batch` records (or people) on average, `epochs` passes in expectation."""
     training, data = config.training, config.data
-    units = len(parts.private) if parts.people is None else len(np.unique(parts.people))
+    units = len(parts.private) if parts.users is None else len(np.unique(parts.users))
     if training.batch > units:
-        kind = "records" if parts.people is None else "people"
+        kind = "records" if parts.users is None else "people"
         raise LabError(
             f"training.batch = {training.batch:g} exceeds the {units} private {kind}. Lower it to {units} or less."
         )
     rate = training.batch / units
-    people: dict[str, Any] = {}
-    if parts.people is not None:
-        people = {"unit": parts.people, "most_records": data.most_records, "pooled": data.pooled}
-    return qg.PoissonBatches(parts.private, rate=rate, steps=steps_of(training.epochs, rate), **people)
+    users: dict[str, Any] = {}
+    if parts.users is not None:
+        users = {"unit": parts.users, "most_records": data.most_records, "pooled": data.pooled}
+    return qg.PoissonBatches(parts.private, rate=rate, steps=steps_of(training.epochs, rate), **users)
 
 
 def make_optimizer(model: nn.Module, training: TrainingConfig) -> torch.optim.Optimizer:

@@ -20,8 +20,10 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
+from quietgrad._collective import Reducer
+from quietgrad._mechanism.mechanism import Mechanism
+from quietgrad._privatizer.explanation import ReleaseReport
 from quietgrad.accounting.ledger import Ledger
-from quietgrad.collective import Reducer
 from quietgrad.lab.data import Parts
 from quietgrad.lab.files import to_json
 from quietgrad.lab.run.augment import make_views
@@ -39,8 +41,6 @@ from quietgrad.lab.run.statement.model_card import model_card
 from quietgrad.lab.run.statement.recorded import read_run
 from quietgrad.lab.run.statement.statement import FILE as STATEMENT_FILE
 from quietgrad.lab.run.statement.statement import statement_of
-from quietgrad.mechanism.mechanism import Mechanism
-from quietgrad.privatizer.explanation import ReleaseReport
 
 
 @dataclass

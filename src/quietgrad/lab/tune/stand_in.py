@@ -29,7 +29,7 @@ CONTRAST = 0.7
 
 def public_stand_in(parts: Parts, seed: int) -> Parts:
     """Half of the labelled public examples, repeated up to N records; the other half scores the tries."""
-    _refuse_people(parts)
+    _refuse_users(parts)
     labels = parts.public_labels
     if labels is None or len(parts.public) < LEAST_PUBLIC:
         raise LabError(
@@ -50,7 +50,7 @@ def public_stand_in(parts: Parts, seed: int) -> Parts:
 
 def synthetic_stand_in(parts: Parts, seed: int) -> Parts:
     """A smooth random pattern for each class plus unit noise; for tokens there is none."""
-    _refuse_people(parts)
+    _refuse_users(parts)
     if parts.public_inputs.dtype == torch.int64 or parts.test.tensors[0].dtype == torch.int64:
         raise LabError("There is no made-up data for texts. Take --on public with labelled public data.")
     generator = torch.Generator().manual_seed(seed)
@@ -66,8 +66,8 @@ def synthetic_stand_in(parts: Parts, seed: int) -> Parts:
     )
 
 
-def _refuse_people(parts: Parts) -> None:
-    if parts.people is not None:
+def _refuse_users(parts: Parts) -> None:
+    if parts.users is not None:
         raise LabError(
             "How many records people have is private, so there is no stand-in for them. Leave out data.unit to tune."
         )

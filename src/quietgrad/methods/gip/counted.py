@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quietgrad.gradients.blocks import coordinates
-from quietgrad.representations.base import Codec, IdentityCodec, Public, Representation, State
+from quietgrad._gradients.blocks import coordinates
+from quietgrad._representations.base import Codec, IdentityCodec, Public, Representation, State
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,13 @@ from __future__ import annotations
 
 from torch import nn
 
+from quietgrad._mechanism.clipping import Clip, FlatClip
+from quietgrad._mechanism.mechanism import Mechanism, Release
+from quietgrad._representations.masks.mask import RandomMask, Redraw
 from quietgrad.accounting.calibrate import Steps
-from quietgrad.mechanism.clipping import Clip, FlatClip
-from quietgrad.mechanism.mechanism import Mechanism, Release
 from quietgrad.methods.gip.counted import Counted
 from quietgrad.methods.gip.noise import SelectedGaussian
 from quietgrad.methods.gip.selection import Grouping
-from quietgrad.representations.masks.mask import RandomMask, Redraw
 from quietgrad.schedules import Complement, PerEpoch, Schedule, check_fits, epoch_of, value_at
 
 

@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from quietgrad._gradients.blocks import Blocks, flatten, unflatten
+from quietgrad._gradients.stages import ClippedSum, Released
+from quietgrad._noise.base import Noise, NoiseDraw
+from quietgrad._noise.gaussian import on_grid
+from quietgrad._noise.sources import HardenedSource
 from quietgrad.accounting import events
 from quietgrad.accounting.calibrate import Steps
-from quietgrad.gradients.blocks import Blocks, flatten, unflatten
-from quietgrad.gradients.stages import ClippedSum, Released
 from quietgrad.methods.gip.selection import Grouping
 from quietgrad.methods.gip.theta import theta_for_budget
-from quietgrad.noise.base import Noise, NoiseDraw
-from quietgrad.noise.gaussian import on_grid
-from quietgrad.noise.sources import HardenedSource
 from quietgrad.schedules import Schedule, value_at
 
 

@@ -9,17 +9,17 @@ from typing import Any
 
 import torch
 
-from quietgrad.gradients.blocks import Blocks, flatten
-from quietgrad.gradients.stages import PerSampleGrads, Released
+from quietgrad._gradients.blocks import Blocks, flatten
+from quietgrad._gradients.stages import PerSampleGrads, Released
+from quietgrad._mechanism.mechanism import Mechanism
+from quietgrad._privatizer.research import Observer
+from quietgrad._representations.base import Public
 from quietgrad.lab.diagnostics.subspace import EigenvalueSpectrum
 from quietgrad.lab.papers.experiment import Computed, Experiment, Place
 from quietgrad.lab.papers.finding import Curve, Finding, Picture, Row, Scale
 from quietgrad.lab.papers.trainings import Cell, Plan, Trainings
 from quietgrad.lab.papers.verdicts import Order
 from quietgrad.lab.papers.watched import as_curves, figure_config, prepared, watch
-from quietgrad.mechanism.mechanism import Mechanism
-from quietgrad.privatizer.research import Observer
-from quietgrad.representations.base import Public
 
 MNIST, FASHION = "pdp_sgd_mnist_sigma10", "pdp_sgd_fashion_mnist_sigma10"
 

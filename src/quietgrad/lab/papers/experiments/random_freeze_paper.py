@@ -6,8 +6,11 @@ from collections.abc import Mapping
 
 import torch
 
-from quietgrad.gradients.blocks import Blocks, flatten_rows
-from quietgrad.gradients.stages import PerSampleGrads, Released
+from quietgrad._gradients.blocks import Blocks, flatten_rows
+from quietgrad._gradients.stages import PerSampleGrads, Released
+from quietgrad._mechanism.mechanism import Mechanism
+from quietgrad._privatizer.research import Observer
+from quietgrad._representations.base import Public
 from quietgrad.lab.diagnostics.sparse import EncodedNorms, FreezeCounts
 from quietgrad.lab.papers.experiment import Computed, Experiment, Place
 from quietgrad.lab.papers.finding import Curve, Finding, Picture, Row, Scale
@@ -15,9 +18,6 @@ from quietgrad.lab.papers.quick import quick
 from quietgrad.lab.papers.trainings import Cell, Plan, Trainings
 from quietgrad.lab.papers.verdicts import Level, Order, judge
 from quietgrad.lab.papers.watched import figure_config, mean_of, prepared, watch
-from quietgrad.mechanism.mechanism import Mechanism
-from quietgrad.privatizer.research import Observer
-from quietgrad.representations.base import Public
 
 BASELINE, ADJUSTED = "end_to_end_cifar10_eps3", "end_to_end_adjusted_cifar10_eps3"
 FROZEN, RANKED = "random_freeze_end_to_end_cifar10_eps3", "ranked_freeze_end_to_end_cifar10_eps3"

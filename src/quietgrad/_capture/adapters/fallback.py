@@ -1,0 +1,220 @@
+"""Any other module: run it again for each sample under `vmap(grad)`, and check that it did what it did before."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.func import grad, vmap
+from torch.nn.utils.parametrizations import _SpectralNorm
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.utils import _pytree as pytree
+
+from quietgrad._capture.adapters.functional import called_with
+from quietgrad._capture.call import Adapter, Call, Pieces
+from quietgrad._capture.layout import Layout, Placement, candidates
+from quietgrad._gradients.blocks import DenseGrad
+from quietgrad._gradients.row_arithmetic import at_least_single
+
+Arrangement = tuple[Layout | None, ...]
+"""How each tensor among the inputs holds the samples; None: all samples share it."""
+
+MOST_ARRANGEMENTS = 64
+
+REFUSALS = (RuntimeError, ValueError, TypeError, IndexError)
+"""What torch raises for shapes that a module does not take, and for operations that vmap does not know."""
+
+
+class FallbackAdapter(Adapter):
+    """Per-sample gradients of ⟨module(x_i), b_i⟩ by `torch.func`; one object per module.
+
+    The replay must reproduce the recorded outputs, which proves the arrangement of the inputs, the random numbers
+    and the buffers to be those of the recorded call.
+    """
+
+    replays = True
+
+    def __init__(self, chunk: int | None = None) -> None:
+        self.chunk = chunk
+        self._known: dict[int, Arrangement] = {}
+
+    def arguments(self, call: Call) -> tuple[Any, Any]:
+        """The call's (args, kwargs), completed where a module's own defaults would not be per sample."""
+        return call.args, call.kwargs
+
+    def pieces(
+        self, call: Call, layouts: list[Placement | None], backprops: list[Float[Tensor, "n ..."]]
+    ) -> Pieces:
+        replay = Replay(call, layouts, backprops, self.arguments(call), self.chunk)
+        known = self._known.get(call.index)
+        for arrangement in [known] if known is not None and replay.fits(known) else replay.arrangements():
+            gradients = replay.attempt(arrangement)
+            if gradients is not None:
+                self._known[call.index] = arrangement
+                return {name: DenseGrad(at_least_single(gradient)) for name, gradient in gradients.items()}
+        raise ValueError(
+            f"Module {call.place!r} ({type(call.unit.module).__name__}) does not give the same output when it is run "
+            "again sample by sample. It mixes samples, draws random numbers in a way that cannot be replayed, or "
+            "changes its state: freeze its parameters, or write it with layers that quietgrad knows."
+        )
+
+
+class Replay:
+    """One recorded call, run again."""
+
+    def __init__(
+        self,
+        call: Call,
+        layouts: list[Placement | None],
+        backprops: list[Tensor],
+        arguments: tuple[Any, Any],
+        chunk: int | None,
+    ) -> None:
+        self.call, self.layouts, self.backprops, self.chunk = call, layouts, backprops, chunk
+        self.n = len(backprops[0])
+        leaves, self.spec = pytree.tree_flatten(arguments)
+        self.places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+        self.leaves, self.tensors = leaves, [leaves[place] for place in self.places]
+        named = dict(call.unit.module.named_parameters(remove_duplicate=False))
+        self.parameters = {name: named[name].detach() for name in call.unit.names}
+
+    def fits(self, arrangement: Arrangement) -> bool:
+        return len(arrangement) == len(self.tensors) and all(
+            layout is None or layout.fits(tensor.shape, self.n)
+            for layout, tensor in zip(arrangement, self.tensors, strict=True)
+        )
+
+    def arrangements(self) -> Iterator[Arrangement]:
+        """Likely ones first: inputs laid out like the output, then any other way, then shared."""
+        if all(layout is None for layout in self.layouts):
+            yield (None,) * len(self.tensors)
+            return
+        options = [self._options(tensor) for tensor in self.tensors]
+        yield from itertools.islice(itertools.product(*options), MOST_ARRANGEMENTS)
+
+    def _options(self, tensor: Tensor) -> list[Layout | None]:
+        like = next(layout for layout in self.layouts if layout is not None)
+        found = list(candidates(tensor.shape, self.n, tensor.dim()))
+        found.sort(key=lambda layout: (layout != like, layout.inner > 1))
+        return [*found, None]
+
+    def attempt(self, arrangement: Arrangement) -> dict[str, Float[Tensor, "n ..."]] | None:
+        """The gradients under this arrangement, or None if the outputs are not the recorded ones."""
+        inputs = [
+            tensor if layout is None else layout.samples_first(tensor, self.n)
+            for layout, tensor in zip(arrangement, self.tensors, strict=True)
+        ]
+        dims = tuple(None if layout is None else 0 for layout in arrangement)
+        try:
+            gradients, outputs = self._run(inputs, dims)
+        except REFUSALS:
+            return None  # the module does not take inputs of this shape
+        return gradients if self._reproduced(outputs) else None
+
+    def _run(
+        self, inputs: list[Tensor], dims: tuple[int | None, ...]
+    ) -> tuple[dict[str, Tensor], list[Tensor]]:
+        with surroundings(self.call):
+            try:
+                return self._vmapped(inputs, dims)
+            except REFUSALS:
+                return self._looped(inputs, dims)
+
+    def _vmapped(
+        self, inputs: list[Tensor], dims: tuple[int | None, ...]
+    ) -> tuple[dict[str, Tensor], list[Tensor]]:
+        mapped = vmap(
+            grad(self._scalar, has_aux=True),
+            in_dims=(None, tuple(0 for _ in self.backprops), *dims),
+            randomness="different",
+            chunk_size=self.chunk,
+        )
+        with warnings.catch_warnings():
+            warnings.filterwarnings(
+                "ignore", "There is a performance drop", UserWarning
+            )  # it is known to be slow
+            gradients, outputs = mapped(self.parameters, tuple(self.backprops), *inputs)
+        return gradients, list(outputs)
+
+    def _looped(
+        self, inputs: list[Tensor], dims: tuple[int | None, ...]
+    ) -> tuple[dict[str, Tensor], list[Tensor]]:
+        """For modules that vmap cannot run."""
+        rows: list[dict[str, Tensor]] = []
+        outputs: list[tuple[Tensor, ...]] = []
+        for i in range(self.n):
+            sample = [x if dim is None else x[i] for x, dim in zip(inputs, dims, strict=True)]
+            parameters = {name: p.clone().requires_grad_() for name, p in self.parameters.items()}
+            with torch.enable_grad():
+                value, outs = self._scalar(parameters, tuple(b[i] for b in self.backprops), *sample)
+                found = torch.autograd.grad(
+                    value, list(parameters.values()), allow_unused=True, materialize_grads=True
+                )
+            rows.append(dict(zip(parameters, found, strict=True)))
+            outputs.append(tuple(out.detach() for out in outs))
+        stacked = {name: torch.stack([row[name] for row in rows]) for name in self.parameters}
+        return stacked, [torch.stack(outs) for outs in zip(*outputs, strict=True)]
+
+    def _scalar(
+        self, parameters: dict[str, Tensor], backprops: tuple[Tensor, ...], *inputs: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        leaves = list(self.leaves)
+        for place, tensor in zip(self.places, inputs, strict=True):
+            leaves[place] = tensor
+        args, kwargs = pytree.tree_unflatten(leaves, self.spec)
+        result = called_with(self.call.unit.module, parameters, args, kwargs)
+        tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
+        chosen = tuple(tensors[output.position] for output in self.call.outputs)
+        products = [(out * b).sum() for out, b in zip(chosen, backprops, strict=True)]
+        return torch.stack(products).sum(), chosen
+
+    def _reproduced(self, outputs: list[Tensor]) -> bool:
+        for output, layout, found in zip(self.call.outputs, self.layouts, outputs, strict=True):
+            recorded = self.call.results[output.position]
+            expected = (
+                recorded.expand(found.shape) if layout is None else layout.samples_first(recorded, self.n)
+            )
+            if expected.shape != found.shape or not self._alike(found.to(expected.dtype), expected):
+                return False
+        return True
+
+    def _alike(self, found: Tensor, expected: Tensor) -> bool:
+        """Most are the same bits, which is told many times as fast."""
+        tolerance = 1e-2 if self.call.autocast[0] else 1e-4
+        return torch.equal(found, expected) or torch.allclose(
+            found, expected, rtol=tolerance, atol=tolerance, equal_nan=True
+        )
+
+
+@contextlib.contextmanager
+def surroundings(call: Call) -> Iterator[None]:
+    """The random numbers and the autocast state that the recorded call had."""
+    enabled, dtype = call.autocast
+    frozen = [part for part in call.unit.module.modules() if _is_spectral(part) and part.training]
+    for part in frozen:  # a replay divides by what the call has divided by, and estimates nothing anew
+        part.training = False
+    try:
+        yield from _with_state(call, enabled, dtype)
+    finally:
+        for part in frozen:
+            part.training = True
+
+
+def _with_state(call: Call, enabled: bool, dtype: torch.dtype) -> Iterator[None]:
+    with torch.random.fork_rng(devices=[]), torch.autocast("cpu", dtype=dtype, enabled=enabled):
+        if call.rng is not None:
+            torch.set_rng_state(call.rng)
+        yield
+
+
+def _is_spectral(module: nn.Module) -> bool:
+    """Whether a module divides a weight by an estimate of its largest singular value, which training improves at each
+    call."""
+    hooks = module._forward_pre_hooks.values()
+    return isinstance(module, _SpectralNorm) or any(isinstance(hook, SpectralNorm) for hook in hooks)

@@ -1,0 +1,64 @@
+"""Linear layers: y = x Wᵀ + b over any number of leading dimensions."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from quietgrad._capture.call import Adapter, Call, Pieces, inputs_for
+from quietgrad._capture.layout import Placement
+from quietgrad._gradients.blocks import DenseGrad
+from quietgrad._gradients.factored import FactoredGrad
+
+
+def outputs_of(backprop: Float[Tensor, "n ... o"]) -> Float[Tensor, "n t o"]:
+    """All leading dimensions of a sample as positions."""
+    return backprop.reshape(len(backprop), -1, backprop.shape[-1])
+
+
+def inputs_of(x: Tensor, layout: Placement | None, b: Float[Tensor, "n t o"]) -> Float[Tensor, "n t i"]:
+    """What the map was given at the positions of its output gradients, in their precision."""
+    return inputs_for(x, layout, b).reshape(len(b), -1, x.shape[-1]).to(b.dtype)
+
+
+def summed(b: Float[Tensor, "n t o"]) -> Float[Tensor, "n o"]:
+    """Σ_t b_t; of one position without a copy."""
+    return b.squeeze(1) if b.shape[1] == 1 else b.sum(1)
+
+
+class LinearAdapter(Adapter):
+    """G = Σ_t b_t x_tᵀ for the weight, Σ_t b_t for the bias."""
+
+    def sample_dims(self, module: nn.Module, shape: torch.Size) -> int:
+        return len(shape) - 1
+
+    def pieces(
+        self, call: Call, layouts: list[Placement | None], backprops: list[Float[Tensor, "n ..."]]
+    ) -> Pieces:
+        x = call.args[0] if call.args else call.kwargs["input"]
+        b = outputs_of(backprops[0])
+        pieces: Pieces = {}
+        if "weight" in call.unit.names:
+            pieces["weight"] = FactoredGrad(inputs_of(x, layouts[0], b), b)
+        if "bias" in call.unit.names:
+            pieces["bias"] = DenseGrad(summed(b))
+        return pieces
+
+
+class TransposedLinearAdapter(Adapter):
+    """y = x W + b with W `[i, o]`: GPT-2's `Conv1D`. Its factors are those of a linear layer, the roles swapped."""
+
+    def sample_dims(self, module: nn.Module, shape: torch.Size) -> int:
+        return len(shape) - 1
+
+    def pieces(
+        self, call: Call, layouts: list[Placement | None], backprops: list[Float[Tensor, "n ..."]]
+    ) -> Pieces:
+        b = outputs_of(backprops[0])
+        pieces: Pieces = {}
+        if "weight" in call.unit.names:
+            pieces["weight"] = FactoredGrad(a=b, b=inputs_of(call.args[0], layouts[0], b))
+        if "bias" in call.unit.names:
+            pieces["bias"] = DenseGrad(summed(b))
+        return pieces

@@ -1,0 +1,120 @@
+"""Recurrent layers on packed sequences: each sequence is run again alone, at its own length."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from quietgrad._capture.adapters.functional import called_with
+from quietgrad._capture.call import Call, Pieces, tensors_of
+from quietgrad._capture.layout import Placement
+from quietgrad._gradients.blocks import DenseGrad
+
+
+def packed_pieces(
+    call: Call, layouts: list[Placement | None], backprops: list[Float[Tensor, "n ..."]]
+) -> Pieces:
+    """Per-sample gradients of a module that was given a packed sequence."""
+    given = dict(zip(("input", "hx"), call.args, strict=False), **call.kwargs)
+    rows, hx = given["input"], given.get("hx")
+    n = len(backprops[0])
+    full = {
+        output.position: _in_place(output.shape, layout, b)
+        for output, layout, b in zip(call.outputs, layouts, backprops, strict=True)
+    }
+    owner = _owners(call, rows, layouts, n)
+    module = call.unit.module
+    totals = {name: p.new_zeros(n, *p.shape) for name, p in _parameters(call).items()}
+    for rank, sample in enumerate(owner):
+        if sample >= 0:
+            for name, gradient in _gradient(call, module, rows, hx, full, rank).items():
+                totals[name][sample] += gradient
+    return {name: DenseGrad(total) for name, total in totals.items()}
+
+
+def _in_place(
+    shape: torch.Size, layout: Placement | None, b: Float[Tensor, "n ..."]
+) -> tuple[Tensor, Tensor]:
+    """The gradient as it arrived, and the sample of each of its elements (−1: nobody's)."""
+    gradient, sample = b.new_zeros(shape.numel()), torch.full((shape.numel(),), -1)
+    assert layout is not None
+    # Numbered from 1, because places that belong to nobody are filled up with 0.
+    number = layout.samples_first(torch.arange(1, shape.numel() + 1).view(shape), len(b)).reshape(len(b), -1)
+    there = number > 0
+    gradient[number[there] - 1] = b.reshape(len(b), -1)[there]
+    sample[number[there] - 1] = torch.arange(len(b))[:, None].expand_as(number)[there]
+    return gradient.view(shape), sample.view(shape)
+
+
+def _owners(call: Call, rows: PackedSequence, layouts: list[Placement | None], n: int) -> list[int]:
+    """The sample of each sequence in the order of the pack; −1 where it got no gradient."""
+    found = [-1] * int(rows.batch_sizes[0])
+    for output, layout in zip(call.outputs, layouts, strict=True):
+        _, sample = _in_place(output.shape, layout, torch.zeros(n, *_shape_of(output.shape, layout, n)))
+        for rank in range(len(found)):
+            mine = sample[_places(rows, rank)] if output.position == 0 else sample[:, _column(rows, rank)]
+            for owner in mine.unique().tolist():
+                if owner >= 0 and found[rank] not in (-1, owner):
+                    raise ValueError(f"A sequence of module {call.place!r} belongs to several samples.")
+                found[rank] = max(found[rank], owner)
+    return found
+
+
+def _shape_of(shape: torch.Size, layout: Placement | None, n: int) -> torch.Size:
+    assert layout is not None
+    return layout.samples_first(torch.zeros(shape), n).shape[1:]
+
+
+def _places(rows: PackedSequence, rank: int) -> Int[Tensor, " t"]:
+    """Where the steps of one sequence lie in the pack."""
+    sizes = rows.batch_sizes
+    starts = sizes.cumsum(0) - sizes
+    return (starts + rank)[sizes > rank]
+
+
+def _column(rows: PackedSequence, rank: int) -> int:
+    """Where the states of one sequence lie: they are in the order before sorting."""
+    return rank if rows.sorted_indices is None else int(rows.sorted_indices[rank])
+
+
+def _parameters(call: Call) -> dict[str, Tensor]:
+    named = dict(call.unit.module.named_parameters())
+    return {name: named[name].detach() for name in call.unit.names}
+
+
+def _gradient(
+    call: Call,
+    module: nn.Module,
+    rows: PackedSequence,
+    hx: Any,
+    full: dict[int, tuple[Tensor, Tensor]],
+    rank: int,
+) -> dict[str, Tensor]:
+    """One sequence alone: ⟨outputs, their gradients⟩ differentiated."""
+    places, column = _places(rows, rank), _column(rows, rank)
+    state = (
+        None if hx is None else tuple(h[:, column] for h in hx) if isinstance(hx, tuple) else hx[:, column]
+    )
+    leaves = {name: p.clone().requires_grad_() for name, p in _parameters(call).items()}
+    with torch.enable_grad():
+        result = called_with(module, leaves, (rows.data[places], *([] if state is None else [state])), {})
+        outputs = tensors_of((result,), {})
+        # A pack has four tensors, of which the first are the rows; states follow.
+        parts = [outputs[0], *[None] * 3, *outputs[1:]]
+        products = []
+        for position, (gradient, _) in full.items():
+            mine = gradient[places] if position == 0 else gradient[:, column]
+            part = parts[position]
+            assert part is not None
+            products.append((part * mine).sum())
+        found = torch.autograd.grad(
+            torch.stack(products).sum(), list(leaves.values()), allow_unused=True, materialize_grads=True
+        )
+    recorded = call.results[0][places]
+    if not torch.allclose(outputs[0].detach(), recorded, rtol=1e-4, atol=1e-4, equal_nan=True):
+        raise ValueError(f"Module {call.place!r} does not give the same output when it is run again.")
+    return dict(zip(leaves, found, strict=True))

@@ -1,0 +1,336 @@
+"""One activation-only backward: the gradient at every recorded output, samples first.
+
+Where the graph has proved where the samples lie, a gradient is handed over while the backward is at it, and may go
+before the next one comes: a step that held them all would need more memory, and time to get it from the system.
+
+Where the samples lie is proved for every batch anew: by the graph (`flow`) where its operations keep them apart, else
+by numbers (`owners`). Nothing is remembered, so nothing can change after it was proved.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, Node
+
+from quietgrad._capture.call import Call, Output
+from quietgrad._capture.graph import Flow, Graph
+from quietgrad._capture.layout import Fate, Layout, Placement, State, candidates, whole
+from quietgrad._capture.owners import Code, Probe, placed
+from quietgrad._capture.spread import Consumers, End, together
+from quietgrad._gradients.blocks import packed
+
+Key = tuple[int, int]
+"""(serial number of the call, position of the output)."""
+CallOutput = tuple[Call, Output]
+Passing = tuple[Call, Output, Layout]
+"""An output whose gradient is taken while the backward is at it."""
+Take = Callable[[Call, list[Placement | None], list[Tensor]], None]
+"""Gets each call with the placements and gradients of its outputs."""
+
+PROBED_AT_ONCE = 1 << 24
+"""Bytes of gradients that may always be probed together: 16 MB are small beside any model that needs splitting."""
+MOST_PROBES = 6
+"""Parts that a larger probe is split into. Each part is a backward of its own, and six of them hold a sixth of the
+second gradients at a time: that is below the peak of the step itself."""
+
+
+@dataclass(eq=False)
+class Arrival:
+    """The gradient that arrived at one output of a call, and where the samples lie in it (None: all share it).
+
+    Args:
+        apart: whether it holds that of each sample already, one after the other.
+    """
+
+    call: Call
+    output: Output
+    gradient: Tensor
+    placement: Placement | None = None
+    apart: bool = False
+
+    @property
+    def key(self) -> Key:
+        return (self.call.serial, self.output.position)
+
+    @property
+    def dims(self) -> int:
+        return _dims(self.call, self.output)
+
+
+@dataclass
+class Proofs:
+    """The modules whose samples were told apart in the last batch: by the graph, by numbers, by a backward for each."""
+
+    by_graph: set[str] = field(default_factory=set)
+    by_numbers: set[str] = field(default_factory=set)
+    one_by_one: set[str] = field(default_factory=set)
+
+    def __str__(self) -> str:
+        """How many modules, and the names of those that the graph did not settle."""
+        parts = [
+            f"by the graph in {len(self.by_graph)} modules" if self.by_graph else "",
+            f"by numbers in {', '.join(sorted(self.by_numbers))}" if self.by_numbers else "",
+            f"by a backward for each sample in {', '.join(sorted(self.one_by_one))}"
+            if self.one_by_one
+            else "",
+        ]
+        told = "; ".join(part for part in parts if part)
+        return f"gradients told apart {told}" if told else "no gradients yet"
+
+
+class Backward:
+    """Takes backwards, and says how each module's samples were told apart."""
+
+    def __init__(self) -> None:
+        self.proofs = Proofs()
+        self.unsettled: list[Call] = []
+        """Calls of the last batch whose gradients belong to several samples each: all share them, or they are mixed."""
+
+    def __call__(self, losses: Float[Tensor, " n"], calls: list[Call], graph: Graph, take: Take) -> None:
+        """Hand each call that got gradients to `take`, narrowed to the outputs that did, in no order."""
+        n, self.proofs, self.unsettled = len(losses), Proofs(), []
+        outputs = [
+            (call, output) for call in calls for output in call.outputs if output.edge.node in graph.children
+        ]
+        flow = Flow(graph, n) if n > 1 else None
+        states: dict[Key, State] = {
+            _key((call, output)): Fate.SHARED if flow is None else flow.seen_as(output.edge, output.shape)
+            for call, output in outputs
+        }
+        spread = {} if flow is None else _spreads(graph, flow, outputs, states)
+        # Where placements are missing, more backwards follow; else the graph may go while this one is taken.
+        keep = n > 1 and not all(isinstance(state, Layout) or key in spread for key, state in states.items())
+        asked = {output.edge.node for call, output in outputs if _key((call, output)) not in spread}
+        asked |= {end.edge.node for ends in spread.values() for end in ends}
+        passing = [] if keep or n == 1 else _passing(losses, graph.onward(asked), outputs, states)
+        self.proofs.by_graph.update(call.place for call, _, _ in passing)
+        early = {_key((call, output)) for call, output, _ in passing}
+        with _on_the_way(passing, n, take):
+            left = [pair for pair in outputs if _key(pair) not in early]
+            arrivals = _arrivals(losses, left, spread, keep=keep)
+        self._place(losses, arrivals, states)
+        for call in calls:
+            mine = [arrival for arrival in arrivals if arrival.call is call]
+            if mine:
+                take(call.narrowed([a.output for a in mine]), *self._rows(losses, mine))
+
+    def _place(self, losses: Float[Tensor, " n"], arrivals: list[Arrival], states: dict[Key, State]) -> None:
+        """Where the samples lie in each gradient: from the graph, or proved by numbers."""
+        doubtful = []
+        for arrival in arrivals:
+            state = states[arrival.key]
+            if len(losses) == 1:
+                arrival.placement = whole(arrival.output.shape) if arrival.dims else None
+            elif isinstance(state, Layout):
+                # Samples among the features: every position holds all of them.
+                arrival.placement = state if state.dim < arrival.dims else None
+            elif state is Fate.DOUBT and arrival.dims:
+                doubtful.append(arrival)
+        if doubtful:
+            self.unsettled = _prove(losses, doubtful)
+            self.proofs.by_numbers.update(a.call.place for a in doubtful if a.placement is not None)
+
+    def _rows(
+        self, losses: Float[Tensor, " n"], arrivals: list[Arrival]
+    ) -> tuple[list[Placement | None], list[Float[Tensor, "n ..."]]]:
+        """Placements and gradients of one call."""
+        place = arrivals[0].call.place
+        if all(arrival.placement is not None for arrival in arrivals):
+            self.proofs.by_graph.update({place} - self.proofs.by_numbers)
+            return [a.placement for a in arrivals], [_samples_first(a, len(losses)) for a in arrivals]
+        if all(arrival.apart for arrival in arrivals):
+            self.proofs.by_graph.add(place)
+            return [None] * len(arrivals), [arrival.gradient for arrival in arrivals]
+        self.proofs.one_by_one.add(place)
+        return [None] * len(arrivals), _one_by_one(losses, arrivals)
+
+
+def _key(pair: CallOutput) -> Key:
+    return (pair[0].serial, pair[1].position)
+
+
+def _passing(
+    losses: Tensor, onward: set[Node], outputs: list[CallOutput], states: dict[Key, State]
+) -> list[Passing]:
+    """Outputs whose gradients can be taken on the way: the graph has told where their samples lie, and the backward
+    goes on from there (`onward`). Where it ends, the engine hands a gradient over and runs no hooks."""
+    if losses.device.type != "cpu":
+        return []  # hooks of other devices run in threads of their own
+    return [
+        (call, output, state)
+        for call, output in outputs
+        if isinstance(state := states[_key((call, output))], Layout)
+        and state.dim < _dims(call, output)
+        and len(call.outputs) == 1
+        and not call.unit.adapter.replays
+        and output.edge.node in onward
+    ]
+
+
+@contextlib.contextmanager
+def _on_the_way(passing: list[Passing], n: int, take: Take) -> Iterator[None]:
+    """Hooks on the nodes that these gradients arrive at, for one backward."""
+    waiting: dict[Node, list[Passing]] = {}
+    for one in passing:
+        waiting.setdefault(one[1].edge.node, []).append(one)
+
+    def hook(node: Node) -> Callable[[tuple[Tensor | None, ...]], None]:
+        def arrived(gradients: tuple[Tensor | None, ...]) -> None:
+            for call, output, layout in waiting.pop(node):
+                gradient = gradients[output.edge.output_nr]
+                if gradient is not None:
+                    take(call, [layout], [layout.samples_first(gradient.reshape(output.shape), n)])
+
+        return arrived
+
+    handles = [node.register_prehook(hook(node)) for node in waiting]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+    assert not waiting, "the backward passed by a gradient"
+
+
+def _dims(call: Call, output: Output) -> int:
+    """Leading dimensions of an output that may hold the samples."""
+    return call.unit.adapter.sample_dims(call.unit.module, output.shape)
+
+
+def _spreads(
+    graph: Graph, flow: Flow, outputs: list[CallOutput], states: dict[Key, State]
+) -> dict[Key, list[End]]:
+    """Where the gradients of shared outputs are taken, as far as the graph tells."""
+    shared = [pair for pair in outputs if states[_key(pair)] is Fate.SHARED and len(pair[0].outputs) == 1]
+    if not shared:
+        return {}
+    consumers = Consumers(graph)
+    found = {_key(pair): consumers.ends(pair[1].edge, flow) for pair in shared}
+    return {key: ends for key, ends in found.items() if ends}
+
+
+def _arrivals(
+    losses: Float[Tensor, " n"], outputs: list[CallOutput], spread: dict[Key, list[End]], *, keep: bool
+) -> list[Arrival]:
+    """One backward: the gradients at all outputs, and those of the shared ones sample by sample.
+
+    Before the places where a shared one was broadcast nothing is asked for, so that the graph there stays.
+    """
+    apart = [pair for pair in outputs if _key(pair) not in spread]
+    edges = [output.edge for _, output in apart]
+    behind = [end.edge for ends in spread.values() for end in ends]
+    found = iter(_gradients(losses, edges + behind, torch.ones_like(losses), keep=keep))
+    arrivals = [
+        Arrival(call, output, gradient.reshape(output.shape))
+        for (call, output), gradient in zip(apart, found, strict=False)
+        if gradient is not None
+    ]
+    for pair in (pair for pair in outputs if _key(pair) in spread):
+        ends, (call, output) = spread[_key(pair)], pair
+        rows = together([next(found) for _ in ends], ends, output.edge, len(losses))
+        if rows is not None:
+            arrivals.append(Arrival(call, output, rows.reshape(len(losses), *output.shape), apart=True))
+    return arrivals
+
+
+def _prove(losses: Float[Tensor, " n"], arrivals: list[Arrival]) -> list[Call]:
+    """Place the samples by what happens to each gradient when the losses are multiplied by powers of two.
+
+    Returns the calls of which some position belongs to several samples, though samples would fit there.
+    """
+    unsettled: list[Call] = []
+    half = any(arrival.gradient.dtype == torch.float16 for arrival in arrivals)
+    code = Code(len(losses), half=half)
+    for group in _probed_together(arrivals):
+        first = _scaled(losses, group, code, 0)
+        for arrival, scaled in zip(group, first, strict=True):
+            possible = candidates(arrival.output.shape, code.n, arrival.dims)
+            exponents = code.exponents(0)
+            arrival.placement = next(
+                (lay for lay in possible if placed(arrival.gradient, scaled, exponents, lay)), None
+            )
+        left = [(a, scaled) for a, scaled in zip(group, first, strict=True) if a.placement is None]
+        if left:
+            unsettled += _find_owners(losses, code, *map(list, zip(*left, strict=True)))
+    return unsettled
+
+
+def _find_owners(
+    losses: Float[Tensor, " n"], code: Code, arrivals: list[Arrival], first: list[Tensor]
+) -> list[Call]:
+    """The owner of each position, where they lie in no regular way; the calls in which some have several."""
+    turns = [first, *[_scaled(losses, arrivals, code, turn) for turn in range(1, code.rounds)]]
+    for place, arrival in enumerate(arrivals):
+        probe = Probe(arrival.gradient, [turn[place] for turn in turns], arrival.dims)
+        arrival.placement = probe.owners(code)
+    return [
+        a.call for a in arrivals if a.placement is None and any(candidates(a.output.shape, code.n, a.dims))
+    ]
+
+
+def _scaled(losses: Tensor, arrivals: list[Arrival], code: Code, turn: int) -> list[Tensor]:
+    found = _gradients(losses, [a.output.edge for a in arrivals], code.factors(turn, losses), keep=True)
+    return [
+        torch.zeros_like(a.gradient) if g is None else g.reshape(a.output.shape)
+        for a, g in zip(arrivals, found, strict=True)
+    ]
+
+
+def _probed_together(arrivals: list[Arrival]) -> Iterator[list[Arrival]]:
+    """A few at a time: all gradients of a probe at once would be the peak of the whole training's memory."""
+
+    def size(arrival: Arrival) -> int:
+        return arrival.gradient.numel() * arrival.gradient.element_size()
+
+    return packed(arrivals, size, max(PROBED_AT_ONCE, sum(map(size, arrivals)) // MOST_PROBES))
+
+
+def _gradients(
+    losses: Tensor, edges: list[GradientEdge], cotangent: Tensor, *, keep: bool
+) -> list[Tensor | None]:
+    if not edges:
+        return []
+    return list(torch.autograd.grad(losses, edges, cotangent, retain_graph=keep, allow_unused=True))
+
+
+def _samples_first(arrival: Arrival, n: int) -> Float[Tensor, "n ..."]:
+    assert arrival.placement is not None
+    return arrival.placement.samples_first(arrival.gradient, n)
+
+
+def _one_by_one(losses: Float[Tensor, " n"], arrivals: list[Arrival]) -> list[Float[Tensor, "n ..."]]:
+    """An output that all samples share (position embeddings `[1, t, d]`): one backward for each sample."""
+    if len(losses) == 1:
+        return [arrival.gradient.unsqueeze(0) for arrival in arrivals]
+    edges = [arrival.output.edge for arrival in arrivals]
+    rows: list[list[Tensor]] = [[] for _ in edges]
+    for chosen in torch.eye(len(losses), dtype=losses.dtype, device=losses.device):
+        found = _gradients(losses, edges, chosen, keep=True)
+        for row, arrival, gradient in zip(rows, arrivals, found, strict=True):
+            full = torch.zeros_like(arrival.gradient) if gradient is None else gradient
+            row.append(full.reshape(arrival.output.shape))
+    return [torch.stack(row) for row in rows]
+
+
+def mixed(call: Call) -> str:
+    """What is said of a call whose gradients belong to several samples each."""
+    return (
+        f"The gradient at the output of module {call.place!r} does not split into samples: a later operation mixes the "
+        "samples of the batch (a loss divided by a batch total, attention or normalisation across the batch). Check "
+        "the model with quietgrad.check_independence(model, x)."
+    )
+
+
+def foreign(call: Call, function: str) -> str:
+    """What is said where in addition a function of the user's may have mixed them."""
+    return (
+        f"The gradient at the output of module {call.place!r} does not split into samples, and whether {function}, a "
+        "torch.autograd.Function of your own, hands gradients from one sample to another cannot be tested. Write its "
+        "backward sample by sample, use torch's own operations, or freeze the module."
+    )

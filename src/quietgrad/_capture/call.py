@@ -1,0 +1,270 @@
+"""Calls of modules, and the adapters that make per-sample gradients of them.
+
+A hook sees a call; its inputs are remembered, and where gradients arrive at its outputs. The adapter of the module's
+kind then says what the gradients of its parameters are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from quietgrad._capture.layout import Placement
+from quietgrad._gradients.blocks import BlockGrads
+from quietgrad._gradients.row_arithmetic import zero_rows
+
+Pieces = dict[str, BlockGrads]
+"""Local parameter name → its per-sample gradients from one call."""
+Report = Callable[["Unit", Tensor, Tensor], None]
+"""Takes a unit for one use of some parameters, what they were given, and what came of it."""
+
+
+class Watch(TorchFunctionMode):
+    """Sees the torch functions that a module's forward calls."""
+
+    complete: bool = True
+    """Whether every use of the module's parameters was reported; otherwise the module is recorded as a whole."""
+
+
+class Adapter(ABC):
+    """One kind of module; every module has an adapter object of its own.
+
+    Example:
+        class ScaleAdapter(qg.Adapter):  # y = w ⊙ x
+            def pieces(self, call, layouts, backprops):
+                return {"weight": qg.DenseGrad(call.args[0] * backprops[0])}
+    """
+
+    replays: ClassVar[bool] = False
+    """Whether it runs the module again (and so keeps the results to compare with)."""
+
+    watches_functions: ClassVar[bool] = False
+    """Whether functions that the module's forward calls may be recorded instead of the module."""
+
+    def sample_dims(self, module: nn.Module, shape: torch.Size) -> int:
+        """How many leading dimensions of an output may hold the samples."""
+        return len(shape)
+
+    def extras(self, result: Any) -> list[Tensor]:
+        """What to keep of the graph that a call has just made."""
+        return []
+
+    def watch(self, unit: Unit, report: Report) -> Watch | None:
+        """What is entered while the module's forward runs, to report the uses of its parameters; None: nothing."""
+        return None
+
+    @abstractmethod
+    def pieces(
+        self, call: Call, layouts: list[Placement | None], backprops: list[Float[Tensor, "n ..."]]
+    ) -> Pieces:
+        """Per-sample gradients of the unit's trained parameters.
+
+        Args:
+            layouts: how each output holds the samples; None where sample i's gradient had to be taken by a backward
+                of its own, so that the inputs belong to every sample.
+            backprops: each output's gradient, samples first (`Layout.samples_first`).
+        """
+
+
+def inputs_for(
+    x: Tensor, layout: Placement | None, backprops: Float[Tensor, "n ..."]
+) -> Shaped[Tensor, "n ..."]:
+    """An input with the samples first.
+
+    Where there is no layout it is shared by all samples, but zero for those that the output's gradient does not reach:
+    another sample's NaN times their zero would be NaN.
+    """
+    n = len(backprops)
+    if layout is not None:
+        return layout.samples_first(x, n)
+    return zero_rows(x.unsqueeze(0).expand(n, *x.shape), (backprops == 0).flatten(1).all(1))
+
+
+# ---- what is remembered --------------------------------------------------------------------------------------
+
+
+class Hook:
+    """A hook for this model only: `copy.deepcopy(model)` and `torch.save(model)` get one that does nothing.
+
+    Args:
+        function: what to call, with whatever arguments the hook gets.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, *args: Any) -> Any:
+        return self._function(*args)
+
+    def __deepcopy__(self, _: dict[int, Any]) -> Callable[..., None]:
+        return idle
+
+    def __reduce__(self) -> tuple[Callable[[], Callable[..., None]], tuple[()]]:
+        return _idle_hook, ()
+
+
+def idle(*_: Any) -> None:
+    """The hook of a copy."""
+
+
+def _idle_hook() -> Callable[..., None]:
+    return idle
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A module together with the parameters of it that are trained.
+
+    Args:
+        names: local parameter name → its name in the model.
+    """
+
+    name: str
+    module: nn.Module
+    adapter: Adapter
+    names: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Output:
+    """One tensor that a call returned: which of them, where its gradient arrives and the shape it has."""
+
+    position: int
+    edge: GradientEdge
+    shape: torch.Size
+
+
+@dataclass(eq=False)
+class Call:
+    """One call of a unit. `index` counts the unit's calls in a pass, `serial` all calls; `extras` is what the adapter
+    asked to keep of the graph."""
+
+    unit: Unit
+    index: int
+    serial: int
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outputs: list[Output]
+    results: list[Tensor]
+    extras: list[Tensor]
+    input_nodes: list[Node]
+    autocast: tuple[bool, torch.dtype]
+    rng: Tensor | None
+    versions: list[int]
+
+    @property
+    def place(self) -> str:
+        return self.unit.name or type(self.unit.module).__name__
+
+    def narrowed(self, outputs: list[Output]) -> Call:
+        """The same call, of which only these outputs matter."""
+        return self if len(outputs) == len(self.outputs) else dataclasses.replace(self, outputs=outputs)
+
+    def let_go(self) -> None:
+        """Hold nothing any more: the gradients are taken."""
+        self.args, self.kwargs, self.results, self.extras, self.versions = (), {}, [], [], []
+
+    def check_inputs(self) -> None:
+        """Refuse inputs that were written to after the module had read them."""
+        if self.versions != versions(tensors_of(self.args, self.kwargs)):
+            raise ValueError(
+                f"The input of module {self.place!r} was changed in place after the module used it, so its "
+                "per-sample gradients are lost. Replace the in-place operation (x += y) by x = x + y."
+            )
+
+
+def tensors_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+    """All tensors that a call was given, or returned. Mostly that is a tuple of tensors, which needs no walk."""
+    if not kwargs and _all_tensors(args):
+        return list(args)
+    return [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+
+
+def _all_tensors(args: tuple[Any, ...]) -> bool:
+    for arg in args:  # noqa: SIM110 - for one or two arguments a generator costs more than all the rest
+        if not isinstance(arg, Tensor):
+            return False
+    return True
+
+
+def versions(tensors: list[Tensor]) -> list[int]:
+    """How often each was written to in place."""
+    return [tensor._version for tensor in tensors]
+
+
+def record(
+    unit: Unit, index: int, serial: int, args: Any, kwargs: Any, result: Any, rng: Tensor | None
+) -> Call | None:
+    """The call, or None where no gradient will come back."""
+    inputs = tensors_of(args, kwargs)
+    tensors = tensors_of((result,), {})
+    outputs = [
+        output_of(place, tensor, inputs) for place, tensor in enumerate(tensors) if tensor.requires_grad
+    ]
+    if not outputs:
+        return None
+    return Call(
+        unit=unit,
+        index=index,
+        serial=serial,
+        args=_detached(args),
+        kwargs=_detached(kwargs) if kwargs else {},
+        outputs=outputs,
+        # Copies: an operation in place that follows would change what a replay is compared with.
+        results=[tensor.detach().clone() for tensor in tensors] if unit.adapter.replays else [],
+        extras=unit.adapter.extras(result),
+        input_nodes=[tensor.grad_fn for tensor in inputs if tensor.grad_fn is not None],
+        autocast=(torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")),
+        rng=rng,
+        versions=versions(inputs),
+    )
+
+
+def set_apart(result: Any) -> Any:
+    """Several outputs, each behind a node of its own: where one output is computed from another (an LSTM cell's), the
+    gradient at the other would otherwise hold the path through the module twice."""
+    tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor) and leaf.requires_grad]
+    return result if len(tensors) < 2 else pytree.tree_map_only(Tensor, Tensor.clone, result)
+
+
+def output_of(position: int, tensor: Tensor, inputs: list[Tensor]) -> Output:
+    """A linear layer on 3-D input returns a view, whose own edge a later in-place operation would cut off: the
+    gradient is taken at its base."""
+    base = tensor._base
+    if base is not None and base.requires_grad and _same_order(base, tensor) and _owned(base, inputs):
+        return Output(position, edge_of(base), tensor.shape)
+    return Output(position, edge_of(tensor), tensor.shape)
+
+
+def edge_of(tensor: Tensor) -> GradientEdge:
+    """Where the gradient of a tensor arrives: read off directly, but for leaves and for functions written in Python,
+    which do not keep the graph behind them alive."""
+    node = tensor.grad_fn
+    if node is None or issubclass(type(node), torch._C._FunctionBase):
+        return get_gradient_edge(tensor)
+    return GradientEdge(node, tensor.output_nr)
+
+
+def _same_order(base: Tensor, view: Tensor) -> bool:
+    """Whether a gradient of the base is one of the view after a mere reshape (a transposed view's is not)."""
+    return base.numel() == view.numel() and base.is_contiguous() and view.is_contiguous()
+
+
+def _owned(base: Tensor, inputs: list[Tensor]) -> bool:
+    return all(base is not tensor and base is not tensor._base for tensor in inputs)
+
+
+def _detached(tree: Any) -> Any:
+    if isinstance(tree, tuple) and _all_tensors(tree):
+        return tuple([leaf.detach() for leaf in tree])
+    return pytree.tree_map_only(Tensor, Tensor.detach, tree)

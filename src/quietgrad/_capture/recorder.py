@@ -1,0 +1,237 @@
+"""Turns the losses of a batch into per-sample gradients, by what the model's modules were heard to be called with."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from quietgrad._capture.backprops import Backward, foreign, mixed
+from quietgrad._capture.call import Call
+from quietgrad._capture.dependence import Dependence
+from quietgrad._capture.graph import Graph, check_coverage, uses
+from quietgrad._capture.layout import Placement
+from quietgrad._capture.listener import Lending, Listener
+from quietgrad._capture.validation import validate
+from quietgrad._gradients.blocks import BlockGrads
+from quietgrad._gradients.combined import combine
+from quietgrad._gradients.row_arithmetic import at_least_single
+from quietgrad._gradients.stages import BlockwiseGrads
+from quietgrad._gradients.tuning import LayerReport, Tuner, for_rows
+from quietgrad._gradients.zero import ZeroGrad
+
+Pool = Callable[[BlockwiseGrads], BlockwiseGrads]
+"""From the gradients of records to those of people."""
+
+
+class Recorder:
+    """Per-sample gradients of a plain module.
+
+    Args:
+        model: any module; hooks are put on by `attach` and taken off by `detach`, nothing else is touched.
+        memory_budget: bytes that formed per-sample gradients may take at once.
+        deterministic: choose ways by rule instead of by measurement.
+        public_by_rule: do so for public losses at least: ranks that measured would round their bases differently.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        memory_budget: int | None = None,
+        deterministic: bool = False,
+        public_by_rule: bool = False,
+    ) -> None:
+        validate(model)
+        self.model = model
+        self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        if not self.parameters:
+            raise ValueError(
+                "The model has no trainable parameters. Call requires_grad_(True) on those to train."
+            )
+        names = {id(p): name for name, p in self.parameters.items()}
+        self._lending = Lending(model, names)
+        self._listener = Listener(model, self._lending.units)
+        self._backward = Backward()
+        self._tuner = Tuner(memory_budget, deterministic)
+        self._public_tuner = Tuner(memory_budget, True) if public_by_rule else self._tuner
+        self._ways: dict[str, LayerReport] = {}
+        """Of the parameters that are settled in the batch under way."""
+        self._reports: tuple[LayerReport, ...] = ()
+
+    # ---- listening ------------------------------------------------------------------------------------------
+
+    def attach(self) -> None:
+        """Put the hooks on."""
+        self._listener.attach()
+
+    def detach(self) -> None:
+        """Take the hooks off and forget what was heard."""
+        self._listener.detach()
+
+    def nested(self) -> AbstractContextManager[None]:
+        """Record a public forward apart from the private one around it."""
+        return self._listener.nested()
+
+    @property
+    def pending(self) -> int:
+        """How many calls wait for their losses."""
+        return len(self._listener.calls)
+
+    @property
+    def in_public(self) -> bool:
+        """Whether a forward of public losses is under way."""
+        return self._listener.in_public
+
+    @property
+    def dependence(self) -> Dependence:
+        """Who asks whether a loss depends on other records."""
+        return self._listener.dependence
+
+    # ---- losses to gradients --------------------------------------------------------------------------------
+
+    def collect(
+        self,
+        losses: Float[Tensor, " n"] | Float[Tensor, "n views"],
+        pool: Pool | None = None,
+        *,
+        only_summed: bool = False,
+    ) -> BlockwiseGrads:
+        """Per-sample gradients of the losses with respect to all of `parameters`, by one backward.
+
+        Args:
+            pool: makes the gradients of people of those of records, which were told apart before.
+            only_summed: nobody will ask for more than norms and weighted sums, so that factors are let go of, during
+                the backward, where gradients are formed.
+
+        Formal guarantee: a record's views enter one row, ḡ_i = (1/K)·Σ_j g_ij, so the clip bounds the record and not
+        each view.
+        """
+        self.dependence.close()
+        given, losses = losses, losses.mean(1) if losses.dim() == 2 else losses
+        self._check(losses)
+        if len(losses) == 0:
+            self._listener.forget_all()
+            return BlockwiseGrads({name: ZeroGrad(0, p) for name, p in self.parameters.items()}, 0)
+        with self._listener.quiet(), torch.no_grad():
+            graph = Graph.of(losses)
+            calls = [call for call in self._listener.calls if graph.reaches(call)]
+            used = uses(graph, self.parameters)
+            if not self._lending.settled:
+                self._listener.listen_to(self._lending.settle(graph, calls, used))
+            calls = [kept for call in calls if (kept := self._lending.accounted(call))]
+            check_coverage(graph, calls, used)
+            blocks = self._blocks(losses, calls, graph, condense=only_summed and pool is None)
+            if not self.in_public:
+                self._check_dependence(given, graph)
+        assert {name for _, name in used} <= set(blocks), "a parameter that is used has no gradient"
+        self._listener.forget(calls)
+        rows = {name: blocks.get(name) or ZeroGrad(len(losses), p) for name, p in self.parameters.items()}
+        grads = BlockwiseGrads(rows, len(losses))
+        grads = grads if pool is None else pool(grads)
+        return BlockwiseGrads(self._settled(grads.blocks), grads.samples, first_inputs=grads.first_inputs)
+
+    def _check_dependence(self, losses: Tensor, graph: Graph) -> None:
+        """Refuse losses that depend on other records. Gradients that belong to several samples each are theirs in
+        common (learned queries) only if that was tested in this very batch, and says something about gradients."""
+        unsettled = self._backward.unsettled
+        try:
+            tested = self.dependence.check(losses, graph, again=bool(unsettled))
+        except ValueError as error:
+            if not unsettled:
+                raise
+            raise ValueError(mixed(unsettled[0])) from error
+        if unsettled and graph.foreign:
+            raise ValueError(foreign(unsettled[0], graph.foreign))
+        if unsettled and not tested:
+            raise ValueError(mixed(unsettled[0]))
+
+    def _settled(self, blocks: dict[str, BlockGrads]) -> dict[str, BlockGrads]:
+        """Every block on its best way, those that are not yet."""
+        settled = {k: block if k in self._ways else self._settle(k, block) for k, block in blocks.items()}
+        if not self.in_public:
+            self._reports = tuple(self._ways[name] for name in blocks)
+        return settled
+
+    def _settle(self, name: str, block: BlockGrads) -> BlockGrads:
+        settled, self._ways[name] = self._current_tuner.settle(name, block)
+        return settled
+
+    @property
+    def _current_tuner(self) -> Tuner:
+        return self._public_tuner if self.in_public else self._tuner
+
+    def _blocks(
+        self, losses: Float[Tensor, " n"], calls: list[Call], graph: Graph, *, condense: bool
+    ) -> dict[str, BlockGrads]:
+        pieces: dict[str, list[BlockGrads]] = {}
+        times_used = Counter(name for call in calls for name in call.unit.names.values())
+        self._current_tuner.begin()
+        self._ways = {}
+
+        def take(call: Call, layouts: list[Placement | None], backprops: list[Tensor]) -> None:
+            call.check_inputs()
+            adapter = call.unit.adapter
+            # Rows are normed, clipped and summed in float32 at least; a replay needs what its module works with.
+            rows = backprops if adapter.replays else [at_least_single(b) for b in backprops]
+            for local, piece in adapter.pieces(call, layouts, rows).items():
+                name = call.unit.names[local]
+                alone = condense and times_used[name] == 1
+                pieces.setdefault(name, []).append(self._settle(name, piece).condensed() if alone else piece)
+            call.let_go()
+
+        self._backward(losses, calls, graph, take)
+        return {
+            name: self._checked(name, parts[0] if len(parts) == 1 else combine(parts))
+            for name, parts in pieces.items()
+        }
+
+    def _checked(self, name: str, block: BlockGrads) -> BlockGrads:
+        assert block.shape == self.parameters[name].shape, (name, block.shape)
+        return block
+
+    @property
+    def independence(self) -> str:
+        """What was proved about the samples: of the last batch's gradients, and of the losses so far."""
+        return f"{self._backward.proofs}. {self.dependence}"
+
+    def explain(self, rows: float) -> tuple[LayerReport, ...]:
+        """Per parameter the way its gradients took in the last batch, its time, and its memory for so many rows."""
+        return for_rows(self._reports, rows)
+
+    # ---- what must not change -------------------------------------------------------------------------------
+
+    def _check(self, losses: Tensor) -> None:
+        if losses.dim() != 1:
+            raise ValueError(
+                f"Expected one loss per sample, a vector [n], got shape {tuple(losses.shape)}. "
+                'Pass reduction="none" and reduce to one number per sample.'
+            )
+        if not self._listener.attached:
+            raise ValueError("The recorder is detached: call attach() before the forward.")
+        now = self._listener.parts.trained()
+        if now.keys() != self.parameters.keys() or any(now[k] is not p for k, p in self.parameters.items()):
+            changed = sorted(now.keys() ^ self.parameters.keys()) or ["(replaced parameters)"]
+            raise ValueError(
+                f"The trainable parameters changed after set-up: {', '.join(changed)}. Freeze or unfreeze before "
+                "making the model private, or make a new Privatizer."
+            )
+
+
+def check_losses(losses: Tensor) -> None:
+    """Refuse anything but a differentiable vector of losses: one loss per row leaves no mean or sum to mistake."""
+    if losses.dim() == 0:
+        raise ValueError(
+            'Expected one loss per row, got a scalar. Pass reduction="none" to the loss; the mean over the batch is '
+            "taken by release(), with the constant qN."
+        )
+    if losses.dim() > 2 or (losses.dim() == 2 and losses.shape[1] == 0):
+        raise ValueError(
+            f"Expected losses of shape [n], or [n, views], got {tuple(losses.shape)}. Reduce them to one loss per row."
+        )
+    if len(losses) and not losses.requires_grad:
+        raise ValueError("The losses do not require grad. Call the model outside torch.no_grad().")

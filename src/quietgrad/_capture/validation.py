@@ -1,0 +1,60 @@
+"""Models that are refused before training, each with its name and what to do instead."""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from quietgrad._capture.listener import check_norm
+
+WRAPPERS = {
+    "DistributedDataParallel": "pass the bare module and give the Privatizer a reducer: it all-reduces private sums",
+    "DataParallel": "pass the bare module",
+    "FullyShardedDataParallel": "pass the bare module: sharded parameters have no per-sample gradients here",
+    "FSDPModule": "pass the module before fully_shard: sharded parameters have no per-sample gradients here",
+    "ScriptModule": "pass the Python module: a scripted one runs no hooks",
+    "GradSampleModule": "pass the bare module (its ._module)",
+}
+
+
+def validate(model: nn.Module) -> None:
+    """Refuse what cannot be trained privately."""
+    for name, module in model.named_modules():
+        place = f"module {name!r}" if name else "the model"
+        for kind in type(module).__mro__:
+            if kind.__name__ in WRAPPERS:
+                raise ValueError(f"{place} is a {kind.__name__}: {WRAPPERS[kind.__name__]}.")
+        check_compiled(module, place)
+        check_norm(module, place)
+        check_embedding(module, place)
+    for name, parameter in model.named_parameters():
+        if is_lazy(parameter):
+            raise ValueError(
+                f"Parameter {name!r} is not initialised yet. Run one forward before making it private."
+            )
+
+
+def check_compiled(module: nn.Module, place: str) -> None:
+    """Refuse compiled modules with trained parameters; a frozen one is an operation like any other."""
+    compiled = any(kind.__name__ == "OptimizedModule" for kind in type(module).__mro__)
+    if not compiled and module._compiled_call_impl is None:
+        return
+    trained = next((name for name, p in module.named_parameters() if p.requires_grad), None)
+    if trained is not None:
+        raise ValueError(
+            f"{place} is compiled and trains {trained.removeprefix('_orig_mod.')!r}: its backward is one function, in "
+            "which the gradients at the outputs of its layers never appear, so that no sample's share of a weight's "
+            "gradient can be taken. Compile only parts without trained parameters, and pass the others uncompiled."
+        )
+
+
+def check_embedding(module: nn.Module, place: str) -> None:
+    """Refuse embeddings whose options read the whole batch."""
+    if not isinstance(module, nn.Embedding | nn.EmbeddingBag):
+        return
+    if module.max_norm is not None:
+        raise ValueError(
+            f"{place} has max_norm: it rewrites the rows that private data reads. Use max_norm=None."
+        )
+    if module.scale_grad_by_freq:
+        raise ValueError(f"{place} has scale_grad_by_freq: it divides by counts over the batch. Use False.")

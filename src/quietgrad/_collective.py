@@ -1,0 +1,103 @@
+"""How several processes make one release; a single process is the trivial case."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import torch.distributed as dist
+
+from quietgrad._gradients.blocks import Blocks
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """One number that stands for a tensor, and the size of a change that matters."""
+
+    value: float
+    scale: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What ranks compare before they work together.
+
+    Args:
+        equal: JSON-able facts that are the same on every rank.
+        close: fingerprints that are the same up to rounding.
+    """
+
+    equal: Mapping[str, Any]
+    close: Mapping[str, Fingerprint] = field(default_factory=dict)
+
+
+class Reducer(ABC):
+    """Everything that a Privatizer has to do together with other ranks.
+
+    Example:
+        reducer: qg.distributed.Reducer = qg.distributed.SingleProcess()
+        seed = reducer.broadcast(lambda: 7)
+    """
+
+    rank: int = 0
+    world: int = 1
+    """How many ranks add up to one release; rank 0 draws its noise."""
+
+    @abstractmethod
+    def all_reduce(self, blocks: Blocks) -> Blocks:
+        """Σ over ranks, the same on every rank."""
+
+    @abstractmethod
+    def reduce_to_rank0(self, blocks: Blocks, release: Callable[[Blocks], Blocks]) -> Blocks:
+        """`release(Σ over ranks)`, run on rank 0 and broadcast from there.
+
+        For noise that must see the whole sum (a selection).
+        """
+
+    @abstractmethod
+    def broadcast(self, make: Callable[[], T]) -> T:
+        """What `make` gives on rank 0, on every rank.
+
+        Raises:
+            ValueError: `make` failed on rank 0, which raises what `make` did.
+        """
+
+    @abstractmethod
+    def agree(self, facts: Callable[[], Facts]) -> None:
+        """Refuse to go on, on every rank, unless the ranks' facts fit together."""
+
+
+class SingleProcess(Reducer):
+    """Nothing to add up, nobody to agree with.
+
+    Example:
+        reducer = qg.distributed.SingleProcess()
+        private = qg.Privatizer(model, mechanism, batches, reducer=reducer)
+    """
+
+    def all_reduce(self, blocks: Blocks) -> Blocks:
+        return blocks
+
+    def reduce_to_rank0(self, blocks: Blocks, release: Callable[[Blocks], Blocks]) -> Blocks:
+        return release(blocks)
+
+    def broadcast(self, make: Callable[[], T]) -> T:
+        return make()
+
+    def agree(self, facts: Callable[[], Facts]) -> None:
+        """One rank always agrees with itself."""
+
+
+def default_reducer() -> SingleProcess:
+    """The reducer of a run that was given none; refused inside a process group, where it would be a mistake."""
+    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        raise ValueError(
+            f"torch.distributed runs {dist.get_world_size()} processes, but no reducer was given: each would train a "
+            "model of its own, and ε would describe only one of them. Pass reducer=qg.distributed.AllReduce() for one "
+            "model, or reducer=qg.distributed.SingleProcess() for independent runs whose ε add up."
+        )
+    return SingleProcess()

@@ -1,0 +1,339 @@
+"""Named blocks of numbers, what per-sample gradients of one can be asked, and gradients that are formed."""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from jaxtyping import Float, Float64, Int, Shaped
+from torch import Tensor
+
+from quietgrad._gradients.pooling import Pooling
+from quietgrad._gradients.row_arithmetic import (
+    as_rows,
+    at_least_single,
+    each_off,
+    each_times,
+    inner_products,
+    row_squared_norms,
+    weighted_rows,
+)
+
+T = TypeVar("T")
+
+Blocks = dict[str, Tensor]
+"""Named tensors: a parameter, a carrier, an embedding each."""
+
+Space = dict[str, torch.Size]
+"""The names and shapes of blocks."""
+
+Positions = Int[Tensor, " _"]
+"""Sorted positions in a block's flattened coordinates, or in those of all blocks one after the other."""
+
+SMALL = 1 << 16
+"""Numbers (of all samples) that are not worth operations of their own; more are not worth a copy."""
+
+
+def space_of(blocks: Mapping[str, Tensor]) -> Space:
+    """The names and shapes of blocks."""
+    return {name: block.shape for name, block in blocks.items()}
+
+
+def coordinates(space: Space) -> int:
+    """p, all blocks together."""
+    return sum(shape.numel() for shape in space.values())
+
+
+def flatten(blocks: Mapping[str, Tensor]) -> Shaped[Tensor, " p"]:
+    """All blocks one after the other, in the widest of their dtypes: integers as such, others at least in float32."""
+    dtype = functools.reduce(torch.promote_types, (block.dtype for block in blocks.values()))
+    dtype = torch.promote_types(dtype, torch.float32) if dtype.is_floating_point else dtype
+    return torch.cat([block.detach().flatten().to(dtype) for block in blocks.values()])
+
+
+def unflatten(flat: Shaped[Tensor, " p"], like: Mapping[str, Tensor]) -> Blocks:
+    """The blocks of a vector, in the shapes, dtypes and places of `like`."""
+    return {name: part.to(like[name]) for name, part in split_blocks(flat, space_of(like)).items()}
+
+
+def flatten_rows(blocks: Mapping[str, Shaped[Tensor, "n ..."]]) -> Shaped[Tensor, "n p"]:
+    """Blocks of n rows each (`[n, *shape]`), side by side."""
+    return torch.cat([as_rows(block) for block in blocks.values()], 1)
+
+
+def split_blocks(flat: Shaped[Tensor, "*n p"], space: Space) -> Blocks:
+    """The blocks of a vector, or of each row of a matrix: views, where memory allows them."""
+    parts = flat.split([shape.numel() for shape in space.values()], dim=-1)
+    shaped = zip(space.items(), parts, strict=True)
+    return {name: part.reshape((*flat.shape[:-1], *shape)) for (name, shape), part in shaped}
+
+
+def packed(things: Iterable[T], size: Callable[[T], int], room: int) -> Iterator[list[T]]:
+    """Runs of things whose sizes add up to at most `room`; one that is larger is alone."""
+    run: list[T] = []
+    filled = 0
+    for thing in things:
+        if run and filled + size(thing) > room:
+            yield run
+            run, filled = [], 0
+        run.append(thing)
+        filled += size(thing)
+    if run:
+        yield run
+
+
+class Together(ABC):
+    """Blocks side by side, all of which one operation serves."""
+
+    @abstractmethod
+    def squared_norms(self) -> Float64[Tensor, " n"]:
+        """Σ over blocks of ‖g_i‖²."""
+
+    @abstractmethod
+    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Blocks:
+        """Σ_i weights_i · g_i of each block."""
+
+
+@dataclass(frozen=True)
+class Kin:
+    """Which blocks go together.
+
+    Args:
+        joined: makes one of them, by their names.
+        alike: what they have in common.
+    """
+
+    joined: Callable[[Mapping[str, Any]], Together]
+    alike: tuple[Any, ...]
+
+
+def joined(blocks: Mapping[str, BlockGrads]) -> dict[tuple[str, ...], Together]:
+    """By their names, the blocks that have kin among the others."""
+    families: dict[Kin, dict[str, BlockGrads]] = {}
+    for name, block in blocks.items():
+        if (kin := block.kin) is not None:
+            families.setdefault(kin, {})[name] = block
+    return {tuple(family): kin.joined(family) for kin, family in families.items() if len(family) > 1}
+
+
+class BlockGrads(ABC):
+    """Per-sample gradients of one named block; sample i's gradient has the block's `shape`.
+
+    Subclasses hold factors, indices or the dense tensor; nobody outside asks which. What a kind has no cheaper way for
+    is done on its formed rows. A block of shape `[o, ...]` is a matrix `[o, i]` to the products.
+
+    Example:
+        block: qg.BlockGrads = qg.DenseGrad(torch.randn(8, 3, 5))
+        norms = block.squared_norms()
+    """
+
+    is_formed: ClassVar[bool] = False
+    """Whether the rows are there already, so that `dense()` costs nothing."""
+
+    is_zero: ClassVar[bool] = False
+    """Whether the losses do not depend on this block at all."""
+
+    way: str
+    """How norms and sums are computed, as `explain()` calls it."""
+
+    @property
+    @abstractmethod
+    def samples(self) -> int:
+        """n, the number of samples (rows)."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> torch.Size:
+        """Shape of one sample's gradient."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> torch.dtype:
+        """Precision of the rows, float32 at least; what is released of them has it too."""
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device:
+        """Where the gradients are."""
+
+    @abstractmethod
+    def squared_norms(self) -> Float64[Tensor, " n"]:
+        """‖g_i‖² in float64, never below the true squared norm of the rows `weighted_sum` sums."""
+
+    @abstractmethod
+    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Float[Tensor, "*shape"]:
+        """Σ_i weights_i · g_i. A row of weight exactly 0 contributes exactly 0, even if it holds NaN.
+
+        In float64 over many rows (`row_arithmetic`): rounding the sum would depend on everybody in the batch. What was
+        added up in one run comes as it is: whoever goes on computing with it widens it first.
+        """
+
+    @abstractmethod
+    def dense(self) -> Float[Tensor, "n *shape"]:
+        """All gradients, formed."""
+
+    def formed(self) -> DenseGrad:
+        """The same gradients as formed rows."""
+        return DenseGrad(self.dense())
+
+    def condensed(self) -> BlockGrads:
+        """The same gradients for norms and weighted sums alone: what the norms need is computed now, while the factors
+        are in the cache, and factors that the sum does without are let go of."""
+        return self
+
+    # ---- several at once ------------------------------------------------------------------------------------
+
+    def project(self, directions: Float[Tensor, "k *shape"]) -> Float64[Tensor, "n k"]:
+        """⟨g_i, direction_j⟩ to within ACCURACY·‖g_i‖·‖direction_j‖; row i depends on sample i alone."""
+        return inner_products(as_rows(self.dense()), as_rows(directions))
+
+    def weighted_sums(self, weights: Float[Tensor, "k n"]) -> Float[Tensor, "k *shape"]:
+        """k weighted sums at once: weights @ g."""
+        flat = as_rows(self.dense())
+        return (weights.to(flat.dtype) @ flat).reshape(weights.shape[0], *self.shape)
+
+    def add_weighted_sums(self, total: Float[Tensor, "k p"], weights: Float[Tensor, "k n"]) -> None:
+        """total += weights @ g, each sum a row of `total`."""
+        total += as_rows(self.weighted_sums(weights))
+
+    # ---- maps of each row -----------------------------------------------------------------------------------
+
+    def times_right(self, right: Float[Tensor, "r i"]) -> BlockGrads:
+        """G_n Rᵀ, of shape `(o, r)`."""
+        return self.formed().times_right(right)
+
+    def times_left(self, left: Float[Tensor, "o r"]) -> BlockGrads:
+        """Lᵀ G_n, of shape `(r, i)`."""
+        return self.formed().times_left(left)
+
+    def off_rows(self, right: Float[Tensor, "r i"]) -> BlockGrads:
+        """G_n (I − RᵀR): what is left of each row of the matrix outside the span of R."""
+        return self.formed().off_rows(right)
+
+    def restricted(self, kept: Positions) -> BlockGrads:
+        """The kept coordinates alone, of shape `(kept,)`."""
+        return self.formed().restricted(kept)
+
+    def in_short_runs(self) -> BlockGrads:
+        """The same gradients, of which at most RUN are added up in float32: for rows that cancel later."""
+        return self
+
+    def pooled(self, pooling: Pooling) -> BlockGrads:
+        """The gradients of people: those of each one's records, weighted and added."""
+        return self.formed().pooled(pooling)
+
+    # ---- what it costs --------------------------------------------------------------------------------------
+
+    @property
+    def projects_unformed(self) -> bool:
+        """Whether projections, norms and sums each do without forming the rows; if not, forming them once pays."""
+        return self.is_formed
+
+    @property
+    def kept_bytes(self) -> int:
+        """Memory that keeping this block takes."""
+        return self.samples * self.shape.numel() * 4
+
+    @property
+    def row_bytes(self) -> float:
+        """Memory of one row between norm and sum, beyond what the backward left."""
+        return 0.0
+
+    @property
+    def kin(self) -> Kin | None:
+        """Blocks of equal kin are served by one operation; None: this one by operations of its own."""
+        return None
+
+    @property
+    def layer_inputs(self) -> Tensor | None:
+        """What the layer was given, if the gradients hold it as it was."""
+        return None
+
+
+class DenseGrad(BlockGrads):
+    """All n gradients as one tensor `[n, *shape]` (public attribute `rows`).
+
+    Example:
+        block = qg.DenseGrad(torch.randn(8, 3, 5))  # 8 samples of a matrix [3, 5]
+        total = block.weighted_sum(torch.ones(8))
+    """
+
+    is_formed = True
+    way = "dense"
+
+    def __init__(self, rows: Float[Tensor, "n *shape"]) -> None:
+        self.rows = at_least_single(rows)
+
+    @property
+    def samples(self) -> int:
+        return self.rows.shape[0]
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.rows.shape[1:]
+
+    def squared_norms(self) -> Float64[Tensor, " n"]:
+        return row_squared_norms(self.rows)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.rows.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.rows.device
+
+    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Float[Tensor, "*shape"]:
+        return weighted_rows(weights, as_rows(self.rows)).reshape(self.shape)
+
+    def dense(self) -> Float[Tensor, "n *shape"]:
+        return self.rows
+
+    def formed(self) -> DenseGrad:
+        return self
+
+    def add_weighted_sums(self, total: Float[Tensor, "k p"], weights: Float[Tensor, "k n"]) -> None:
+        total.addmm_(weights.to(total), as_rows(self.rows))  # without a copy of the total's size
+
+    def times_right(self, right: Float[Tensor, "r i"]) -> DenseGrad:
+        return DenseGrad(each_times(self.rows.flatten(2), right.T))
+
+    def times_left(self, left: Float[Tensor, "o r"]) -> DenseGrad:
+        return DenseGrad(each_times(self.rows.flatten(2).transpose(1, 2), left).transpose(1, 2))
+
+    def off_rows(self, right: Float[Tensor, "r i"]) -> DenseGrad:
+        return DenseGrad(each_off(self.rows.flatten(2), right))
+
+    def restricted(self, kept: Positions) -> DenseGrad:
+        return DenseGrad(as_rows(self.rows).index_select(1, kept))
+
+    def pooled(self, pooling: Pooling) -> DenseGrad:
+        return DenseGrad(pooling.added(self.rows))
+
+    @property
+    def kin(self) -> Kin | None:
+        small = self.rows.numel() <= SMALL
+        return Kin(SmallBlocks, (self.rows.dtype, self.rows.device)) if small else None
+
+    @property
+    def row_bytes(self) -> float:
+        return self.shape.numel() * self.rows.element_size()
+
+
+class SmallBlocks(Together):
+    """Many small dense blocks side by side, so that one operation serves all biases and scales of a model."""
+
+    def __init__(self, blocks: Mapping[str, DenseGrad]) -> None:
+        self._blocks = blocks
+        self._rows = flatten_rows({name: block.rows for name, block in blocks.items()})
+
+    def squared_norms(self) -> Float64[Tensor, " n"]:
+        return row_squared_norms(self._rows)
+
+    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Blocks:
+        space = {name: block.shape for name, block in self._blocks.items()}
+        return split_blocks(weighted_rows(weights, self._rows), space)

@@ -1,0 +1,328 @@
+"""Gradients of convolution kernels: factored through patches that are only unfolded where that pays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Float64
+from torch import Tensor
+
+from quietgrad._gradients.blocks import BlockGrads, DenseGrad, Positions
+from quietgrad._gradients.factored import FactoredGrad
+from quietgrad._gradients.gram import GramNorms, gram_norms
+from quietgrad._gradients.kept_kernels import KeptKernels, in_kernel_order
+from quietgrad._gradients.kernel_gradients import (
+    IN_CACHE,
+    by_patches,
+    convolve,
+    directly,
+    form,
+    grouped,
+    positions_first,
+    positions_last,
+)
+from quietgrad._gradients.patches import Window, from_rows, pixel_gram, strips, unfold, unfold_rows
+from quietgrad._gradients.pooling import Pooling
+from quietgrad._gradients.restricted import WholeNormGrad, whole_rows
+from quietgrad._gradients.row_arithmetic import (
+    POSITIONS,
+    added_up,
+    at_least_single,
+    inner_products,
+    outer_sums,
+    row_squared_norms,
+    weighted_patches,
+    weighted_products,
+    weighted_rows,
+)
+from quietgrad._gradients.tuning import TunableGrads, rounded
+from quietgrad._kernels.conv_rows import served
+from quietgrad._kernels.product_sums import served as products_served
+
+GHOSTS = ("ghost", "pixels")
+KEPT = ("grouped", "patches", "direct")
+WAYS = (*GHOSTS, *KEPT, "chunked")
+LONG_STRIP = 32
+"""Numbers of a row of the kernel from which on patches are read off their picture."""
+
+
+class ConvGrad(TunableGrads):
+    """Per-sample gradients of a kernel `[o, i/groups, *k]` from inputs and output gradients.
+
+    Stable public attributes: inputs `[n, m, i, *space]`, backprops `[n, m, o, *space']` (m positions of the batch
+    that belong to one sample, mostly 1), window. `factors()` unfolds them for groups = 1.
+
+    Ways to norms and sums:
+        ghost   the Gram norm of the patches, then products of patches and weighted output gradients.
+        pixels  the same, the patches' Gram matrix from that of the pixels.
+        grouped every gradient from one native backward, the samples folded into its groups; kept.
+        patches every gradient as a product of unfolded patches; kept.
+        direct  every gradient by the C kernel, with its norm; kept.
+        chunked every gradient as in `grouped`, a few samples at a time and dropped again.
+    """
+
+    def __init__(
+        self,
+        inputs: Float[Tensor, "n m i *space"],
+        backprops: Float[Tensor, "n m o *space2"],
+        window: Window,
+        *,
+        way: str | None = None,
+        chunk: int | None = None,
+    ) -> None:
+        self.inputs, self.backprops, self.window = at_least_single(inputs), at_least_single(backprops), window
+        self._chunk = chunk or max(1, (1 << 22) // max(1, math.prod(window.kernel)))
+        self.way = self.rule() if way is None else way
+        assert self.way in WAYS, self.way
+        self._formed: Tensor | None = None
+        self._squared: Tensor | None = None
+        self._gram: GramNorms | None = None
+
+    @property
+    def samples(self) -> int:
+        return self.inputs.shape[0]
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.window.kernel
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.inputs.dtype
+
+    @property
+    def positions(self) -> int:
+        """t: places where the kernel is applied to one sample."""
+        return self.backprops.shape[1] * math.prod(self.backprops.shape[3:])
+
+    def factors(self) -> tuple[Float[Tensor, "n t i"], Float[Tensor, "n t o"]]:
+        """(a, b): the patches `[n, t, in·kh·kw]` and output gradients `[n, t, out]`; only for groups = 1."""
+        if self.window.groups != 1:
+            raise ValueError(
+                "Expected a convolution with groups=1: a grouped kernel has no [out, in] factors."
+            )
+        return unfold(self.inputs, self.window), self._outputs().transpose(1, 2)
+
+    def factored(self) -> FactoredGrad:
+        """The same gradients as a FactoredGrad of the same shape."""
+        return FactoredGrad(*self.factors(), self.shape)
+
+    # ---- ways -----------------------------------------------------------------------------------------------
+
+    @property
+    def device(self) -> torch.device:
+        return self.inputs.device
+
+    def rule(self) -> str:
+        t, o, i = self.positions, self.window.kernel[0], self.window.taps
+        return "ghost" if self.window.groups == 1 and t * (i + o) < i * o else "chunked"
+
+    def held(self) -> dict[str, int]:
+        size, t = self.inputs.element_size(), self.positions
+        formed = self.samples * math.prod(self.shape) * size
+        ways = {"grouped": formed, "chunked": 0}
+        if served(self.inputs, self.backprops, self.window.groups):
+            ways["direct"] = formed
+        if self.window.groups == 1:
+            patches = self.samples * t * self.window.taps * size
+            if self.window.dims == 2 and patches < (1 << 28):
+                ways["patches"] = formed
+            if self.samples * t * t * size < (1 << 27):
+                ways["ghost"] = 0
+            pixels = math.prod(self.inputs.shape[3:])
+            if (
+                self.window.dims == 2
+                and self.inputs.shape[1] == 1
+                and self.samples * pixels**2 * size < (1 << 27)
+            ):
+                ways["pixels"] = 0
+        return ways
+
+    def through(self, way: str, chunk: int | None = None) -> ConvGrad:
+        return ConvGrad(self.inputs, self.backprops, self.window, way=way, chunk=chunk)
+
+    def work(self) -> dict[str, float]:
+        t, o, taps = self.positions, self.window.kernel[0], self.window.taps
+        pixels, channels = math.prod(self.inputs.shape[3:]), self.inputs.shape[2]
+        product = float(t * o * taps)
+        return {
+            "ghost": t * t * (o + taps) + product,
+            "pixels": pixels * pixels * channels + t * t * (o + sum(self.window.kernel[2:])) + product,
+            "grouped": product,
+            "patches": product,
+            "direct": product,
+            "chunked": 2 * product,
+        }
+
+    def first(self, count: int) -> ConvGrad:
+        few = self.inputs[:count], self.backprops[:count]
+        return ConvGrad(*few, self.window, way=self.way, chunk=self._chunk)
+
+    def signature(self) -> tuple[Any, ...]:
+        return (rounded(self.samples), *self.inputs.shape[1:], self.window, self.inputs.dtype)
+
+    # ---- norms and sums -------------------------------------------------------------------------------------
+
+    def squared_norms(self) -> Float64[Tensor, " n"]:
+        if self.way in GHOSTS:
+            return self._ghost().with_formed(lambda careful: self._rows(careful).squared_norms())
+        if self.way in KEPT:
+            formed = self._keep()
+            return row_squared_norms(formed) if self._squared is None else self._squared
+        parts = [row_squared_norms(part) for _, part in self._chunks(self.inputs, self.backprops)]
+        return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
+
+    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Float[Tensor, "*shape"]:
+        if self.way in GHOSTS:
+            if not self._ghost().cancels:
+                return self._matmul_sum(weights)
+            careful = self._ghost().careful
+            total = self._matmul_sum(weights.masked_fill(careful, 0.0))
+            return total + self._rows(careful).weighted_sum(weights[careful])
+        if self.way in KEPT:
+            return in_kernel_order(weighted_rows(weights, self._keep().flatten(1)), self.window, self.way)
+        total = self.inputs.new_zeros(math.prod(self.shape), dtype=torch.float64)
+        for places, part in self._chunks(self.inputs, self.backprops):
+            total += weighted_rows(weights[places], part.flatten(1))
+        return total.reshape(self.shape)
+
+    def dense(self) -> Float[Tensor, "n *shape"]:
+        if self._formed is not None:
+            return in_kernel_order(self._formed, self.window, self.way)
+        return form(self.inputs, self.backprops, self.window)
+
+    def condensed(self) -> BlockGrads:
+        if self.way in KEPT:
+            return KeptKernels(self._keep(), self.squared_norms(), self.window, self.way)
+        if self.way in GHOSTS:
+            self._ghost()
+        return self
+
+    def project(self, directions: Float[Tensor, "k *shape"]) -> Float64[Tensor, "n k"]:
+        flat = directions.flatten(1)
+        parts = [
+            inner_products(part.flatten(1), flat) for _, part in self._chunks(self.inputs, self.backprops)
+        ]
+        return torch.cat(parts) if parts else flat.new_zeros(0, len(flat), dtype=torch.float64)
+
+    def weighted_sums(self, weights: Float[Tensor, "k n"]) -> Float[Tensor, "k *shape"]:
+        total = self.inputs.new_zeros(len(weights), math.prod(self.shape))
+        weights = weights.to(total.dtype)
+        for rows, part in self._chunks(self.inputs, self.backprops):
+            total += weights[:, rows] @ part.flatten(1)
+        return total.reshape(-1, *self.shape)
+
+    # ---- maps of each row -----------------------------------------------------------------------------------
+
+    def times_right(self, right: Float[Tensor, "r i"]) -> BlockGrads:
+        """R applied to every patch is a convolution of the input with r kernels: nothing is unfolded."""
+        if self.window.groups != 1:
+            return super().times_right(right)
+        maps = convolve(self.inputs, right.to(self.inputs.dtype), self.window)
+        return DenseGrad(outer_sums(positions_first(maps), positions_first(self.backprops)))
+
+    def times_left(self, left: Float[Tensor, "o r"]) -> BlockGrads:
+        """The gradient of r kernels from the output gradients combined by Lᵀ."""
+        if self.window.groups != 1:
+            return super().times_left(left)
+        combined = torch.einsum("nmo...,or->nmr...", self.backprops, left.to(self.backprops.dtype))
+        window = self.window.with_outputs(left.shape[1])
+        return DenseGrad(grouped(self.inputs, combined.contiguous(), window).flatten(2))
+
+    def restricted(self, kept: Positions) -> BlockGrads:
+        channels = whole_rows(kept, self.shape)
+        if channels is None or self.window.groups != 1:
+            return super().restricted(kept)
+        window = self.window.with_outputs(len(channels))
+        return WholeNormGrad(ConvGrad(self.inputs, self.backprops.index_select(2, channels), window), None)
+
+    def in_short_runs(self) -> ConvGrad:
+        return self.through("chunked") if self.way in GHOSTS else self
+
+    def pooled(self, pooling: Pooling) -> ConvGrad:
+        """A person's records are further images of one sample."""
+        inputs, backprops = self.inputs[pooling.rows], pooling.weighted(self.backprops)
+        return ConvGrad(pooling.side_by_side(inputs), pooling.side_by_side(backprops), self.window)
+
+    @property
+    def layer_inputs(self) -> Tensor | None:
+        return self.inputs
+
+    # ---- parts ----------------------------------------------------------------------------------------------
+
+    def _outputs(self) -> Float[Tensor, "n o t"]:
+        return positions_last(self.backprops)
+
+    def _ghost(self) -> GramNorms:
+        if self._gram is None:
+            if self.way == "pixels":
+                inputs = pixel_gram(self.inputs, self.window)
+            else:
+                patches = self._patches(self.inputs)
+                inputs = torch.bmm(patches, patches.transpose(1, 2))
+            b = self._outputs()
+            outputs = torch.bmm(b.transpose(1, 2), b)
+            inner = self.window.taps + self.window.kernel[0]
+            self._gram = gram_norms(inputs, outputs, inner=inner, terms=inner, dtype=inputs.dtype)
+        return self._gram
+
+    def _rows(self, chosen: Bool[Tensor, " n"]) -> ConvGrad:
+        """Rows whose positions cancel: in a batched backward they would add mostly rounding, so they are formed."""
+        return ConvGrad(
+            self.inputs[chosen], self.backprops[chosen], self.window, way="chunked", chunk=self._chunk
+        )
+
+    def _matmul_sum(self, weights: Float[Tensor, " n"]) -> Float[Tensor, "*shape"]:
+        """Of patches, where they lie in the picture or unfolded a few samples at a time. torch's own backward would add
+        up all positions of all samples in float32, in an order of its own."""
+        b = positions_first(self.backprops)
+        if self._in_strips():
+            total: Tensor = weighted_patches(b, strips(self.inputs, self.window), weights)
+        else:
+            total = added_up(
+                weighted_products(b[rows], self._patches(self.inputs[rows]), weights[rows])
+                for rows in self._unfolded_at_once()
+            )
+        if self.window.dims != 2:
+            return total.reshape(self.shape)
+        return from_rows(total, self.window).contiguous()
+
+    def _in_strips(self) -> bool:
+        """Whether the C library sums patches off their picture: each strip is packed by itself, and a short one would
+        be mostly filled up."""
+        window = self.window
+        return (
+            window.dims == 2
+            and window.groups == 1
+            and window.dilation[1] == 1
+            and window.kernel[1] * window.kernel[3] >= LONG_STRIP
+            and self.inputs.shape[1] == 1
+            and products_served(self.inputs, self.backprops)
+        )
+
+    def _unfolded_at_once(self) -> Iterator[slice]:
+        """Samples whose patches are in the cache together: as many as are added up in float32, or a multiple."""
+        together = max(1, POSITIONS // max(1, self.positions))
+        size = max(1, together * self.positions * self.window.taps * self.inputs.element_size())
+        step = together * max(1, IN_CACHE // size)
+        return (slice(start, start + step) for start in range(0, max(1, self.samples), step))
+
+    def _patches(self, inputs: Float[Tensor, "n m i *space"]) -> Float[Tensor, "n t taps"]:
+        return (unfold_rows if self.window.dims == 2 else unfold)(inputs, self.window)
+
+    def _keep(self) -> Tensor:
+        """Formed and kept, with the norms where they come with it."""
+        if self._formed is None and self.way == "direct":
+            self._formed, self._squared = directly(self.inputs, self.backprops, self.window)
+        elif self._formed is None:
+            make = by_patches if self.way == "patches" else grouped
+            self._formed = make(self.inputs, self.backprops, self.window)
+        return self._formed
+
+    def _chunks(self, inputs: Tensor, backprops: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        for start in range(0, len(inputs), self._chunk):
+            rows = slice(start, start + self._chunk)
+            yield rows, form(inputs[rows], backprops[rows], self.window)

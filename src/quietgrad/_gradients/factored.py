@@ -1,0 +1,318 @@
+"""Gradients of matrices as sums of outer products, G_n = Σ_t b_t a_tᵀ: what matrix layers give without forming them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Float64
+from torch import Tensor
+
+from quietgrad._gradients.blocks import BlockGrads, DenseGrad, Positions
+from quietgrad._gradients.gram import GramNorms, factor_norms
+from quietgrad._gradients.pooling import Pooling
+from quietgrad._gradients.restricted import RestrictedOuterGrad, whole_rows
+from quietgrad._gradients.row_arithmetic import (
+    POSITIONS,
+    RUN,
+    TINY,
+    at_least_single,
+    each_off,
+    each_times,
+    inner_products,
+    outer_sums,
+    row_squared_norms,
+    weighted_products,
+    weighted_rows,
+)
+from quietgrad._gradients.tuning import TunableGrads, rounded
+
+WAYS = ("outer", "ghost", "formed", "chunked")
+CHEAP_GRAM = 0.4
+"""Gram matrices that cost less than this part of the sum's product are never beaten by keeping formed gradients."""
+_FORMED = 1 << 22
+"""Numbers of gradients that are formed at a time."""
+HUGE = 2.0**120
+"""The square of a factor's length beyond which the other one, scaled by a weight, may leave float32's normal range."""
+
+
+class FactoredGrad(TunableGrads):
+    """Per-sample gradients G_n = Σ_t b_t a_tᵀ of a matrix `[o, i]`, held as their factors.
+
+    Stable public attributes, for representations that work on factors:
+        a: inputs `[n, t, i]`; b: output gradients `[n, t, o]`; matrix: (o, i); shape: the block's shape, with
+        `prod(shape) == o·i` (a convolution's kernel is flattened to `[out, in·kh·kw]`).
+    `FactoredGrad(new_a, new_b)` is a new block from mapped factors, of shape `(o', i')` unless told.
+
+    Ways to norms and sums:
+        outer   t = 1: ‖G‖ = ‖a‖‖b‖.
+        ghost   the Gram norm; one matmul for the sum.
+        formed  every G_n, kept between norm and sum.
+        chunked every G_n formed a few samples at a time and dropped again.
+
+    Example:
+        block = qg.FactoredGrad(a=torch.randn(8, 1, 5), b=torch.randn(8, 1, 3))  # a linear layer's
+        norms = block.squared_norms()
+    """
+
+    def __init__(
+        self,
+        a: Float[Tensor, "n t i"],
+        b: Float[Tensor, "n t o"],
+        shape: torch.Size | None = None,
+        *,
+        way: str | None = None,
+        chunk: int | None = None,
+        run: int = POSITIONS,
+    ) -> None:
+        self.a, self.b = at_least_single(a), at_least_single(b)
+        self._run = run
+        self._shape = torch.Size((b.shape[2], a.shape[2])) if shape is None else shape
+        assert math.prod(self._shape) == b.shape[2] * a.shape[2]
+        self.way = self.rule() if way is None else way
+        assert self.way in WAYS, self.way
+        self._chunk = chunk or max(1, _FORMED // max(1, math.prod(self._shape)))
+        self._formed: Tensor | None = None
+        self._gram: GramNorms | None = None
+        self._lengths: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def samples(self) -> int:
+        return self.a.shape[0]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.a.dtype
+
+    @property
+    def shape(self) -> torch.Size:
+        return self._shape
+
+    @property
+    def matrix(self) -> tuple[int, int]:
+        """(o, i)."""
+        return self.b.shape[2], self.a.shape[2]
+
+    @property
+    def is_outer(self) -> bool:
+        """One position a sample: G_n = b aᵀ."""
+        return self.a.shape[1] == 1
+
+    def factors(self) -> tuple[Float[Tensor, "n t i"], Float[Tensor, "n t o"]]:
+        """(a, b) with G_n = Σ_t b_t a_tᵀ."""
+        return self.a, self.b
+
+    def lengths(self) -> Float64[Tensor, " n"]:
+        """Σ_t ‖a_t‖‖b_t‖, what all positions add up to at most."""
+        if self.way == "ghost":
+            return self._ghost().lengths
+        norms = (row_squared_norms(factor.flatten(0, 1)) for factor in self.factors())
+        a, b = (squared.view(self.samples, -1).sqrt() for squared in norms)
+        return (a * b).sum(1)
+
+    # ---- ways -----------------------------------------------------------------------------------------------
+
+    @property
+    def device(self) -> torch.device:
+        return self.a.device
+
+    def rule(self) -> str:
+        t, (o, i) = self.a.shape[1], self.matrix
+        if self.is_outer:
+            return "outer"
+        return "ghost" if t * (i + o) < i * o else "chunked"
+
+    def held(self) -> dict[str, int]:
+        if self.is_outer:
+            return {"outer": 0}
+        size, (o, i) = self.a.element_size(), self.matrix
+        ways = {"ghost": 0, "formed": self.samples * o * i * size, "chunked": 0}
+        t = self.a.shape[1]
+        if self.samples * t**2 * size > (1 << 28):
+            del ways["ghost"]  # Gram matrices of very long sequences would be larger than what they avoid
+        elif t * (i + o) < CHEAP_GRAM * i * o:
+            del ways["formed"]  # even to try it would take more memory than the rest of the step
+        return ways
+
+    def through(self, way: str, chunk: int | None = None) -> FactoredGrad:
+        return FactoredGrad(self.a, self.b, self._shape, way=way, chunk=chunk)
+
+    def work(self) -> dict[str, float]:
+        t, (o, i) = self.a.shape[1], self.matrix
+        product = float(t * o * i)
+        ghost = t * t * (o + i) + product
+        return {"outer": product, "ghost": ghost, "formed": product + 2 * o * i, "chunked": 2 * product}
+
+    def first(self, count: int) -> FactoredGrad:
+        return FactoredGrad(self.a[:count], self.b[:count], self._shape, way=self.way, chunk=self._chunk)
+
+    def signature(self) -> tuple[Any, ...]:
+        return (rounded(self.samples), *self.a.shape[1:], self.b.shape[2], self.a.dtype)
+
+    # ---- norms and sums -------------------------------------------------------------------------------------
+
+    def squared_norms(self) -> Float64[Tensor, " n"]:
+        if self.way == "outer":
+            a, b = self._squared_lengths()
+            return a * b
+        if self.way == "ghost":
+            return self._ghost().with_formed(lambda careful: self._rows(careful).squared_norms())
+        if self.way == "formed":
+            return row_squared_norms(self._keep())
+        parts = [row_squared_norms(part) for _, part in self._chunks(self.a, self.b)]
+        return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
+
+    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Float[Tensor, "*shape"]:
+        if self.way == "formed":
+            return weighted_rows(weights, self._keep().flatten(1)).reshape(self._shape)
+        if self.way == "chunked":
+            return self._chunked_sum(weights)
+        if self._ordinary(weights) if self.way == "outer" else not self._ghost().cancels:
+            return self._matmul_sum(weights)
+        careful = self._ghost().careful if self.way == "ghost" else self._extreme(weights)
+        total = self._matmul_sum(weights.masked_fill(careful, 0.0))
+        return total + self._rows(careful).weighted_sum(weights[careful])
+
+    def dense(self) -> Float[Tensor, "n *shape"]:
+        return (
+            outer_sums(self.a, self.b).reshape(self.samples, *self._shape)
+            if self._formed is None
+            else self._formed
+        )
+
+    def condensed(self) -> BlockGrads:
+        if self.way == "formed":
+            return DenseGrad(self._keep())
+        if self.way == "ghost":
+            self._ghost()
+        elif self.way == "outer":
+            self._squared_lengths()
+        return self
+
+    def project(self, directions: Float[Tensor, "k *shape"]) -> Float64[Tensor, "n k"]:
+        """Formed a few samples at a time, or, where t = 1, a few rows of all their matrices: nothing cancels there."""
+        flat, (_, i) = directions.flatten(1), self.matrix
+        if not self.is_outer:
+            parts = [inner_products(part.flatten(1), flat) for _, part in self._chunks(self.a, self.b)]
+            return torch.cat(parts) if parts else flat.new_zeros(0, len(flat), dtype=torch.float64)
+        total = flat.new_zeros(self.samples, len(flat), dtype=torch.float64)
+        few = max(1, _FORMED // max(1, self.samples * i))
+        for b, columns in zip(self.b[:, 0].split(few, 1), flat.split(few * i, 1), strict=True):
+            total += inner_products((b[:, :, None] * self.a).flatten(1), columns)
+        return total
+
+    def weighted_sums(self, weights: Float[Tensor, "k n"]) -> Float[Tensor, "k *shape"]:
+        """k sums at once: one matmul of stacked factors for t = 1, else over formed chunks."""
+        k, (o, i) = weights.shape[0], self.matrix
+        weights = weights.to(self.a.dtype)
+        if self.is_outer:
+            scaled = weights[:, :, None] * self.b[:, 0]
+            return (scaled.transpose(1, 2).reshape(k * o, -1) @ self.a[:, 0]).reshape(k, *self._shape)
+        total = self.a.new_zeros(k, o * i)
+        for rows, part in self._chunks(self.a, self.b):
+            total += weights[:, rows] @ part.flatten(1)
+        return total.reshape(k, *self._shape)
+
+    # ---- maps of each row -----------------------------------------------------------------------------------
+
+    def times_right(self, right: Float[Tensor, "r i"]) -> BlockGrads:
+        """A product with r columns is small, so it is formed, unless one outer product a sample makes it needless."""
+        assert self.matrix == (self.shape[0], self.shape[1:].numel())
+        mapped = each_times(self.a, right.T)
+        return FactoredGrad(mapped, self.b) if self.is_outer else DenseGrad(outer_sums(mapped, self.b))
+
+    def times_left(self, left: Float[Tensor, "o r"]) -> BlockGrads:
+        assert self.matrix == (self.shape[0], self.shape[1:].numel())
+        mapped = each_times(self.b, left)
+        return FactoredGrad(self.a, mapped) if self.is_outer else DenseGrad(outer_sums(self.a, mapped))
+
+    def off_rows(self, right: Float[Tensor, "r i"]) -> BlockGrads:
+        return FactoredGrad(each_off(self.a, right), self.b)
+
+    def restricted(self, kept: Positions) -> BlockGrads:
+        rows = whole_rows(kept, self.shape)
+        if rows is not None:
+            return FactoredGrad(self.a, self.b.index_select(2, rows), torch.Size((len(kept),)))
+        if self.is_outer:
+            return RestrictedOuterGrad(self, self.a[:, 0], self.b[:, 0], kept)
+        return super().restricted(kept)
+
+    def in_short_runs(self) -> FactoredGrad:
+        return (
+            FactoredGrad(self.a, self.b, self._shape, run=RUN) if self.is_outer else self.through("chunked")
+        )
+
+    def pooled(self, pooling: Pooling) -> FactoredGrad:
+        """A person's records are further positions of one sequence: Σ_j Σ_t b_jt a_jtᵀ."""
+        a, b = self.a[pooling.rows], pooling.weighted(self.b)
+        return FactoredGrad(pooling.side_by_side(a), pooling.side_by_side(b), self._shape)
+
+    # ---- what it costs --------------------------------------------------------------------------------------
+
+    @property
+    def projects_unformed(self) -> bool:
+        o, i = self.matrix
+        return self.is_outer and o + i < o * i
+
+    @property
+    def kept_bytes(self) -> int:
+        return (self.a.numel() + self.b.numel()) * self.a.element_size()
+
+    @property
+    def layer_inputs(self) -> Tensor | None:
+        return self.a
+
+    # ---- parts ----------------------------------------------------------------------------------------------
+
+    def _ghost(self) -> GramNorms:
+        if self._gram is None:
+            self._gram = factor_norms(self.a, self.b)
+        return self._gram
+
+    def _rows(self, chosen: Bool[Tensor, " n"]) -> FactoredGrad:
+        """Rows whose tokens cancel: in a batched matmul they would add mostly rounding, so they are formed.
+
+        One outer product is formed in float64: its factors may be beyond float32 where it is not.
+        """
+        a, b = self.a[chosen], self.b[chosen]
+        a, b = (a.double(), b.double()) if self.is_outer else (a, b)
+        return FactoredGrad(a, b, self._shape, way="chunked", chunk=self._chunk)
+
+    def _ordinary(self, weights: Float[Tensor, " n"]) -> bool:
+        """Whether nothing is extreme, as nearly always: told by three numbers instead of by every row."""
+        if not self.samples:
+            return True
+        longest = float(torch.maximum(*self._squared_lengths()).max())
+        return longest <= HUGE and float(weights.min()) >= TINY
+
+    def _extreme(self, weights: Float[Tensor, " n"]) -> Bool[Tensor, " n"]:
+        """Outer products of which float32 might flush a scaled factor to zero, or round it coarsely."""
+        a, b = self._squared_lengths()
+        return ((weights != 0) & (weights.abs() < TINY)) | (torch.maximum(a, b) > HUGE)
+
+    def _squared_lengths(self) -> tuple[Float64[Tensor, " n"], Float64[Tensor, " n"]]:
+        """‖a‖², ‖b‖² of one position a sample."""
+        if self._lengths is None:
+            self._lengths = row_squared_norms(self.a), row_squared_norms(self.b)
+        return self._lengths
+
+    def _matmul_sum(self, weights: Float[Tensor, " n"]) -> Float[Tensor, "*shape"]:
+        return weighted_products(self.b, self.a, weights, self._run).reshape(self._shape)
+
+    def _keep(self) -> Float[Tensor, "n *shape"]:
+        if self._formed is None:
+            self._formed = self.dense()
+        return self._formed
+
+    def _chunked_sum(self, weights: Float[Tensor, " n"]) -> Float64[Tensor, "*shape"]:
+        total = self.a.new_zeros(math.prod(self._shape), dtype=torch.float64)
+        for rows, part in self._chunks(self.a, self.b):
+            total += weighted_rows(weights[rows], part.flatten(1))
+        return total.reshape(self._shape)
+
+    def _chunks(self, a: Tensor, b: Tensor) -> Iterator[tuple[slice, Float[Tensor, "c o i"]]]:
+        for start in range(0, len(a), self._chunk):
+            rows = slice(start, start + self._chunk)
+            yield rows, outer_sums(a[rows], b[rows])

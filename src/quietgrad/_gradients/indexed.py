@@ -1,0 +1,161 @@
+"""Gradients of tables, of which a sample touches few rows: embeddings, never the dense vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from jaxtyping import Float, Float64, Int
+from torch import Tensor
+
+from quietgrad._gradients.blocks import BlockGrads, Blocks, DenseGrad, Kin, Positions, Together
+from quietgrad._gradients.pooling import Pooling
+from quietgrad._gradients.restricted import WholeNormGrad
+from quietgrad._gradients.row_arithmetic import PIECE, at_least_single, row_squared_norms, zero_rows
+
+
+class IndexedGrad(BlockGrads):
+    """G_n = Σ_t e_{id_t} b_tᵀ of a table `[v, o]`, rows of equal id within a sample added up once.
+
+    Stable public attributes: ids `[m]` table row, owner `[m]` sample in ascending order, values `[m, o]`; each (owner,
+    id) pair occurs once, so that norms are sums of squares: nothing cancels afterwards.
+
+    Args:
+        single: whether the m entries are those of m different samples, so that nothing is to be added up.
+    """
+
+    way = "indexed"
+
+    def __init__(
+        self,
+        ids: Int[Tensor, " m"],
+        owner: Int[Tensor, " m"],
+        values: Float[Tensor, "m o"],
+        *,
+        samples: int,
+        table: int,
+        single: bool = False,
+    ) -> None:
+        self._samples, self._table = samples, table
+        self.one_row_each = single and len(ids) == samples
+        """Whether entry i is that of sample i."""
+        if single:
+            self.ids, self.owner, self.values = ids, owner, at_least_single(values)
+            return
+        keys, position = torch.unique(owner * table + ids, return_inverse=True)
+        self.owner, self.ids = keys // table, keys % table
+        wide = at_least_single(values)
+        self.values = wide.new_zeros(len(keys), values.shape[1]).index_add_(0, position, wide)
+
+    @property
+    def samples(self) -> int:
+        return self._samples
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((self._table, self.values.shape[1]))
+
+    def squared_norms(self) -> Float64[Tensor, " n"]:
+        norms = torch.zeros(self._samples, dtype=torch.float64, device=self.values.device)
+        return norms.index_add_(0, self.owner, row_squared_norms(self.values))
+
+    @property
+    def device(self) -> torch.device:
+        return self.values.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.values.dtype
+
+    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Float64[Tensor, "*shape"]:
+        total = self.values.new_zeros(self.shape, dtype=torch.float64)
+        self.add_weighted(total, weights)
+        return total
+
+    def add_weighted(self, total: Float64[Tensor, "*shape"], weights: Float[Tensor, " n"]) -> None:
+        """total += Σ_i weights_i · g_i."""
+        per_row = weights.double()[self.owner]
+        total.index_add_(0, self.ids, zero_rows(self.values, per_row == 0).double() * per_row[:, None])
+
+    def dense(self) -> Float[Tensor, "n *shape"]:
+        dense = self.values.new_zeros(self._samples, *self.shape)
+        dense[self.owner, self.ids] = self.values
+        return dense
+
+    def project(self, directions: Float[Tensor, "k *shape"]) -> Float64[Tensor, "n k"]:
+        total = self.values.new_zeros(self._samples, len(directions), dtype=torch.float64)
+        for values, columns in zip(self.values.split(PIECE, 1), directions.split(PIECE, 2), strict=True):
+            touched = torch.einsum("mo,kmo->mk", values, columns[:, self.ids])
+            total.index_add_(0, self.owner, touched.double())
+        return total
+
+    def weighted_sums(self, weights: Float[Tensor, "k n"]) -> Float[Tensor, "k *shape"]:
+        scaled = weights.to(self.values.dtype)[:, self.owner, None] * self.values
+        return self.values.new_zeros(len(weights), *self.shape).index_add_(1, self.ids, scaled)
+
+    # ---- maps of each row -----------------------------------------------------------------------------------
+
+    def times_right(self, right: Float[Tensor, "r o"]) -> IndexedGrad:
+        return self._with(self.values @ right.T.to(self.values.dtype))
+
+    def times_left(self, left: Float[Tensor, "v r"]) -> DenseGrad:
+        """Table rows weighted by their entry of L, one carrier at a time: the memory of the values, r times over."""
+        touched = left.to(self.values.dtype)[self.ids]
+        rows = self.values.new_zeros(self._samples, left.shape[1], self.values.shape[1])
+        for carrier in range(left.shape[1]):
+            rows[:, carrier].index_add_(0, self.owner, touched[:, carrier, None] * self.values)
+        return DenseGrad(rows)
+
+    def restricted(self, kept: Positions) -> BlockGrads:
+        """The touched rows with the coordinates that are not kept set to zero."""
+        mask = torch.zeros(self.shape.numel(), dtype=torch.bool, device=self.values.device)
+        mask[kept] = True
+        masked = self.values.masked_fill(~mask.view(self.shape)[self.ids], 0.0)
+        return WholeNormGrad(self._with(masked), kept)
+
+    def pooled(self, pooling: Pooling) -> IndexedGrad:
+        """A person's entries of equal id add up."""
+        mine = (self.owner >= pooling.rows.start) & (self.owner < pooling.rows.stop)
+        rows = self.owner[mine] - pooling.first
+        users = pooling.owners.to(rows.device)[rows]
+        values = self.values[mine] * pooling.row_weights.to(self.values)[rows, None]
+        return IndexedGrad(self.ids[mine], users, values, samples=pooling.users, table=self._table)
+
+    @property
+    def projects_unformed(self) -> bool:
+        return True
+
+    @property
+    def kin(self) -> Kin | None:
+        alike = (self.values.shape, self.dtype, self.device)
+        return Kin(OneRowTables, alike) if self.one_row_each else None
+
+    @property
+    def kept_bytes(self) -> int:
+        return self.values.numel() * self.values.element_size()
+
+    def _with(self, values: Float[Tensor, "m o2"]) -> IndexedGrad:
+        return IndexedGrad(self.ids, self.owner, values, samples=self._samples, table=self._table)
+
+
+class OneRowTables(Together):
+    """Many tables of one width of which each sample reads one row, side by side: one operation serves all columns of a
+    recommender.
+    """
+
+    def __init__(self, tables: Mapping[str, IndexedGrad]) -> None:
+        self._tables = tables
+        self._values = torch.stack([table.values for table in tables.values()])
+
+    def squared_norms(self) -> Float64[Tensor, " n"]:
+        count, samples = self._values.shape[:2]
+        return row_squared_norms(self._values.flatten(0, 1)).view(count, samples).sum(0)
+
+    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Blocks:
+        heights = [table.shape[0] for table in self._tables.values()]
+        starts = [sum(heights[:place]) for place in range(len(heights))]
+        ids = torch.stack([t.ids + start for t, start in zip(self._tables.values(), starts, strict=True)])
+        w = weights.double().repeat(len(heights))
+        values = zero_rows(self._values.flatten(0, 1), w == 0).double() * w[:, None]
+        total = values.new_zeros(sum(heights), values.shape[1]).index_add_(0, ids.flatten(), values)
+        return dict(zip(self._tables, total.split(heights), strict=True))

@@ -1,0 +1,65 @@
+"""Gradients of convolution kernels that are formed and normed already, in the order in which a way left them."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+
+from quietgrad._gradients.blocks import BlockGrads
+from quietgrad._gradients.patches import Window, from_rows
+from quietgrad._gradients.row_arithmetic import weighted_rows
+
+CHANNELS_LAST = ("patches", "direct")
+"""Ways whose gradients have the taps in the order of `unfold_rows`."""
+
+
+class KeptKernels(BlockGrads):
+    """What is left of a `ConvGrad` once its gradients are formed: neither inputs nor output gradients are held.
+
+    Args:
+        rows: as the way left them.
+        squared: their squared norms, never below the truth.
+    """
+
+    def __init__(
+        self, rows: Float[Tensor, "n *formed"], squared: Float64[Tensor, " n"], window: Window, way: str
+    ) -> None:
+        self._rows, self._squared, self._window, self.way = rows, squared, window, way
+
+    @property
+    def samples(self) -> int:
+        return self._rows.shape[0]
+
+    @property
+    def shape(self) -> torch.Size:
+        return self._window.kernel
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._rows.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self._rows.device
+
+    def squared_norms(self) -> Float64[Tensor, " n"]:
+        return self._squared
+
+    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Float[Tensor, "*shape"]:
+        return in_kernel_order(weighted_rows(weights, self._rows.flatten(1)), self._window, self.way)
+
+    def dense(self) -> Float[Tensor, "n *shape"]:
+        return in_kernel_order(self._rows, self._window, self.way)
+
+    @property
+    def row_bytes(self) -> float:
+        return self.shape.numel() * self._rows.element_size()
+
+
+def in_kernel_order(gradient: Tensor, window: Window, way: str) -> Tensor:
+    """A kept gradient, or a sum of them, in the kernel's own order."""
+    if way not in CHANNELS_LAST:
+        return gradient.reshape(*gradient.shape[:-1], *window.kernel) if gradient.dim() < 3 else gradient
+    lead = gradient.shape[:1] if gradient.dim() == 3 else ()
+    return from_rows(gradient.reshape(*lead, window.kernel[0], -1), window).contiguous()

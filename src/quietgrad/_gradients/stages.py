@@ -1,0 +1,236 @@
+"""The three states of a gradient.
+
+    PerSampleGrads ──clip──▶ ClippedSum ──noise──▶ Released
+       private              private, knows           public
+                            its sensitivity
+
+A gradient crosses each border through exactly one kind of object (a `Clip`, a `Noise`), so noise before clipping
+or scaling between the two does not type-check.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+
+from quietgrad._gradients.blocks import BlockGrads, Blocks, DenseGrad, Space, Together, joined
+from quietgrad._gradients.grid import Grid
+from quietgrad._gradients.pooling import Pooling
+
+
+class PerSampleGrads(ABC):
+    """Private: the gradients of n samples, in named blocks, formed or not.
+
+    Example:
+        grads: qg.PerSampleGrads = qg.BlockwiseGrads({"w": block}, samples=8)
+        norms = grads.squared_norms().sqrt()
+    """
+
+    @property
+    @abstractmethod
+    def samples(self) -> int:
+        """n, the number of samples."""
+
+    @property
+    @abstractmethod
+    def space(self) -> Space:
+        """The blocks that `weighted_sum` returns."""
+
+    @property
+    def blocks(self) -> dict[str, BlockGrads]:
+        """Each block on its own; formed, where a representation mixes them."""
+        return {name: DenseGrad(rows) for name, rows in self.dense().items()}
+
+    @property
+    def first_inputs(self) -> Tensor | None:
+        """What the first layer was given, if the gradients hold it as it was."""
+        return None
+
+    @property
+    def dtypes(self) -> dict[str, torch.dtype]:
+        """The precision of each block's rows, float32 at least; what is released of them has it too."""
+        return {name: block.dtype for name, block in self.blocks.items()}
+
+    @abstractmethod
+    def squared_norms(self) -> Float64[Tensor, " n"]:
+        """‖g_i‖² over all blocks; never below the true norm of what `weighted_sum` sums."""
+
+    @abstractmethod
+    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Blocks:
+        """Σ_i weights_i · g_i, as `BlockGrads.weighted_sum` has it; a row of weight 0 contributes exactly 0."""
+
+    @abstractmethod
+    def dense(self) -> Blocks:
+        """All gradients formed, each block `[n, *shape]`."""
+
+
+class BlockwiseGrads(PerSampleGrads):
+    """Per-sample gradients whose blocks are independent of each other: what capture gives.
+
+    Args:
+        first_inputs: what the first layer was given, where the blocks hold it in another form.
+        once: `weighted_sum` is the last thing that is asked for; each block is let go of when its sum is there, so that
+            later sums lie in the memory of factors that are no longer needed.
+
+    Example:
+        grads = qg.BlockwiseGrads({"w": block}, samples=8)
+        total = grads.weighted_sum(torch.ones(8))
+    """
+
+    def __init__(
+        self,
+        blocks: Mapping[str, BlockGrads],
+        samples: int,
+        *,
+        first_inputs: Tensor | None = None,
+        once: bool = False,
+    ) -> None:
+        self._blocks = dict(blocks)
+        self._samples, self._first_inputs = samples, first_inputs
+        self._once, self._spent = once, False
+        for name, block in self._blocks.items():
+            assert block.samples == samples, f"{name} holds {block.samples} rows, expected {samples}"
+
+    @property
+    def samples(self) -> int:
+        return self._samples
+
+    @property
+    def blocks(self) -> dict[str, BlockGrads]:
+        assert not self._spent, "gradients for one sum were summed already"
+        return self._blocks
+
+    @property
+    def space(self) -> Space:
+        return {name: block.shape for name, block in self.blocks.items()}
+
+    @property
+    def first_inputs(self) -> Tensor | None:
+        first = next(iter(self.blocks.values()), None)
+        return self._first_inputs if first is None or self._first_inputs is not None else first.layer_inputs
+
+    @property
+    def device(self) -> torch.device:
+        """Where the gradients are."""
+        return next(iter(self.blocks.values())).device
+
+    def pooled(self, pooling: Pooling) -> BlockwiseGrads:
+        """The gradients of people: those of each one's records, weighted and added."""
+        if pooling.keeps(self.samples):
+            return self
+        blocks = {name: block.pooled(pooling) for name, block in self.blocks.items()}
+        return BlockwiseGrads(blocks, pooling.users, first_inputs=self.first_inputs)
+
+    def squared_norms(self) -> Float64[Tensor, " n"]:
+        parts: list[BlockGrads | Together] = [*self._single.values(), *self._together.values()]
+        norms = [part.squared_norms() for part in parts]
+        return torch.stack(norms).sum(0) if norms else torch.zeros(self.samples, dtype=torch.float64)
+
+    def for_one_sum(self) -> BlockwiseGrads:
+        """The same gradients, let go of while they are summed; to be used in place of these, which must not be kept."""
+        return BlockwiseGrads(self.blocks, self.samples, first_inputs=self._first_inputs, once=True)
+
+    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Blocks:
+        names, single, sums = list(self.blocks), self._single, dict[str, Tensor]()
+        for name in list(single):
+            sums[name] = single[name].weighted_sum(weights)
+            if self._once:
+                del single[name], self._blocks[name]
+        for blocks in self._together.values():
+            sums |= blocks.weighted_sum(weights)
+        self._spent = self._once
+        return {name: sums[name] for name in names}
+
+    @cached_property
+    def _together(self) -> dict[tuple[str, ...], Together]:
+        """Blocks that one operation serves, by their names."""
+        return joined(self.blocks)
+
+    @cached_property
+    def _single(self) -> dict[str, BlockGrads]:
+        """The blocks that take operations of their own."""
+        shared = {name for names in self._together for name in names}
+        return {name: block for name, block in self.blocks.items() if name not in shared}
+
+    def dense(self) -> Blocks:
+        return {name: block.dense() for name, block in self.blocks.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClippedSum:
+    """Private: Σ_i clip(g_i). Removing one sample moves it by at most `sensitivity` in Euclidean norm.
+
+    Args:
+        grid: on which sums of micro-batches are added, exactly; None adds them as they are (a non-private run).
+        dtypes: what blocks were before they were added.
+
+    Example:
+        total = qg.FlatClip(1.0)(grads, step=0)
+        assert total.sensitivity == 1.0
+    """
+
+    blocks: Blocks
+    sensitivity: float
+    grid: Grid | None = None
+    dtypes: Mapping[str, torch.dtype] = field(default_factory=dict)
+
+    def __add__(self, other: ClippedSum) -> ClippedSum:
+        """Sums of disjoint samples of the same step."""
+        assert (self.sensitivity, self.grid) == (other.sensitivity, other.grid), (
+            "micro-batches share one clip"
+        )
+        assert list(self.blocks) == list(other.blocks), "a step's micro-batches share one space"
+        added = {name: self._added(block, other.blocks[name]) for name, block in self.blocks.items()}
+        dtypes = {name: self.released_in(name) for name in self.blocks}
+        return replace(self, blocks=added, dtypes=dtypes)
+
+    @property
+    def coordinates(self) -> int:
+        """p, of all blocks."""
+        return sum(block.numel() for block in self.blocks.values())
+
+    def wide(self) -> Blocks:
+        """The blocks in float64: what ranks send to each other has the same size everywhere."""
+        return {name: block.double() for name, block in self.blocks.items()}
+
+    def empty(self, dtypes: Mapping[str, torch.dtype]) -> Blocks:
+        """Blocks of these shapes in other precisions, not written yet."""
+        return {k: torch.empty(b.shape, dtype=dtypes[k], device=b.device) for k, b in self.blocks.items()}
+
+    def released_in(self, name: str) -> torch.dtype:
+        """The precision in which a block is released: that of the gradients, float32 at least."""
+        return torch.promote_types(self.dtypes.get(name, self.blocks[name].dtype), torch.float32)
+
+    def _added(self, mine: Tensor, theirs: Tensor) -> Tensor:
+        if self.grid is None:
+            return mine.double() + theirs
+        return self.grid.values(self.grid.steps(mine) + self.grid.steps(theirs))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Released:
+    """Public: (Σ_i clip(g_i) + noise) / qN, with the std of its noise and the sensitivity it was made for.
+
+    Both are in the units of `blocks` (divided by qN like them); their ratio is what the accountant is told.
+
+    Example:
+        released = qg.Gaussian().release(total, draw)
+        assert released.std / released.sensitivity == draw.std / total.sensitivity
+    """
+
+    blocks: Blocks
+    std: float
+    sensitivity: float
+
+    @property
+    def precision(self) -> float:
+        """(S/s)²: what this release adds to σ_eff⁻² of its step."""
+        if self.sensitivity == 0.0:
+            return 0.0
+        return (self.sensitivity / self.std) ** 2 if self.std > 0.0 else float("inf")

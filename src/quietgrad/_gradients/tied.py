@@ -1,0 +1,130 @@
+"""A table that is also a matrix: an embedding tied to the output layer, its cross terms counted."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from itertools import pairwise
+
+import torch
+from jaxtyping import Bool, Float, Float64
+from torch import Tensor
+
+from quietgrad._gradients.blocks import BlockGrads
+from quietgrad._gradients.factored import FactoredGrad
+from quietgrad._gradients.gram import OVERCLIP
+from quietgrad._gradients.indexed import IndexedGrad
+from quietgrad._gradients.pooling import Pooling
+from quietgrad._gradients.row_arithmetic import inner_products, longest, slack
+
+_FORMED = 1 << 22
+"""Numbers of gradients that are formed at a time."""
+
+CANCELS = 2.0
+"""How much longer than G its part M may be where it is added up in float32."""
+
+
+class TiedGrad(BlockGrads):
+    """G = E + M with E indexed and M = Σ_s b_s a_sᵀ factored; the dense vocabulary is never formed.
+
+        ‖G‖² = ‖E‖² + ‖M‖² + 2 Σ_s Σ_m b_s[id_m]·(a_s · e_m)
+
+    Stable public attributes: table (E), matrix (M).
+
+    Args:
+        formed: whether every row is formed, one at a time, for its norm and in the sum.
+    """
+
+    way = "tied"
+
+    def __init__(self, table: IndexedGrad, matrix: FactoredGrad, *, formed: bool = False) -> None:
+        assert table.shape == matrix.shape
+        assert table.samples == matrix.samples
+        self.table, self.matrix, self._one_by_one = table, matrix, formed
+
+    @property
+    def samples(self) -> int:
+        return self.table.samples
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.table.shape
+
+    @property
+    def device(self) -> torch.device:
+        return self.matrix.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.matrix.dtype
+
+    def squared_norms(self) -> Float64[Tensor, " n"]:
+        norms, careful = self._norms
+        norms = norms.clone()
+        for i in careful.nonzero().flatten().tolist():
+            norms[i] = self._row(i).double().square().sum()
+        return norms
+
+    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Float64[Tensor, "*shape"]:
+        _, careful = self._norms
+        plain = weights.masked_fill(careful, 0.0)
+        total = self.matrix.weighted_sum(plain).double()
+        self.table.add_weighted(total, plain)
+        for i in (careful & (weights != 0)).nonzero().flatten().tolist():
+            total += weights[i].double() * self._row(i)
+        return total
+
+    def dense(self) -> Float[Tensor, "n *shape"]:
+        return self.table.dense() + self.matrix.dense()
+
+    def project(self, directions: Float[Tensor, "k *shape"]) -> Float64[Tensor, "n k"]:
+        """Of formed rows: where E and M cancel, what rounding leaves of each of them would be all there is."""
+        flat = directions.flatten(1)
+        total = flat.new_zeros(self.samples, len(flat), dtype=torch.float64)
+        at_once = max(1, _FORMED // max(1, flat.shape[1]))
+        for start in range(0, self.samples, at_once):
+            few = range(start, min(start + at_once, self.samples))
+            total[start : few.stop] = inner_products(torch.stack([self._row(i).flatten() for i in few]), flat)
+        return total
+
+    def weighted_sums(self, weights: Float[Tensor, "k n"]) -> Float[Tensor, "k *shape"]:
+        return self.table.weighted_sums(weights) + self.matrix.weighted_sums(weights)
+
+    def in_short_runs(self) -> TiedGrad:
+        return TiedGrad(self.table, self.matrix, formed=True)
+
+    def pooled(self, pooling: Pooling) -> TiedGrad:
+        return TiedGrad(self.table.pooled(pooling), self.matrix.pooled(pooling))
+
+    @cached_property
+    def _norms(self) -> tuple[Float64[Tensor, " n"], Bool[Tensor, " n"]]:
+        """Norms with their rounding bound, and the rows whose parts cancel: those are formed instead."""
+        if self._one_by_one:
+            everyone = torch.ones(self.samples, dtype=torch.bool, device=self.device)
+            return everyone.double(), everyone
+        first, second, positions = (
+            self.table.squared_norms(),
+            self.matrix.squared_norms(),
+            self.matrix.a.shape[1],
+        )
+        lengths = self.matrix.lengths()
+        bound = slack(self.dtype, positions) * (4 * (first + second) + 2 * lengths * first.sqrt())
+        squared = first + second + 2 * self._cross()
+        within = (bound <= OVERCLIP * squared) & (second <= CANCELS**2 * squared)
+        within &= lengths.square() <= longest(positions) ** 2 * squared
+        return squared.clamp_min(0.0) + bound, ~within  # also where a norm is not a number
+
+    def _cross(self) -> Float64[Tensor, " n"]:
+        """Σ_m ⟨E's entry m, M's row id_m⟩, with M's row = Σ_s b_s[id_m] a_s."""
+        ends = torch.bincount(self.table.owner, minlength=self.samples).cumsum(0).tolist()
+        found = [self._crossed(i, slice(begin, end)) for i, (begin, end) in enumerate(pairwise([0, *ends]))]
+        return torch.stack(found) if found else self.table.squared_norms()
+
+    def _crossed(self, i: int, mine: slice) -> Float64[Tensor, ""]:
+        """Of one sample, whose entries lie side by side."""
+        rows = self.matrix.b[i][:, self.table.ids[mine]].T @ self.matrix.a[i]
+        return (rows.double() * self.table.values[mine]).sum()
+
+    def _row(self, i: int) -> Float[Tensor, "*shape"]:
+        row = self.matrix.b[i].T @ self.matrix.a[i]
+        mine = self.table.owner == i
+        return row.index_add_(0, self.table.ids[mine], self.table.values[mine])

@@ -1,0 +1,214 @@
+"""Which way each layer takes: measured once per shape under a memory budget, or fixed by rule; and the report of it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import torch
+
+from quietgrad._gradients.blocks import BlockGrads
+from quietgrad._gradients.remembered import RememberedTimes, Times
+
+DEFAULT_BUDGET = 1 << 30
+"""Bytes that formed gradients of one batch may take together if the user sets no budget."""
+
+ROUNDS = 3
+HOPELESS = 2.0
+"""A way that is this much slower than the best one after a round is not run again."""
+WORTH_TRYING = 2.5
+"""A way with this many times the multiplications of the one with the fewest is not tried."""
+TRIAL_BYTES = 1 << 23
+"""Formed gradients of a trial."""
+PRICE_OF_MEMORY = 1.45
+"""A way that keeps gradients must be this much faster than one that does not."""
+
+Self = TypeVar("Self", bound="TunableGrads")
+
+
+class TunableGrads(BlockGrads):
+    """Gradients with several ways to the same norms and sums."""
+
+    @property
+    def row_bytes(self) -> float:
+        return self.held().get(self.way, 0) / max(1, self.samples)
+
+    @abstractmethod
+    def held(self) -> dict[str, int]:
+        """Each valid way → bytes that it keeps between norm and sum, beyond the factors."""
+
+    @abstractmethod
+    def rule(self) -> str:
+        """The way by counting multiplications, used when nothing may be measured; one that holds nothing."""
+
+    @abstractmethod
+    def through(self: Self, way: str, chunk: int | None = None) -> Self:
+        """The same gradients by another way, nothing computed yet.
+
+        Args:
+            chunk: samples that are formed at once where they are not kept.
+        """
+
+    @abstractmethod
+    def work(self) -> dict[str, float]:
+        """Multiplications of each way, norm and sum together, for one sample."""
+
+    @abstractmethod
+    def first(self: Self, count: int) -> Self:
+        """The gradients of the first samples alone."""
+
+    @abstractmethod
+    def signature(self) -> tuple[Any, ...]:
+        """What the fastest way depends on; first the number of samples, rounded to a power of two."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A way, and what it takes for one sample (0 if it was chosen by rule): how many were drawn is private."""
+
+    way: str
+    milliseconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerReport:
+    """One parameter's way through the engine.
+
+    Args:
+        way: how norms and sums are computed (outer, ghost, pixels, formed, grouped, patches, chunked, or the only
+            one there is: indexed, tied, dense, zero).
+        milliseconds: norm plus sum of an expected batch, as measured when the way was chosen; 0 where there was no
+            choice.
+        megabytes: what the gradients of an expected batch hold beyond the factors. Neither is that of a drawn one: how
+            many rows were drawn, and how many different tokens they hold, is private.
+    """
+
+    layer: str
+    way: str
+    milliseconds: float
+    megabytes: float
+
+
+def for_rows(reports: Iterable[LayerReport], rows: float) -> tuple[LayerReport, ...]:
+    """Reports of single rows as those of a batch."""
+    return tuple(
+        replace(layer, milliseconds=rows * layer.milliseconds, megabytes=rows * layer.megabytes)
+        for layer in reports
+    )
+
+
+class Tuner:
+    """Chooses and remembers ways.
+
+    Args:
+        memory_budget: bytes for all formed gradients of a batch together.
+        deterministic: choose by rule.
+    """
+
+    def __init__(self, memory_budget: int | None, deterministic: bool) -> None:
+        if memory_budget is not None and memory_budget <= 0:
+            raise ValueError(
+                f"Expected memory_budget > 0 bytes, got {memory_budget}. Leave it out for 1 GiB."
+            )
+        self.budget = DEFAULT_BUDGET if memory_budget is None else memory_budget
+        self.deterministic = deterministic
+        self._choices: dict[tuple[Any, ...], Choice] = {}
+        self._remembered = RememberedTimes()
+        self._left = self.budget
+
+    def begin(self) -> None:
+        """A new batch: the whole budget is free again."""
+        self._left = self.budget
+
+    def settle(self, name: str, block: BlockGrads) -> tuple[BlockGrads, LayerReport]:
+        """The block of a parameter, made to take its best way, and the report of it, of a single row."""
+        if not isinstance(block, TunableGrads) or block.samples == 0:
+            report = LayerReport(layer=name, way=block.way, milliseconds=0.0, megabytes=block.row_bytes / 1e6)
+            return block, report
+        held = {way: bytes_ for way, bytes_ in block.held().items() if bytes_ <= self._left}
+        choice = self._choice(block, held)
+        kept = held.get(choice.way, 0)
+        self._left -= kept
+        megabytes = kept / block.samples / 1e6
+        report = LayerReport(
+            layer=name, way=choice.way, milliseconds=choice.milliseconds, megabytes=megabytes
+        )
+        return block.through(choice.way, self._chunk(block)), report
+
+    def _choice(self, block: TunableGrads, held: dict[str, int]) -> Choice:
+        if self.deterministic:
+            return Choice(block.rule(), 0.0)
+        key = (*block.signature(), *sorted(held))
+        if key not in self._choices:
+            self._choices[key] = self._fastest(block, held)
+        return self._choices[key]
+
+    def _fastest(self, block: TunableGrads, held: dict[str, int]) -> Choice:
+        """The way of the least time, by what is remembered or measured now."""
+        if len(held) == 1:
+            return Choice(next(iter(held)), 0.0)
+        hopeful = self._hopeful(block, held)
+        shape = block.signature()[1:]
+        times = self._remembered.of(shape)
+        unknown = [way for way in hopeful if way not in times]
+        if unknown:
+            times |= self._measured(block, unknown)
+            self._remembered.keep(shape, {way: times[way] for way in unknown})
+        way = min(hopeful, key=lambda way: times[way] * (PRICE_OF_MEMORY if held[way] else 1.0))
+        return Choice(way, times[way])
+
+    def _hopeful(self, block: TunableGrads, held: dict[str, int]) -> list[str]:
+        """Ways whose multiplications do not rule them out."""
+        work = block.work()
+        least = min(work[way] for way in held)
+        return [way for way in held if work[way] <= WORTH_TRYING * least]
+
+    def _measured(self, block: TunableGrads, ways: list[str]) -> Times:
+        """Milliseconds a sample. Ways take turns on a few samples and the best time of each counts: the processor time
+        of one thread, which other processes (and threads that spin while they wait for them) do not disturb."""
+        few = block.first(self._tried(block))
+        best = dict.fromkeys(ways, math.inf)
+        with _one_thread():
+            for turn in range(ROUNDS):
+                for way in ways:
+                    if turn == 0 or best[way] < HOPELESS * min(best.values()):
+                        best[way] = min(best[way], self._time(few, way))
+        return {way: time / few.samples for way, time in best.items()}
+
+    def _tried(self, block: TunableGrads) -> int:
+        """Samples of a trial: what it forms must not become the step's peak of memory."""
+        largest = max(block.held().values()) / block.samples
+        return max(1, min(block.samples, int(TRIAL_BYTES // max(1.0, largest))))
+
+    def _time(self, block: TunableGrads, way: str) -> float:
+        candidate = block.through(way, self._chunk(block))
+        weights = torch.full((block.samples,), 0.5, dtype=torch.float64, device=candidate.device)
+        start = time.thread_time()
+        candidate.squared_norms()
+        candidate.weighted_sum(weights)
+        return 1e3 * (time.thread_time() - start)
+
+    def _chunk(self, block: TunableGrads) -> int:
+        """Samples formed at once, so that a chunk takes at most 1/16 of the budget and 16 MB."""
+        one = max(1, math.prod(block.shape)) * 8
+        return max(1, min(self.budget // 16, 1 << 24) // one)
+
+
+def rounded(samples: int) -> int:
+    """The next power of two: batches of nearly the same size share a choice."""
+    return 1 << max(0, samples - 1).bit_length()
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,202 @@
+"""Which tensors are private: those of the data set, and those that went through `backward`.
+
+Two tensors are the same if they hold the same bytes: slices and views of one tensor do, copies do not.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils.data import ConcatDataset, Dataset, Subset
+from torch.utils.hooks import RemovableHandle
+
+from quietgrad._capture.call import Hook, tensors_of
+from quietgrad._sampling.collate import MapStyle
+
+MOST_WAITING = 64
+"""Inputs of forwards whose losses may still come; older ones are given up."""
+
+MOST_WORK = 10_000
+"""Steps that numpy may take to find whether two strided views meet; beyond, they count as meeting."""
+
+_open: weakref.WeakSet[PrivateInputs] = weakref.WeakSet()
+
+
+class PrivateInputs:
+    """Sees what the model is fed. Refuses private records in public losses, and one batch in two Privatizers.
+
+    Slices and views of a private tensor are seen, copies are not. Nothing is decided by values.
+
+    Args:
+        model: whose forwards are watched.
+        in_public: whether the forward under way is one of public losses.
+        dataset: the private records, if they are known.
+    """
+
+    def __init__(self, model: nn.Module, in_public: Callable[[], bool], dataset: MapStyle | None) -> None:
+        self._model, self._in_public = model, in_public
+        self._records = [] if dataset is None else list(tensors_in(dataset))
+        self._waiting: list[tuple[Extent, int]] = []
+        self._handed_out: list[Extent] = []
+        self._consumed: list[Extent] = []
+        self._handle: RemovableHandle | None = None
+
+    def attach(self) -> None:
+        """Watch the model's forwards."""
+        self._handle = self._model.register_forward_pre_hook(Hook(self._before), with_kwargs=True)
+        _open.add(self)
+
+    def detach(self) -> None:
+        """Leave no hook behind, and let others have the batches."""
+        if self._handle is not None:
+            self._handle.remove()
+            self._handle = None
+        _open.discard(self)
+
+    def hand_out(self, rows: Any) -> None:
+        """A micro-batch is given to the loop: private from now on, even before its losses come."""
+        inputs = tensors_of(tuple(rows) if isinstance(rows, list | tuple) else (rows,), {})
+        self._handed_out = [extent(tensor) for tensor in inputs if tensor.dim() and tensor.numel()]
+
+    def consume(self, rows: int) -> None:
+        """The inputs of so many rows that the model was fed since the last losses are this Privatizer's.
+
+        Raises:
+            ValueError: another Privatizer that is still open took them.
+        """
+        inputs = [seen for seen, length in self._waiting if length == rows and seen.alive]
+        self._waiting.clear()
+        others = self._taken_by_others()
+        if any(mine.meets(theirs) for mine in inputs for theirs in others):
+            raise ValueError(
+                "This batch already went through another Privatizer. Two models trained on the same draws cost more "
+                "than either ε says: draw batches for each from a PoissonSampler of its own."
+            )
+        self._consumed = [*self.taken(), *inputs]
+
+    def _taken_by_others(self) -> list[Extent]:
+        if len(_open) == 1 and self._handle is not None:
+            return []  # it is this one: a weak set takes its time to say so
+        return [taken for other in _open if other is not self for taken in other.taken()]
+
+    def taken(self) -> list[Extent]:
+        """What went through `backward` and still exists."""
+        return [seen for seen in self._consumed if seen.alive]
+
+    def _before(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        inputs = [tensor for tensor in tensors_of(args, kwargs) if tensor.dim() and tensor.numel()]
+        if self._in_public():
+            self._refuse_private(inputs)
+        elif torch.is_grad_enabled():
+            self._waiting += [(extent(tensor), len(tensor)) for tensor in inputs]
+            del self._waiting[:-MOST_WAITING]
+
+    def _refuse_private(self, inputs: list[Tensor]) -> None:
+        batches = [*self.taken(), *(seen for seen in self._handed_out if seen.alive)]
+        if any(extent(tensor).meets(batch) for tensor in inputs for batch in batches):
+            raise ValueError(_leaks("the private batch"))
+        if any(share_memory(tensor, records) for tensor in inputs for records in self._records):
+            raise ValueError(_leaks("records of the private data set"))
+
+
+def _leaks(what: str) -> str:
+    return (
+        f"public_losses fed {what} to the model, so that what is released would leak them. Compute public losses from "
+        "data that are not among the private records."
+    )
+
+
+@dataclass(slots=True, eq=False)
+class Extent:
+    """From the first to the last byte of a tensor. The tensor is not kept alive.
+
+    Args:
+        storage: says whether these bytes still belong to it.
+    """
+
+    device: torch.device
+    start: int
+    stop: int
+    storage: StorageWeakRef
+
+    @property
+    def alive(self) -> bool:
+        return not self.storage.expired()
+
+    def meets(self, other: Extent) -> bool:
+        return self.device == other.device and self.start < other.stop and other.start < self.stop
+
+
+def extent(tensor: Tensor) -> Extent:
+    start = tensor.data_ptr()
+    return Extent(tensor.device, start, start + _length(tensor), StorageWeakRef(tensor.untyped_storage()))
+
+
+def _length(tensor: Tensor) -> int:
+    """Bytes from the first to the last number."""
+    if tensor.is_contiguous() or not tensor.numel():
+        return tensor.nbytes
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (last + 1) * tensor.element_size()
+
+
+def share_memory(a: Tensor, b: Tensor) -> bool:
+    """Exact for strided views on the CPU: x[::2] and x[1::2] share nothing."""
+    if not extent(a).meets(extent(b)):
+        return False
+    if a.device.type != "cpu":
+        return True
+    try:
+        return np.shares_memory(_bytes(a), _bytes(b), max_work=MOST_WORK)  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True
+
+
+def _bytes(tensor: Tensor) -> NDArray[np.generic]:
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    same_size = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    array: NDArray[np.generic] = tensor.detach().view(same_size[tensor.element_size()]).numpy()
+    return array
+
+
+def tensors_in(dataset: MapStyle) -> Iterator[Tensor]:
+    """The tensors (and arrays) in which a data set keeps its records, of a Subset those between its first and last."""
+    if isinstance(dataset, list | tuple):
+        yield from _tensors(dataset)
+    elif isinstance(dataset, Subset):
+        whole: Any = dataset.dataset
+        if isinstance(whole, list | tuple):
+            yield from _tensors([whole[index] for index in dataset.indices])
+            return
+        first, last = min(dataset.indices, default=0), max(dataset.indices, default=-1)
+        yield from (tensor[first : last + 1] for tensor in tensors_in(whole) if tensor.dim())
+    elif isinstance(dataset, ConcatDataset):
+        for part in dataset.datasets:
+            yield from tensors_in(part)
+    else:
+        for value in getattr(dataset, "__dict__", {}).values():
+            yield from _tensors(value)
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, np.ndarray) and value.dtype.kind in "fiub" and min(value.strides, default=0) >= 0:
+        if value.flags.writeable:
+            yield torch.from_numpy(value)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _tensors(part)
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))
+    elif isinstance(value, Dataset):
+        yield from tensors_in(value)

@@ -1,0 +1,229 @@
+"""The recipe as parts: which statistics a source of moments needs, the rescaling made of them, the head."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from quietgrad._linear_probe.rule import (
+    MOMENTS_SHARE,
+    Settings,
+    leading_products,
+    mean_share,
+    moments_stand_out,
+    squares_stand_out,
+    whitening,
+)
+from quietgrad._privatizer.privatizer import Privatizer
+from quietgrad._program.program import Program, StatisticRelease
+from quietgrad._program.releasing import Statistics
+from quietgrad._program.statistics import (
+    DiagonalMoments,
+    KroneckerMoments,
+    Mean,
+    SecondMoments,
+    Statistic,
+)
+from quietgrad._sampling.batches import PoissonBatches
+from quietgrad.accounting.ledger import Ledger
+from quietgrad.features.encoders import encode, unit
+from quietgrad.features.interactions import Products
+from quietgrad.features.moments import (
+    Moments,
+    moments_from_diagonal,
+    moments_from_kronecker,
+    moments_from_second,
+    moments_of,
+    moments_standing_out,
+    shrunk,
+)
+from quietgrad.features.pipeline import Rescale
+from quietgrad.features.quadratic import Quadratic, QuadraticMoments, quadratic_moments_of
+from quietgrad.features.synthetic import synthetic_images
+from quietgrad.methods.dp_sgd import dp_sgd
+
+Source = Literal["public", "synthetic", "mixed", "private", "mean"]
+SOURCES: tuple[Source, ...] = get_args(Source)
+"""Where centre and directions come from: public rows; made-up images around a private mean; these, and private moments
+along their directions; private moments; only a private mean, for pretrained features, whose directions are good as they
+are, and for small tables."""
+
+WIDEST = 512
+"""Columns up to which all second moments are released."""
+
+WIDEST_WHOLE = 4096
+"""Columns up to which a mean alone is an offer: it keeps all directions, as a matrix."""
+
+SYNTHETIC = 2000
+MICRO_BATCH = 2048
+
+
+def quiet_program(source: Source, row_shape: Sequence[int], settings: Settings) -> Program:
+    """The statistics that a source releases from rows of this shape, and DP-SGD of the head."""
+    mean = {"mean": StatisticRelease(statistic=Mean(), share=mean_share(math.prod(row_shape), settings))}
+    own, along = (
+        mean | {"moments": StatisticRelease(statistic=second, share=MOMENTS_SHARE)}
+        for second in (_second(row_shape), SecondMoments())
+    )
+    statistics = {"public": {}, "synthetic": mean, "mixed": along, "private": own, "mean": mean}[source]
+    return Program(training=dp_sgd(clip=settings.clip), statistics=statistics)
+
+
+def paid_source(width: int, settings: Settings) -> Source:
+    """What rows of a table release of themselves: mean and second moments, or the mean alone if these were noise."""
+    if width <= WIDEST:
+        return "private" if moments_stand_out(width, settings) else "mean"
+    return "private" if width > WIDEST_WHOLE or squares_stand_out(width, settings) else "mean"
+
+
+def keeps_all_directions(source: Source, row_shape: Sequence[int]) -> bool:
+    """Whether k is the number of coordinates, whatever the rule says."""
+    return source == "mean" or (source == "private" and isinstance(_second(row_shape), SecondMoments))
+
+
+def rescaled_by_public(rows: Float[Tensor, "m ..."], settings: Settings) -> Rescale:
+    """Centre and directions of public rows; they alone cost nothing."""
+    _check_enough(rows)
+    return _rescale(moments_of(rows.flatten(1), settings.directions), settings)
+
+
+def products_by_public(rows: Float[Tensor, "m ..."], settings: Settings) -> Quadratic:
+    """The same with directions of all products of features too."""
+    _check_enough(rows)
+    return _quadratic(quadratic_moments_of(rows.flatten(1), settings.directions), settings)
+
+
+def rescaled_by_synthetic(
+    statistics: Statistics,
+    rows: Float[Tensor, "n ..."],
+    encoder: nn.Module,
+    input_shape: Sequence[int],
+    settings: Settings,
+) -> Rescale:
+    """The directions of made-up images around the released mean of the private rows."""
+    moments = moments_of(_made_up(encoder, input_shape), settings.directions)
+    return _rescale(moments.centred_at(_mean(statistics, rows)), settings)
+
+
+def rescaled_by_mixed(
+    statistics: Statistics,
+    rows: Float[Tensor, "n ..."],
+    encoder: nn.Module,
+    input_shape: Sequence[int],
+    settings: Settings,
+) -> Rescale:
+    """The same, turned and rescaled by the second moments that the private rows have along these directions."""
+    made_up = rescaled_by_synthetic(statistics, rows, encoder, input_shape, settings)
+    along = [unit((few.flatten(1) - made_up.mean) @ made_up.directions) for few in rows.split(MICRO_BATCH)]
+    released = statistics.release("moments", torch.cat(along))
+    own = moments_standing_out(released.blocks["second"], released.std)
+    return _rescale(Moments(made_up.mean, made_up.directions @ own.directions, own.variances), settings)
+
+
+def products_by_synthetic(
+    statistics: Statistics,
+    rows: Float[Tensor, "n ..."],
+    encoder: nn.Module,
+    input_shape: Sequence[int],
+    settings: Settings,
+) -> Quadratic:
+    """The same with directions of all products of features too."""
+    moments = quadratic_moments_of(_made_up(encoder, input_shape), settings.directions)
+    return _quadratic(moments.centred_at(_mean(statistics, rows)), settings)
+
+
+def rescaled_by_mean(statistics: Statistics, rows: Float[Tensor, "n ..."]) -> Rescale:
+    """The released mean alone, every direction as it is."""
+    mean = _mean(statistics, rows)
+    return Rescale(Moments(mean, torch.eye(len(mean)), torch.ones(len(mean))), 0.0)
+
+
+def rescaled_by_private(statistics: Statistics, rows: Float[Tensor, "n ..."], settings: Settings) -> Rescale:
+    """Mean, then second moments of the centred rows at unit length: both released, both in the ledger."""
+    mean = _mean(statistics, rows)
+    released = statistics.release("moments", unit(rows - mean.view(rows.shape[1:])))
+    blocks, std, most = released.blocks, released.std, settings.directions
+    if "diagonal" in blocks:
+        return _rescale(moments_from_diagonal(mean, blocks["diagonal"], std, most), settings)
+    if "second" in blocks:
+        return _rescale(moments_from_second(mean, blocks["second"], std), settings)
+    return _rescale(
+        moments_from_kronecker(mean, blocks["channels"], blocks["positions"], std, most), settings
+    )
+
+
+def with_products(rescale: Rescale, settings: Settings, source: Source) -> Rescale | Products:
+    """For tables: products of the leading directions too, where there are fewer than the budget could use.
+
+    With a mean alone no direction leads: products of all of them, or none.
+    """
+    columns = rescale.width - 1
+    leading = leading_products(columns, settings)
+    return Products(rescale, leading) if leading and (source != "mean" or leading == columns) else rescale
+
+
+def train_head(
+    head: nn.Linear,
+    program: Program,
+    batches: PoissonBatches,
+    settings: Settings,
+    ledger: Ledger | None = None,
+) -> Privatizer:
+    """The head, trained on all records in each step; the Privatizer knows what it cost."""
+    optimizer = torch.optim.SGD(head.parameters(), lr=settings.lr)
+    with Privatizer(head, program.training, batches, ledger=ledger) as private:
+        for batch in batches:
+            for x, y in batch.split(MICRO_BATCH):
+                private.backward(nn.functional.cross_entropy(head(x), y, reduction="none"))
+            private.release()
+            optimizer.step()
+    return private
+
+
+def zero_head(width: int, classes: int) -> nn.Linear:
+    """Logits zero for every record: the first errors are known and equally long."""
+    head = nn.Linear(width, classes, bias=False)
+    nn.init.zeros_(head.weight)
+    return head
+
+
+def all_at_once(data: TensorDataset, settings: Settings) -> PoissonBatches:
+    """Every record in every step."""
+    return PoissonBatches(data, rate=1.0, steps=settings.steps)
+
+
+def _second(row_shape: Sequence[int]) -> Statistic:
+    """All products of coordinates while their noise stays small, products of channels and positions, or squares."""
+    if len(row_shape) == 2:
+        return KroneckerMoments()
+    return SecondMoments() if row_shape[0] <= WIDEST else DiagonalMoments()
+
+
+def _mean(statistics: Statistics, rows: Tensor) -> Float[Tensor, " d"]:
+    released = statistics.release("mean", rows.flatten(1))
+    return shrunk(released.blocks["mean"], released.std)
+
+
+def _check_enough(rows: Tensor) -> None:
+    if len(rows) < 2:
+        raise ValueError(
+            f"Expected at least 2 public records, got {len(rows)}. Pass more, or take moments='synthetic' or 'private'."
+        )
+
+
+def _made_up(encoder: nn.Module, input_shape: Sequence[int]) -> Float[Tensor, "m d"]:
+    return encode(encoder, synthetic_images(SYNTHETIC, input_shape)).flatten(1)
+
+
+def _quadratic(moments: QuadraticMoments, settings: Settings) -> Quadratic:
+    return Quadratic(moments, whitening(moments.variances, settings.dimension))
+
+
+def _rescale(moments: Moments, settings: Settings) -> Rescale:
+    return Rescale(moments, whitening(moments.variances, settings.dimension))

@@ -1,0 +1,73 @@
+"""Random bits that privacy may rest on: AES-256 in counter mode, keyed anew for every draw."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
+from numpy.typing import NDArray
+
+from quietgrad._kernels.integer_noise import BLOCK, KeyPlace, key_stream, makes_key_streams
+from quietgrad._kernels.library import in_use
+
+ZEROS = memoryview(bytes(1 << 20))
+"""What is encrypted: the key stream itself comes out."""
+
+
+class Words:
+    """A stream of random bits for one draw; nothing of it is kept for the next.
+
+    Formal guarantee: without a key it is the key stream of AES-256 under 32 bytes of OS entropy, which no feasible
+    attack tells from fair coins. Whoever draws makes one, uses it up and drops it: no generator outlives a draw, so
+    there is none that a fork, a copy, a pickle or a second thread could repeat.
+
+    Args:
+        key: 32 bytes that make the stream reproducible; whoever knows them knows the noise.
+        number: of the stream, among those of a key.
+    """
+
+    def __init__(self, key: bytes | None = None, number: int = 0) -> None:
+        self._key, self._number, self._used = key or os.urandom(32), number, 0
+        self._stream: CipherContext | None = None
+
+    def place(self) -> KeyPlace:
+        """Where the next bits are, for a kernel that makes them itself; `skip` says how many it took."""
+        return KeyPlace(key=self._key, number=self._number, position=self._used)
+
+    def skip(self, size: int) -> None:
+        """Leave out the next bytes: somebody else has used them."""
+        self._used += size
+        self._stream = None
+
+    def fill(self, out: NDArray[Any]) -> None:
+        """Overwrite a contiguous array of integers with the next bits.
+
+        They are made in C where that serves: a new context of `cryptography` takes longer than most draws.
+        """
+        raw, library = out.view(np.uint8), in_use()
+        if library is not None and makes_key_streams(library):
+            key_stream(library, self.place(), raw)
+            self.skip(len(raw))
+            return
+        for start in range(0, len(raw), len(ZEROS)):
+            part = raw[start : start + len(ZEROS)]
+            written = self._at_place().update_into(ZEROS[: len(part)], part.data)
+            # Bytes left as they were would be no noise at all.
+            assert written == len(part), f"AES wrote {written} of {len(part)} bytes"
+            self._used += written
+
+    def take(self, count: int) -> NDArray[np.uint64]:
+        """The next `count` words of 64 bits."""
+        out = np.empty(count, np.uint64)
+        self.fill(out)
+        return out
+
+    def _at_place(self) -> CipherContext:
+        if self._stream is None:
+            block, inside = divmod(self._used, BLOCK)
+            nonce = self._number.to_bytes(8, "big") + block.to_bytes(8, "big")
+            self._stream = Cipher(algorithms.AES(self._key), modes.CTR(nonce)).encryptor()
+            self._stream.update(ZEROS[:inside])
+        return self._stream

@@ -1,0 +1,195 @@
+"""Gaussian noise, added in whole steps of a grid; what rounding to the grid costs is paid for by wider noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int32
+from torch import Tensor
+
+from quietgrad._gradients.blocks import Blocks, packed
+from quietgrad._gradients.grid import WORST_ROUNDING, Grid
+from quietgrad._gradients.stages import ClippedSum, Released
+from quietgrad._kernels.integer_noise import add_steps, served
+from quietgrad._kernels.library import Scratch, in_use
+from quietgrad._noise.base import Noise, NoiseDraw
+from quietgrad._noise.sources import NoiseSource
+from quietgrad.accounting import events
+from quietgrad.schedules import Schedule, value_at
+
+DRAWN = 1 << 20
+"""Coordinates whose noise is drawn at a time: a call of the source costs as much as some thousand draws."""
+AT_ONCE = 1 << 15
+"""Coordinates that torch rounds and converts at a time: they stay in the cache."""
+SCRATCH = Scratch()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Widened:
+    """A release on a grid.
+
+    Args:
+        grid: the multiples of γ that the sum is rounded to.
+        std: of its noise, s' = std·S'/S.
+        sensitivity: S' = S + γ√p, of the rounded sum.
+    """
+
+    grid: Grid
+    std: float
+    sensitivity: float
+
+    def released(self, blocks: Blocks, divisor: float) -> Released:
+        """The release, with what its noise and sensitivity really are."""
+        return Released(blocks=blocks, std=self.std / divisor, sensitivity=self.sensitivity / divisor)
+
+
+def widened(*, std: float, sensitivity: float, coordinates: int, steps: float) -> Widened:
+    """The grid of a release, of so many steps to a standard deviation of its noise.
+
+        γ = s'/steps,   S' = S + γ√p,   s'/S' = std/S    ⇒    S' = S/(1 − (std/S)·√p/steps)
+
+    The ratio of noise to sensitivity, which is what the accountant is told, stays what it was.
+
+    Args:
+        std: of the noise, before rounding is paid for; > 0.
+        sensitivity: S, of the sum before it is rounded.
+        coordinates: p.
+    """
+    lost = WORST_ROUNDING * std / sensitivity * math.sqrt(coordinates) / steps
+    if lost > 0.5:
+        raise ValueError(
+            f"Noise of {std / sensitivity:g} times the sensitivity on {coordinates} coordinates would have to be "
+            f"doubled to pay for rounding to a grid of {steps:g} steps a standard deviation. Release fewer "
+            "coordinates, lower the noise multiplier, or use noise_source='default', whose grid is finest."
+        )
+    wide = 1.0 / (1.0 - lost)
+    return Widened(grid=Grid(wide * std / steps), std=wide * std, sensitivity=wide * sensitivity)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gaussian(Noise):
+    """total + N(0, std²·I), rounded to a grid.
+
+        γ·(round(total/γ) + z)/divisor,    z exactly rounded Gaussian integers (`NoiseSource.integers`)
+
+    Formal guarantee: with std = σ/√f·S for a release of sensitivity S and share f, all releases of a batch together
+    are one Gaussian mechanism of multiplier σ, because Σ_j (S_j/s_j)² = Σ_j f_j/σ² = σ⁻². Rounding the sum first makes
+    its sensitivity S + γ√p, which S_j and s_j include (`widened`); everything after the integer sum is a function of
+    it. Integers add exactly: order, micro-batches and ranks do not touch what is released.
+
+    Args:
+        factor: σ is multiplied by this at each step; a schedule makes the ledger's phases.
+
+    Example:
+        noise = qg.Gaussian(factor=qg.schedules.Linear(1.0, 2.0, 100))  # twice as loud after 100 steps
+        mechanism = replace(qg.methods.dp_sgd(), noise=noise)
+    """
+
+    factor: float | Schedule = 1.0
+
+    def multiplier(self, noise_multiplier: float, step: int) -> float:
+        factor = value_at(self.factor, step)
+        if not factor > 0:
+            raise ValueError(f"Expected a noise factor > 0 at step {step}, got {factor}.")
+        return noise_multiplier * factor
+
+    def event(self, noise_multiplier: float, step: int) -> events.Event:
+        return events.GaussianEvent(noise_multiplier=self.multiplier(noise_multiplier, step))
+
+    def release(self, total: ClippedSum, draw: NoiseDraw) -> Released:
+        if draw.std == 0.0:
+            return without_noise(total, draw)
+        wide = on_grid(total, draw)
+        scale = wide.grid.step / draw.divisor
+        if draw.reducer.world == 1:
+            out = total.empty({name: total.released_in(name) for name in total.blocks})
+            add_integers(total.blocks, wide.grid, draw.source, out, scale=scale)
+        else:
+            # One rank draws for all: the sum has the noise once, whatever the number of ranks.
+            steps = total.empty(dict.fromkeys(total.blocks, torch.int64))
+            add_integers(total.blocks, wide.grid, draw.source if draw.reducer.rank == 0 else None, steps)
+            summed = draw.reducer.all_reduce(steps)
+            out = {
+                name: (block.double() * scale).to(total.released_in(name)) for name, block in summed.items()
+            }
+        return wide.released(out, draw.divisor)
+
+
+def on_grid(total: ClippedSum, draw: NoiseDraw) -> Widened:
+    """What a sum becomes on the grid of its noise."""
+    return widened(
+        std=draw.std, sensitivity=total.sensitivity, coordinates=total.coordinates, steps=draw.source.std
+    )
+
+
+def without_noise(total: ClippedSum, draw: NoiseDraw) -> Released:
+    """total/divisor: what a non-private run (σ = 0) uses."""
+    sums = draw.reducer.all_reduce(total.wide())
+    blocks = {name: (block / draw.divisor).to(total.released_in(name)) for name, block in sums.items()}
+    return Released(blocks=blocks, std=0.0, sensitivity=total.sensitivity / draw.divisor)
+
+
+def add_integers(
+    blocks: Blocks, grid: Grid, source: NoiseSource | None, out: Blocks, *, scale: float | None = None
+) -> None:
+    """Write scale·(round(x/γ) + z) of every coordinate into contiguous tensors.
+
+    Args:
+        source: of z; None adds nothing.
+        scale: None writes the whole numbers themselves.
+    """
+    library = in_use()
+    for group in _drawn_together(list(blocks.values()), list(out.values())):
+        sizes = [value.numel() for value, _ in group]
+        drawn = None if source is None else _drawn(source, sum(sizes))
+        if library is not None and all(served(*piece, scale is not None) for piece in group):
+            add_steps(library, group, drawn, step=grid.step, scale=scale)
+            continue
+        parts = [None] * len(group) if drawn is None else drawn.split(sizes)
+        for (value, target), part in zip(group, parts, strict=True):
+            _add_in_torch(value, target, part, grid, scale)
+
+
+def _add_in_torch(
+    values: Tensor, targets: Tensor, drawn: Tensor | None, grid: Grid, scale: float | None
+) -> None:
+    starts = range(0, max(1, len(values)), AT_ONCE)
+    for part in (slice(start, start + AT_ONCE) for start in starts):
+        value = values[part]
+        whole = grid.rounded(value, out=_whole(value))
+        if drawn is not None:
+            whole += drawn[part].to(value.device)
+        targets[part].copy_(whole if scale is None else whole.mul_(scale))
+
+
+def _drawn(source: NoiseSource, count: int) -> Int32[Tensor, " count"]:
+    drawn = torch.from_numpy(SCRATCH("drawn", count, np.int32))
+    source.fill(drawn)
+    return drawn
+
+
+def _whole(value: Tensor) -> Float64[Tensor, " m"]:
+    if value.device.type != "cpu":
+        return torch.empty_like(value, dtype=torch.float64)
+    return torch.from_numpy(SCRATCH("whole", value.numel(), np.float64))
+
+
+def _drawn_together(values: list[Tensor], out: list[Tensor]) -> Iterator[list[tuple[Tensor, Tensor]]]:
+    """Flat pieces of the blocks with their places in `out`, as many at a time as are drawn together."""
+    pieces = (
+        piece
+        for value, target in zip(values, out, strict=True)
+        for piece in _pieces(value.reshape(-1), target.view(-1))
+    )
+    return packed(pieces, lambda piece: piece[0].numel(), DRAWN)
+
+
+def _pieces(value: Tensor, target: Tensor) -> Iterable[tuple[Tensor, Tensor]]:
+    """Parts that are drawn together; most blocks are one, and a model has many."""
+    if value.numel() <= DRAWN:
+        return ((value, target),)
+    return zip(value.split(DRAWN), target.split(DRAWN), strict=True)

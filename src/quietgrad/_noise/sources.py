@@ -1,0 +1,361 @@
+"""Where privacy noise comes from: integers with a Gaussian distribution, exact, from bits that nobody can guess.
+
+torch's CPU generator must not make privacy noise: its seed is effectively 32 bits and float32 `randn` never exceeds
+5.77. Floating-point noise must not either, whoever draws its bits: which numbers a sum plus such noise can come out at
+depends on the sum, and a single release may tell it. So every source draws integers, on the grid of the release:
+the default's are exactly a Gaussian, rounded, what a real-valued draw would give, without ever rounding one.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from abc import ABC, abstractmethod
+from ctypes import CDLL
+from fractions import Fraction
+
+import numpy as np
+import torch
+from jaxtyping import Int32, Int64
+from numpy.typing import NDArray
+from torch import Tensor
+
+from quietgrad._kernels import integer_noise as kernel
+from quietgrad._kernels.library import Scratch, in_use
+from quietgrad._noise.aes import Words
+from quietgrad._noise.below import Span, lies_below
+from quietgrad._noise.discrete_gaussian import SIGMA, discrete_gaussian, random_words
+from quietgrad._noise.pieces import BOXES, PER_STD, REACH, SLOTS, STRIPS, UNIT, cut
+
+# ---- exactly rounded Gaussians -------------------------------------------------------------------------------
+
+LOG_STD = 26
+"""The default standard deviation is 2²⁶ steps: so fine that rounding a gradient to a step costs next to nothing."""
+AT_ONCE = 1 << 15
+"""Integers drawn at a time: the scratch arrays stay in the cache."""
+DOUBT = 2.0**-40
+"""Closer than this to the curve, float64 does not decide; its error is below 2⁻⁴⁸."""
+NEVER = 2.0**40
+"""The level of a box that lies above the curve."""
+
+
+SCRATCH = Scratch()
+
+
+class RoundedGaussian:
+    """Pr[z] = Φ((z + ½)/σ) − Φ((z − ½)/σ), σ = 2^log_std, for every integer z.
+
+    Formal guarantee: exact, given fair random bits. A trial takes one of the slots of `pieces`, each with probability
+    2⁻¹³. A tent's slot gives centre + u + u' with u, u' uniform on the integers between two centres: all integer
+    arithmetic. A box's slot draws a real point in the box and keeps its integer if the point lies below the curve;
+    where float64 cannot tell, exact arithmetic on further bits does (`below`). What trials keep is therefore uniform
+    under the curve, its abscissa Gaussian, its integer the rounded Gaussian. No tail is cut, no probability
+    approximated, every draw independent.
+    """
+
+    def __init__(self, log_std: int = LOG_STD) -> None:
+        self.std, self._apart = 1 << log_std, (1 << log_std) // PER_STD
+        self._bits = log_std - 3
+        assert self._bits <= 23, "a word of 32 bits holds a point's and nine of a slot's"
+        self._within = 56 - (self._bits - 4)
+        pieces = cut(self.std)
+        self._height, self._tents = pieces.height, int(pieces.tents.sum())
+        self._end = self._height * Fraction(UNIT) / STRIPS
+        centres = np.arange(-REACH * PER_STD, REACH * PER_STD + 1) * self._apart
+        self._centres = np.zeros(SLOTS, np.int32)
+        self._centres[: self._tents] = np.repeat(centres + 1, pieces.tents)  # u + u' has mean −1
+        strips = np.repeat(np.arange(len(pieces.boxes)), pieces.boxes)
+        self._boxes, rest = len(strips), (SLOTS - self._tents) * BOXES - len(strips)
+        # Integers of few bits and small whole levels: each is held exactly.
+        self._box = np.zeros(len(strips) + rest, kernel.BOX)
+        mine = self._box[: len(strips)]
+        mine["start"] = (strips - REACH * PER_STD * STRIPS) * (self._apart // STRIPS)
+        mine["left"], mine["right"] = pieces.tents[strips // STRIPS], pieces.tents[strips // STRIPS + 1]
+        mine["level"] = np.concatenate([np.arange(count) for count in pieces.boxes])
+        self._box["level"][len(strips) :] = NEVER
+        self._numbers = np.zeros(SLOTS, np.int8)
+        self._numbers[: self._tents] = (self._centres[: self._tents] - 1) // self._apart
+        self._tables = kernel.PieceTables(
+            centre=self._numbers.ctypes.data,
+            box=self._box.ctypes.data,
+            tents=self._tents,
+            boxes=self._boxes,
+            strips=STRIPS,
+            log_std=log_std,
+            log_apart=self._bits,
+            height=self._height * UNIT,
+            doubt=DOUBT,
+        )
+
+    def draw(self, count: int, words: Words) -> NDArray[np.int32]:
+        """`count` independent integers."""
+        out = np.empty(count, np.int32)
+        self.fill(out, words)
+        return out
+
+    def fill(self, out: NDArray[np.int32], words: Words) -> None:
+        """Overwrite a contiguous array with independent integers."""
+        holes = self._trials(out, words)
+        while len(holes):
+            # One trial in 800 is rejected: what others keep takes its place.
+            spare = np.empty(len(holes) + len(holes) // 16 + 16, np.int32)
+            counts = np.ones(len(spare), np.bool_)
+            counts[self._trials(spare, words)] = False
+            kept = spare[counts][: len(holes)]
+            out[holes[: len(kept)]] = kept
+            holes = holes[len(kept) :]
+
+    def _trials(self, out: NDArray[np.int32], words: Words) -> NDArray[np.intp]:
+        """One trial for each place; returns the places that were rejected."""
+        library = in_use()
+        return self._in_numpy(out, words) if library is None else self._in_c(out, words, library)
+
+    def _in_numpy(self, out: NDArray[np.int32], words: Words) -> NDArray[np.intp]:
+        places, slots = [], []
+        for start in range(0, len(out), AT_ONCE):
+            slot = self._from_tents(out[start : start + AT_ONCE], words)
+            boxed = np.flatnonzero(slot >= self._tents)
+            slots.append(slot[boxed] - np.uint16(self._tents))
+            places.append(boxed + start)
+        if not places:
+            return np.empty(0, np.intp)
+        return self._from_boxes(out, np.concatenate(places), np.concatenate(slots).astype(np.intp), words)
+
+    def _from_tents(self, out: NDArray[np.int32], words: Words) -> NDArray[np.uint16]:
+        """Overwrite `out` with points of tents and return the slots; where that is no tent, `out` means nothing."""
+        count, shift = len(out), np.int32(32 - self._bits)
+        raw, index = SCRATCH("words", 8 * count, np.uint8), SCRATCH("index", count, np.intp)
+        words.fill(raw)
+        first, second = raw.view(np.int32).reshape(2, count)
+        # What the points leave of the words, at their other end: nine bits of one and four of the other.
+        slot = first.astype(np.uint16)
+        slot <<= np.uint16(4)
+        slot &= np.uint16(SLOTS - 16)
+        slot |= second.astype(np.uint16) & np.uint16(15)
+        np.copyto(index, slot)
+        np.take(self._centres, index, out=out, mode="wrap")
+        # A signed shift leaves a uniform integer between −apart/2 and apart/2.
+        first >>= shift
+        second >>= shift
+        out += first
+        out += second
+        return slot
+
+    def _in_c(self, out: NDArray[np.int32], words: Words, library: CDLL) -> NDArray[np.intp]:
+        """The same integers from the same bits."""
+        places, slots = SCRATCH("places", len(out), np.int32), SCRATCH("slots", len(out), np.int16)
+        if kernel.makes_key_streams(library):
+            found = kernel.tents(library, words.place(), self._tables, out, AT_ONCE, places, slots)
+            words.skip(8 * len(out))
+        else:
+            raw = SCRATCH("words", 8 * len(out), np.uint8)
+            words.fill(raw)
+            found = kernel.tents(library, raw, self._tables, out, AT_ONCE, places, slots)
+        places, slots = places[:found], slots[:found]
+        drawn = words.take(2 * found)
+        verdicts = kernel.boxes(library, drawn, self._tables, out, places, slots)
+        (unsettled,) = (verdicts == kernel.UNSETTLED).nonzero()
+        if len(unsettled):
+            first, second = drawn.reshape(2, found)[:, unsettled]
+            chosen = places[unsettled].astype(np.intp), slots[unsettled].astype(np.intp)
+            verdicts[unsettled] = self._settle(out, *chosen, first, second, words)
+        rejected: NDArray[np.intp] = places[verdicts == 0].astype(np.intp)
+        return rejected
+
+    def _from_boxes(
+        self, out: NDArray[np.int32], places: NDArray[np.intp], slots: NDArray[np.intp], words: Words
+    ) -> NDArray[np.intp]:
+        """Points of boxes for the places that want one; returns the places whose point lies above the curve."""
+        first, second = words.take(2 * len(places)).reshape(2, len(places))
+        box, integer = self._integer(slots, first)
+        fraction = (first & np.uint64((1 << self._within) - 1)) * 2.0**-self._within
+        x = (integer + (fraction - 0.5)) * (1 / self.std)
+        y = (self._roof(box, integer) + self._box["level"][box].astype(np.float64) + second * 2.0**-64) * (
+            self._height * UNIT
+        )
+        curve = np.exp(-0.5 * x * x)
+        accepted = y < curve
+        out[places] = integer
+        ends = (box == self._boxes) | (box == self._boxes + 1)
+        unsettled = np.flatnonzero((np.abs(y - curve) < DOUBT) | ends)
+        chosen = places[unsettled], slots[unsettled], first[unsettled], second[unsettled]
+        accepted[unsettled] = self._settle(out, *chosen, words)
+        rejected: NDArray[np.intp] = places[~accepted]
+        return rejected
+
+    def _integer(
+        self, slots: NDArray[np.intp], first: NDArray[np.uint64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The box of each point, and the integer."""
+        box = slots * BOXES + (first >> np.uint64(56)).view(np.int64)
+        inside = (first >> np.uint64(self._within)).view(np.int64) & (self._apart // STRIPS - 1)
+        return box, self._box["start"][box] + inside
+
+    def _settle(
+        self,
+        out: NDArray[np.int32],
+        places: NDArray[np.intp],
+        slots: NDArray[np.intp],
+        first: NDArray[np.uint64],
+        second: NDArray[np.uint64],
+        words: Words,
+    ) -> list[bool]:
+        """Exact arithmetic for the few points that need it: whether each counts."""
+        boxes, integers = self._integer(slots, first)
+        kept = []
+        for i, (box, integer) in enumerate(zip(boxes.tolist(), integers.tolist(), strict=True)):
+            if box in (self._boxes, self._boxes + 1):
+                beyond = self._beyond(words)
+                out[places[i]] = 0 if beyond is None else beyond if box == self._boxes else ~beyond
+                kept.append(beyond is not None)
+            else:
+                kept.append(self._settled(box, integer, int(first[i]), int(second[i]), words))
+        return kept
+
+    def _roof(self, box: NDArray[np.intp], integer: NDArray[np.int64]) -> NDArray[np.float64]:
+        """How high the tents are at an integer, in boxes: exact in float64."""
+        along = integer & (self._apart - 1)
+        left, right = self._box["left"][box], self._box["right"][box]
+        weighted = left * (self._apart - along) + right * along
+        roof: NDArray[np.float64] = weighted * np.float64(STRIPS / self._apart)
+        return roof
+
+    def _settled(self, box: int, integer: int, first: int, second: int, words: Words) -> bool:
+        """The same comparison for one point, exactly."""
+        within = self._within
+        fraction = Fraction(first & ((1 << within) - 1), 1 << within)
+        roof = Fraction(float(self._roof(np.array([box]), np.array([integer]))[0]))
+        level = Fraction(float(self._box["level"][box]))
+        height = self._height * Fraction(UNIT)
+        return lies_below(
+            Span.of((integer - Fraction(1, 2) + fraction) / self.std, Fraction(1, self.std << within)),
+            Span.of((roof + level + Fraction(second, 1 << 64)) * height, height / (1 << 64)),
+            words,
+        )
+
+    def _beyond(self, words: Words) -> int | None:
+        """An integer of at least REACH standard deviations, or None: a trial of the right end.
+
+        Its box is cut at every eighth of a standard deviation, each part half as large as the one before; the curve
+        falls by more than e there.
+        """
+        part, drawn = 0, words.take(2).tolist()
+        while drawn[part] & 1:
+            part += 1
+            drawn += words.take(1).tolist()
+        inside = drawn[part + 1] & (self._apart - 1)
+        integer = REACH * self.std + part * self._apart + inside
+        cell = Span(2 * integer - 1, 2, 2 * self.std)
+        height = Span(0, self._end.numerator, self._end.denominator << (part + 1))
+        return integer if lies_below(cell, height, words) else None
+
+
+@functools.lru_cache(maxsize=1)
+def default() -> RoundedGaussian:
+    """The one that sources use; its tables are made once."""
+    return RoundedGaussian()
+
+
+# ---- sources -------------------------------------------------------------------------------------------------
+
+
+class NoiseSource(ABC):
+    """Draws integers for releases, and bits for choices.
+
+    Example:
+        source: qg.NoiseSource = qg.SeededSource(0)
+        drawn = source.integers(5)
+        assert drawn.abs().max() < 6 * source.std
+    """
+
+    private: bool
+    """Whether an adversary cannot reproduce the draws; a report says so if he could."""
+    std: int
+    """The standard deviation of `integers`: how many steps of a grid make one of the noise."""
+
+    @abstractmethod
+    def fill(self, out: Int32[Tensor, " count"]) -> None:
+        """Overwrite a contiguous tensor on the CPU with fresh independent Gaussian integers; never the same twice."""
+
+    def integers(self, count: int) -> Int32[Tensor, " count"]:
+        """The same in new memory."""
+        out = torch.empty(count, dtype=torch.int32)
+        self.fill(out)
+        return out
+
+    @abstractmethod
+    def bits(self, count: int) -> Int64[Tensor, " count"]:
+        """Fresh words of 63 fair bits (never negative) on the CPU; never the same twice."""
+
+
+class EntropySource(NoiseSource):
+    """The default: exactly rounded Gaussians from AES-256 under a fresh key of OS entropy for every draw.
+
+    Formal guarantee: a sum on the grid plus these integers is a real-valued Gaussian mechanism, rounded afterwards
+    (the sum is a whole number of steps k, and k + round(z) = round(k + z)): post-processing, so ε and δ are exactly the
+    Gaussian mechanism's, for every record, dimension and number of steps. What is assumed is that AES-256's key stream
+    cannot be told from fair coins. The object holds no state: copies, forks and threads share nothing.
+    """
+
+    private = True
+    std = 1 << LOG_STD
+
+    def fill(self, out: Int32[Tensor, " count"]) -> None:
+        default().fill(out.numpy(), Words())
+
+    def bits(self, count: int) -> Int64[Tensor, " count"]:
+        return _bits(Words().take(count))
+
+
+class SeededSource(NoiseSource):
+    """The default's draws from a seed, for tests and debugging: whoever knows the seed can subtract the noise.
+
+    Example:
+        source = qg.SeededSource(0)
+        private = qg.Privatizer(model, mechanism, batches, noise_source=source)  # private.covered is False
+    """
+
+    private = False
+    std = 1 << LOG_STD
+
+    def __init__(self, seed: int) -> None:
+        self._words = Words(hashlib.sha256(f"quietgrad noise {seed}".encode()).digest())
+
+    def fill(self, out: Int32[Tensor, " count"]) -> None:
+        default().fill(out.numpy(), self._words)
+
+    def bits(self, count: int) -> Int64[Tensor, " count"]:
+        return _bits(self._words.take(count))
+
+
+class HardenedSource(NoiseSource):
+    """The strictest: discrete Gaussians (Canonne, Kamath, Steinke) whose every bit comes from the OS's CSPRNG.
+
+    Formal guarantee: the discrete Gaussian has the Gaussian mechanism's concentrated privacy exactly; its (ε, δ) are
+    those of a Gaussian narrower by a relative 2⁻⁴⁸ (1/24σ² at σ = 2²² steps), which no accountant resolves. Nothing is
+    assumed of AES, and the sampler shares no code with the default's. Some hundred times slower.
+    """
+
+    private = True
+    std = SIGMA
+
+    def fill(self, out: Int32[Tensor, " count"]) -> None:
+        out.copy_(torch.from_numpy(discrete_gaussian(len(out))))
+
+    def bits(self, count: int) -> Int64[Tensor, " count"]:
+        return _bits(random_words(count))
+
+
+def as_source(choice: str | NoiseSource) -> NoiseSource:
+    """The source by its name, or the object itself."""
+    if isinstance(choice, NoiseSource):
+        return choice
+    if choice == "default":
+        return EntropySource()
+    if choice == "hardened":
+        return HardenedSource()
+    raise ValueError(f"Expected noise_source 'default', 'hardened' or a NoiseSource object, got {choice!r}.")
+
+
+def _bits(words: np.ndarray) -> Int64[Tensor, " count"]:
+    return torch.from_numpy((words >> np.uint64(1)).astype(np.int64))

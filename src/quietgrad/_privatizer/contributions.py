@@ -1,0 +1,91 @@
+"""What people contribute to a step: the rows of each become one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from quietgrad._gradients.blocks import Blocks, DenseGrad
+from quietgrad._gradients.pooling import Pooling
+from quietgrad._gradients.stages import BlockwiseGrads
+from quietgrad._sampling.users import Pooled
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """The part of one person's rows that lies in a micro-batch which does not hold them all."""
+
+    rows: slice
+    weight: float
+    last: bool
+
+
+class Contributions:
+    """Turns the records of micro-batches into people.
+
+    A person whose rows are all in one micro-batch is pooled there, factored or indexed as the layer has it. Of one that
+    is cut, the sum so far is kept, as large as the model, until the last row has come.
+
+    Args:
+        pooled: whether a person's gradients are averaged or added.
+    """
+
+    def __init__(self, pooled: Pooled) -> None:
+        self._pooled = pooled
+        self._partial: Blocks = {}
+        self._whole: list[BlockwiseGrads] = []
+
+    def begin(self) -> None:
+        """Nothing is left of a step, also of one that was given up."""
+        self._partial, self._whole = {}, []
+
+    def single(self, counts: list[int], first: int, rows: int) -> bool:
+        """Whether each of the rows first … first + rows of a step is a whole person."""
+        pooling, cuts = arrange(counts, first, rows, self._pooled)
+        return not cuts and pooling.keeps(rows)
+
+    def pool(self, grads: BlockwiseGrads, counts: list[int], first: int = 0) -> BlockwiseGrads:
+        """The people who are whole in these rows; others are kept for `finished`.
+
+        Args:
+            counts: the rows of every person of the step.
+            first: the place in the step of the first of these rows.
+        """
+        pooling, cuts = arrange(counts, first, grads.samples, self._pooled)
+        for cut in cuts:
+            self._add(grads, cut)
+        return grads.pooled(pooling)
+
+    def finished(self) -> Iterator[BlockwiseGrads]:
+        """Those that were cut and are whole now, one at a time."""
+        while self._whole:
+            yield self._whole.pop()
+
+    def _add(self, grads: BlockwiseGrads, cut: _Cut) -> None:
+        weights = torch.zeros(grads.samples, dtype=torch.float64, device=grads.device)
+        weights[cut.rows] = cut.weight
+        for name, part in grads.weighted_sum(weights).items():
+            self._partial[name] = self._partial[name] + part if name in self._partial else part.double()
+        if cut.last:
+            dtypes = grads.dtypes
+            rows = {name: DenseGrad(part[None].to(dtypes[name])) for name, part in self._partial.items()}
+            self._whole.append(BlockwiseGrads(rows, 1))
+            self._partial = {}
+
+
+def arrange(counts: list[int], first: int, rows: int, pooled: Pooled) -> tuple[Pooling, list[_Cut]]:
+    """Who is whole in rows first … first + rows of a step, and who is cut, at either end."""
+    sizes = np.asarray(counts, dtype=np.int64)
+    weights = np.ones(len(sizes)) if pooled == "sum" else 1.0 / sizes
+    stops = np.cumsum(sizes) - first
+    starts = stops - sizes
+    whole = (starts >= 0) & (stops <= rows)
+    cuts = [
+        _Cut(slice(max(starts[i], 0), min(stops[i], rows)), weights[i], bool(stops[i] <= rows))
+        for i in np.flatnonzero((stops > 0) & (starts < rows) & ~whole).tolist()
+    ]
+    begin = int(starts[whole][0]) if whole.any() else 0
+    return Pooling(sizes[whole], weights[whole], begin), cuts

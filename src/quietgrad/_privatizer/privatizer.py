@@ -1,0 +1,298 @@
+"""The straight line of one private step.
+
+batch ─▶ capture ─▶ encode ─▶ clip ─▶ sum ─▶ noise ─▶ (all-reduce) ─▶ decode ─▶ post-process ─▶ p.grad
+                                               └──▶ ledger
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from quietgrad._capture.recorder import Pool, Recorder, check_losses
+from quietgrad._collective import Reducer, default_reducer
+from quietgrad._errors import PrivacyError
+from quietgrad._gradients.stages import BlockwiseGrads
+from quietgrad._guards.guards import Guards, RowCount
+from quietgrad._kernels.library import keep_freed_memory
+from quietgrad._mechanism.mechanism import Mechanism
+from quietgrad._noise.sources import NoiseSource, as_source
+from quietgrad._privatizer.contributions import Contributions
+from quietgrad._privatizer.explanation import Explanation, explain
+from quietgrad._privatizer.facts import check_checkpoint, checkpoint, open_ledger, run_facts, step_facts
+from quietgrad._privatizer.research import Observer
+from quietgrad._privatizer.step import RunState, Step, drop_grads, write_grads
+from quietgrad._representations.base import Identity, Public
+from quietgrad._sampling.batches import PoissonBatches
+from quietgrad._sampling.poisson import PoissonSampler
+from quietgrad.accounting.calibrate import plan
+from quietgrad.accounting.deltas import warn_delta
+from quietgrad.accounting.evaluate import epsilon
+from quietgrad.accounting.ledger import Ledger
+
+
+class Privatizer:
+    """Makes `p.grad` private: `backward(losses)` for each micro-batch, then `release()` once per batch.
+
+    No `zero_grad()` is needed: `backward` drops the last release, and `release` writes the next.
+
+    Args:
+        model: a plain module; it is not wrapped, and `close()` leaves it exactly as it was.
+        mechanism: calibrated (`qg.calibrate`) or with its noise set (`mechanism.with_noise`).
+        batches: the PoissonBatches (or the PoissonSampler of a DataLoader) that training iterates over.
+        ledger: a file to keep the ledger in, or a Ledger; in memory if left out.
+        memory_budget: bytes that per-sample gradients may take at once.
+        noise_source: "default" or "hardened", or a NoiseSource.
+        public_seed: of masks, random bases and public losses, to make a run again; drawn if left out.
+        research: allow observers that read private gradients; the run is then reported as not covered by ε.
+        deterministic: choose the engine's ways by rule instead of by measurement.
+        reducer: `qg.distributed.AllReduce()` for several ranks; each takes its part of one global draw.
+
+    Attributes:
+        mechanism, plan, sampler, ledger: what is released, how often, from which draws, and what has been.
+        parameters: the trainable parameters by name: those whose `grad` a release writes.
+
+    Raises:
+        ValueError: the mechanism has no noise yet, the model mixes samples or holds a layer that cannot be private, or
+            the ledger is of another run.
+
+    Example:
+        private = qg.Privatizer(model, mechanism, batches)
+        for x, y in next(iter(batches)).split(64):
+            private.backward(losses(model, x, y))
+        private.release()
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        mechanism: Mechanism,
+        batches: PoissonBatches | PoissonSampler,
+        *,
+        ledger: Ledger | str | Path | None = None,
+        memory_budget: int | None = None,
+        noise_source: str | NoiseSource = "default",
+        public_seed: int | None = None,
+        research: bool = False,
+        deterministic: bool = False,
+        reducer: Reducer | None = None,
+    ) -> None:
+        sampler = batches.sampler if isinstance(batches, PoissonBatches) else batches
+        sampler.refuse_second_owner()
+        self.mechanism: Final = mechanism
+        self.sampler: Final = sampler
+        planned = plan(mechanism, sampler.rate, sampler.steps)
+        self._reducer = reducer = default_reducer() if reducer is None else reducer
+        by_rule = reducer.world > 1
+        self._recorder = Recorder(
+            model, memory_budget=memory_budget, deterministic=deterministic, public_by_rule=by_rule
+        )
+        self.parameters: Final[Mapping[str, nn.Parameter]] = self._recorder.parameters
+        self._source = source = as_source(noise_source)
+        self._research, self._observers = research, list[Observer]()
+        reducer.agree(
+            lambda: run_facts(model, self.parameters, mechanism, sampler, source, research=research)
+        )
+        sampler.divide(reducer)
+        self._owns_ledger = not isinstance(ledger, Ledger)
+        self.ledger: Final = reducer.broadcast(lambda: open_ledger(ledger, planned, mechanism, sampler))
+        # A ledger that was handed over may plan more than these steps: ε is of all of it.
+        self.plan: Final = self.ledger.plan or planned
+        seed = reducer.broadcast(lambda: secrets.randbits(48) if public_seed is None else public_seed)
+        self._state = RunState(self._recorder, mechanism.post, sampler, seed=seed)
+        self._rows = RowCount(sampler, batches if isinstance(batches, PoissonBatches) else None)
+        self._users = None if sampler.users is None else Contributions(sampler.users.pooled)
+        self._current: Step | None = None
+        self._only_summed = not research and all(
+            isinstance(release.representation, Identity) for release in mechanism.releases
+        )
+        keep_freed_memory()
+        self._guards = Guards(self._recorder, batches)
+        self._guards.attach()
+        self._recorder.attach()
+
+    # ---- one step -------------------------------------------------------------------------------------------
+
+    def backward(self, losses: Float[Tensor, " n"] | Float[Tensor, "n views"]) -> None:
+        """Add a micro-batch: capture, encode, clip and sum its per-sample gradients.
+
+        Args:
+            losses: one loss per row (`reduction="none"`), or `[n, views]` for augmented views of each record, which
+                the model saw record by record (row i·views + j); a record's gradients are averaged, then clipped.
+
+        Raises:
+            ValueError: the losses are not one number per row, or not those of the rows that were drawn.
+        """
+        self._recorder.dependence.close()
+        check_losses(losses)
+        self._guards.before_backward(losses)
+        if self._rows.begun_again():
+            self._current = None
+        first = self._rows.consume(self.step, len(losses))
+        step = self.current
+        drop_grads(self.parameters)
+        pool = None if self._are_units(first, len(losses)) else lambda records: self.pool(records, first)
+        self._add(step, self._collected(losses, pool))
+        if self._users is not None:
+            for user in self._users.finished():
+                self._add(step, user)
+
+    def _collected(self, losses: Tensor, pool: Pool | None) -> BlockwiseGrads:
+        grads = self._recorder.collect(losses, pool, only_summed=self._only_summed)
+        return grads.for_one_sum() if self._only_summed and len(self.mechanism.releases) == 1 else grads
+
+    def _are_units(self, first: int, rows: int) -> bool:
+        """Whether each of these rows is all that its person has: nothing is to be pooled, as with records."""
+        counts = self.sampler.counts(self.step)
+        return counts is None or self._contributions.single(counts, first, rows)
+
+    def _add(self, step: Step, grads: BlockwiseGrads) -> None:
+        for observer in self._observers:
+            observer.micro_batch(grads, step.public, self.mechanism)
+        step.add(grads)
+
+    def pool(self, grads: BlockwiseGrads, first: int = 0, counts: list[int] | None = None) -> BlockwiseGrads:
+        """The gradients of what is protected: each record's own, or those of people.
+
+        Args:
+            grads: of records.
+            first: the place of the first of them in the draw.
+            counts: how many records each person has; those of the draw if left out.
+        """
+        counts = self.sampler.counts(self.step) if counts is None else counts
+        return grads if counts is None else self._contributions.pool(grads, counts, first)
+
+    def release(self) -> None:
+        """Add noise, once per batch (empty ones too), and overwrite `p.grad` with the public gradient.
+
+        Raises:
+            ValueError: no batch was drawn, some of its rows were not seen, or the plan is used up.
+        """
+        self._rows.finish(self.step)
+        self._guards.before_release()
+        step = self.current
+        if self._reducer.world > 1:
+            self._reducer.agree(lambda: step_facts(step, self.sampler, self.ledger))
+        # On disk before anything is visible: a crash from here on can only over-count.
+        self.ledger.record(self.mechanism.event(self.step), self.sampler.rate, step=self.step)
+        released = step.release(reducer=self._reducer, divisor=self.sampler.expected_batch)
+        update = self._state.post_process(step.decode(released), step.public)
+        for observer in self._observers:
+            observer.step(self.step, released, update)
+        write_grads(self.parameters, update)
+        self._guards.released()
+        self._end_step()
+
+    @property
+    def _contributions(self) -> Contributions:
+        assert self._users is not None, "only people have counts of rows"
+        return self._users
+
+    @property
+    def current(self) -> Step:
+        """The step in progress. Begun if it is not yet: its codecs are then those of the weights as they are now."""
+        if self._current is None:
+            if self._users is not None:
+                self._users.begin()
+            self._current = self._begin_step(self._state.public())
+        return self._current
+
+    def _begin_step(self, public: Public) -> Step:
+        return Step(self.mechanism, public, self._source)
+
+    def _end_step(self) -> None:
+        self._rows.next_step(self.step)
+        self._current = None
+        self._state.step += 1
+
+    @property
+    def step(self) -> int:
+        """How many steps are over: the number of the one in progress."""
+        return self._state.step
+
+    # ---- what it cost ---------------------------------------------------------------------------------------
+
+    def epsilon(self, delta: float, *, spent: bool = False) -> float:
+        """ε of the whole plan at this δ; `spent=True` for what the ledger holds so far.
+
+        Report the plan whenever anything (early stopping, choosing a checkpoint) depended on the releases.
+        """
+        warn_delta(delta, self.sampler.units)
+        return epsilon(self.ledger.phases if spent else self.plan, delta)
+
+    @property
+    def steps_left(self) -> int:
+        """Releases that the plan still allows; replayed steps of a resumed run have used some up."""
+        return sum(phase.count for phase in self.plan) - self.ledger.count
+
+    @property
+    def covered(self) -> bool:
+        """Whether ε describes this run: false after research observers, fixed seeds or replayed draws."""
+        return self._source.private and self.sampler.private and not self._research
+
+    def explain(self, *inputs: Any) -> Explanation:
+        """Per layer the engine's way, time and memory; per release its dimension, sensitivity and noise.
+
+        Given model inputs, also proves on them that no sample's output depends on another sample. Changes nothing: a
+        step that has not begun is looked at and not begun.
+
+        Raises:
+            ValueError: on those inputs a sample's output depends on another sample.
+        """
+        step = self._current or self._begin_step(self._state.preview())
+        return explain(step, self._recorder, self.sampler, inputs)
+
+    def watch(self, observer: Observer) -> None:
+        """Let an observer read private gradients.
+
+        Raises:
+            PrivacyError: outside research mode.
+        """
+        if not self._research:
+            raise PrivacyError(
+                "Observers read private gradients, which ε does not cover. Pass research=True to the Privatizer; the "
+                "run is then reported as not covered."
+            )
+        self._observers.append(observer)
+
+    # ---- resume and end -------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything public that a resumed run needs; noise and sampling start from fresh entropy."""
+        saved = checkpoint(self._state, self.mechanism, self.ledger)
+        return {**saved, "protected": self.sampler.describe()}
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        """Go on from a checkpoint.
+
+        Raises:
+            ValueError: it was made with another mechanism or unit, or the ledger holds less than it saw.
+        """
+        if saved.get("protected", self.sampler.describe()) != self.sampler.describe():
+            raise ValueError(
+                f"The checkpoint protects {saved['protected']}, these batches {self.sampler.describe()}. Go on with "
+                "the same unit, most_records and data, or start a new run."
+            )
+        check_checkpoint(saved, self.mechanism, self.ledger)
+        self._state.load_state_dict(saved)
+        self._current = None
+        self.sampler.skip_to(self.step)
+
+    def close(self) -> None:
+        """Take the hooks off, so that the model is exactly what it was; close a ledger that was given as a path."""
+        self._recorder.detach()
+        self._guards.detach()
+        self._rows.detach()
+        if self._owns_ledger:
+            self.ledger.close()
+
+    def __enter__(self) -> Privatizer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

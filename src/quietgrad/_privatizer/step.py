@@ -1,0 +1,254 @@
+"""One step in progress: its codecs, the sums of its micro-batches, what it releases of them, and `p.grad` for it.
+
+`RunState` is how far a run has come: everything public that goes from one step to the next, and into a checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from quietgrad._capture.recorder import Recorder, check_losses
+from quietgrad._collective import Reducer
+from quietgrad._gradients.blocks import Blocks
+from quietgrad._gradients.row_arithmetic import at_least_single
+from quietgrad._gradients.stages import ClippedSum, PerSampleGrads, Released
+from quietgrad._mechanism.mechanism import Mechanism
+from quietgrad._mechanism.post import Post
+from quietgrad._noise.base import NoiseDraw
+from quietgrad._noise.gaussian import widened
+from quietgrad._noise.sources import NoiseSource
+from quietgrad._representations.base import Codec, Codecs, Public, PublicLosses, State, States
+from quietgrad._sampling.poisson import PoissonSampler
+
+
+class Step:
+    """Everything between two releases: `add` each micro-batch, then `release` once, then `decode`.
+
+    Representations are refreshed when it begins, before any private gradient is there.
+
+    Args:
+        mechanism: says which releases there are.
+        public: what representations may look at.
+        source: of the noise; sums of micro-batches are added on the grid that it draws on.
+
+    Example:
+        step = private.current
+        step.add(grads)
+    """
+
+    def __init__(self, mechanism: Mechanism, public: Public, source: NoiseSource) -> None:
+        self.mechanism, self.public, self._source = mechanism, public, source
+        self._sums: list[ClippedSum] = []
+        for index, release in enumerate(mechanism.releases):
+            release.clip.validate(self.codec(index).space)
+
+    def codec(self, index: int) -> Codec:
+        """Of a release, made once and the same for all micro-batches."""
+        return self.public.codec(self.mechanism.releases[index].representation)
+
+    def add(self, grads: PerSampleGrads) -> None:
+        """Encode, clip and sum a micro-batch for every release."""
+        self._add([self.encoded_sum(index, grads) for index in range(len(self.mechanism.releases))])
+
+    def add_encoded(self, encoded: Sequence[PerSampleGrads]) -> None:
+        """Clip and sum rows that were encoded elsewhere, those of each release."""
+        self._add([self._clipped(index, rows) for index, rows in enumerate(encoded)])
+
+    def _add(self, sums: list[ClippedSum]) -> None:
+        # The first micro-batch needs no zeros to be added to: a pass over all parameters less.
+        self._sums = [a + b for a, b in zip(self._sums, sums, strict=True)] if self._sums else sums
+
+    @property
+    def sums(self) -> list[ClippedSum]:
+        """Σ_i clip(encode(g_i)) of each release over what was added; zeros before that. Private."""
+        return self._sums or [self.zero_sum(index) for index in range(len(self.mechanism.releases))]
+
+    def encoded_sum(self, index: int, grads: PerSampleGrads) -> ClippedSum:
+        """What these samples would add to a release."""
+        if grads.samples == 0:
+            return self.zero_sum(index)
+        return self._clipped(index, self.codec(index).encode(grads))
+
+    def _clipped(self, index: int, encoded: PerSampleGrads) -> ClippedSum:
+        return self._on_grid(index, self.mechanism.releases[index].clip(encoded, self.public.step))
+
+    def zero_sum(self, index: int) -> ClippedSum:
+        """What an empty batch adds to a release."""
+        like = next(iter(self.public.parameters.values()))
+        space = self.codec(index).space
+        # In float64 as other sums are: a rank without records sends as many bytes as the others.
+        blocks = {name: like.new_zeros(shape, dtype=torch.float64) for name, shape in space.items()}
+        sensitivity = self.mechanism.releases[index].clip.sensitivity(self.public.step)
+        total = ClippedSum(blocks=blocks, sensitivity=sensitivity, dtypes=dict.fromkeys(space, like.dtype))
+        return self._on_grid(index, total)
+
+    def _on_grid(self, index: int, total: ClippedSum) -> ClippedSum:
+        """With the grid of its noise: micro-batches are added in whole steps, whose order does not matter."""
+        std = self.mechanism.std(self.mechanism.releases[index], self.public.step)
+        if std == 0.0:
+            return total
+        wide = widened(
+            std=std, sensitivity=total.sensitivity, coordinates=total.coordinates, steps=self._source.std
+        )
+        return replace(total, grid=wide.grid)
+
+    def release(self, *, reducer: Reducer, divisor: float) -> list[Released]:
+        """(sum + noise)/divisor of each release. To be called once: every call draws noise anew.
+
+        Raises:
+            RuntimeError: the noise is not what the ledger was told (law 0).
+        """
+        released = []
+        for release, total in zip(self.mechanism.releases, self.sums, strict=True):
+            std = self.mechanism.std(release, self.public.step)
+            draw = NoiseDraw(
+                std=std, divisor=divisor, source=self._source, reducer=reducer, step=self.public.step
+            )
+            released.append(self.mechanism.noise.release(total, draw))
+        self.check_conservation(released)
+        return released
+
+    def check_conservation(self, released: list[Released]) -> None:
+        """Law 0: Σ (S/s)² of what was released is what the ledger was told.
+
+        Raises:
+            RuntimeError: it is not.
+        """
+        precision = sum(part.precision for part in released)
+        multiplier = self.mechanism.multiplier(self.public.step)
+        told = multiplier**-2 if multiplier > 0 else math.inf
+        if not math.isclose(precision, told, rel_tol=1e-9):
+            raise RuntimeError(
+                f"Released precision {precision} differs from the accounted {told}: this is a bug."
+            )
+
+    def decode(self, released: list[Released]) -> Blocks:
+        """The gradient made of all releases, Σ_j decode_j; representations learn from them on the way."""
+        total: Blocks = {}
+        for index, part in enumerate(released):
+            self.public.observe(self.mechanism.releases[index].representation, part)
+            for name, block in (self.codec(index).decode(part) or {}).items():
+                total[name] = total[name] + block if name in total else block
+        return total
+
+
+def drop_grads(parameters: Mapping[str, nn.Parameter]) -> None:
+    """As zero_grad() does: the next release will overwrite them, and the backward needs the memory."""
+    for parameter in parameters.values():
+        parameter.grad = None
+
+
+def write_grads(parameters: Mapping[str, nn.Parameter], update: Blocks) -> None:
+    """Overwrite every `p.grad` with its block; zero where there is none."""
+    for name, parameter in parameters.items():
+        block = update.get(name)
+        parameter.grad = torch.zeros_like(parameter) if block is None else block.to(parameter.dtype)
+
+
+# ---- from step to step ---------------------------------------------------------------------------------------
+
+
+class RunState:
+    """The step, the public seed, and what representations and post-processing remember.
+
+    Args:
+        recorder: the engine, for gradients of public losses.
+        post: the mechanism's post-processing.
+        sampler: says the run's rate and number of steps.
+        seed: of the run's public randomness.
+    """
+
+    def __init__(
+        self, recorder: Recorder, post: tuple[Post, ...], sampler: PoissonSampler, *, seed: int
+    ) -> None:
+        self._parameters: Mapping[str, nn.Parameter] = recorder.parameters
+        self._collect, self._post = PublicGradients(recorder), post
+        self._steps, self._rate = sampler.steps, sampler.rate
+        self.step, self.seed = 0, seed
+        self._states = States()
+        self._post_states: list[State] = []
+
+    def public(self) -> Public:
+        """The view of this step at the weights as they are now; what representations learn through it is kept."""
+        return self._public(self._states)
+
+    def preview(self) -> Public:
+        """The same, to look at: nothing of it is kept."""
+        return self._public(self._states.copy())
+
+    def post_process(self, update: Blocks, public: Public) -> Blocks:
+        """What the mechanism's post-processing makes of the decoded release."""
+        self._post_states = self._post_states or [post.init(public) for post in self._post]
+        for index, post in enumerate(self._post):
+            update, self._post_states[index] = post.apply(update, public, self._post_states[index])
+        return update
+
+    def state_dict(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {
+            "step": self.step,
+            "public_seed": self.seed,
+            "representations": self._states.state_dict(),
+            "post": list(self._post_states),
+        }
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self.step, self.seed = saved["step"], saved["public_seed"]
+        self._states, self._post_states = States(saved["representations"]), list(saved["post"])
+
+    def _public(self, states: States) -> Public:
+        return Public(
+            parameters={name: at_least_single(p.detach()) for name, p in self._parameters.items()},
+            space={name: p.shape for name, p in self._parameters.items()},
+            step=self.step,
+            steps=self._steps,
+            rate=self._rate,
+            seed=step_seed(self.seed, self.step),
+            collect=self._collect,
+            codecs=Codecs(states),
+        )
+
+
+class PublicGradients:
+    """Runs public losses through the engine, apart from whatever private batch is under way: all that public code has
+    of the engine.
+
+    Args:
+        engine: shared with the private side; inside `nested()` it knows the public forward only.
+    """
+
+    def __init__(self, engine: Recorder) -> None:
+        self._engine = engine
+
+    def __call__(self, public_losses: PublicLosses, seed: int) -> Iterator[PerSampleGrads]:
+        """In chunks, under a public seed: the same each time they are asked for in a step."""
+        with public_randomness(seed), self._engine.nested():
+            for chunk in _chunks(public_losses(self._engine.model)):
+                check_losses(chunk)
+                yield self._engine.collect(chunk.flatten())
+
+
+def step_seed(run_seed: int, step: int) -> int:
+    """The public seed of a step."""
+    return (run_seed * 1_000_003 + step) % 2**62
+
+
+@contextlib.contextmanager
+def public_randomness(seed: int) -> Iterator[None]:
+    """Run public code (dropout, random labels) under a public seed; the caller's global rng is untouched."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        yield
+
+
+def _chunks(losses: Tensor | Iterator[Tensor]) -> Iterator[Float[Tensor, " m"]]:
+    return iter([losses]) if isinstance(losses, Tensor) else losses

@@ -1,0 +1,1 @@
+"""Several kinds of release under one plan: statistics of all records first, training after them."""

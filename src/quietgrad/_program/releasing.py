@@ -1,0 +1,123 @@
+"""Releases a program's statistics: clip, sum, ledger, noise, in the order of a training step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+from torch import Tensor
+
+from quietgrad._collective import default_reducer
+from quietgrad._gradients.stages import ClippedSum, Released
+from quietgrad._mechanism.clipping import FlatClip
+from quietgrad._noise.base import NoiseDraw
+from quietgrad._noise.gaussian import Gaussian
+from quietgrad._noise.sources import NoiseSource, as_source
+from quietgrad._program.program import Program
+from quietgrad._sampling.batches import PoissonBatches
+from quietgrad._sampling.poisson import PoissonSampler
+from quietgrad.accounting.calibrate import whole_plan
+from quietgrad.accounting.ledger import Ledger
+
+CHUNK = 4096
+"""Records at a time: factored rows of a chunk stay small beside the records themselves."""
+
+
+class Statistics:
+    """The statistics of a calibrated program; hand `ledger` to the Privatizer that trains afterwards.
+
+    Formal guarantee: `release` may be called once for each statistic of the program, on all N records in any order of
+    statistics; what it computes from a record may depend on earlier releases. The ledger holds the line of a release
+    before anything of it is visible, and refuses what the plan does not hold.
+
+    Args:
+        program: calibrated.
+        sampler: of the training that follows; its N divides every sum.
+        ledger: a file for the one ledger of the program, in memory if left out.
+        noise_source: as for the Privatizer.
+
+    Raises:
+        ValueError: the draws are of people.
+
+    Example:
+        statistics = qg.Statistics(program, batches)
+        mean = statistics.release("mean", features)
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        sampler: PoissonSampler | PoissonBatches,
+        *,
+        ledger: Path | None = None,
+        noise_source: str | NoiseSource = "default",
+    ) -> None:
+        self.program = program
+        self._sampler = sampler.sampler if isinstance(sampler, PoissonBatches) else sampler
+        if self._sampler.users is not None:
+            raise ValueError(
+                "Statistics are of single records, and their noise hides one record, not a person. Leave unit= out, or "
+                "train without statistics."
+            )
+        self._source, self._reducer = as_source(noise_source), default_reducer()
+        description = {**program.describe(), "records": self._sampler.records}
+        self.ledger = Ledger(ledger, plan=whole_plan(program, self._sampler), description=description)
+        self._released: set[str] = set()
+
+    @property
+    def covered(self) -> bool:
+        """Whether ε describes the releases: false for a fixed seed."""
+        return self._source.private
+
+    def release(self, name: str, values: Tensor) -> Released:
+        """(Σ_i clip(row_i) + noise) / N of a statistic; `values` holds all N records, in any form it takes."""
+        self._check(name, len(values))
+        statistic = self.program.statistics[name].statistic
+        clip = FlatClip(statistic.bound)
+        total = _sum(clip(statistic.rows(part), 0) for part in values.split(CHUNK))
+        multiplier = self.program.multiplier(name, self._sampler)
+        # On disk before anything is visible: a crash from here on can only over-count.
+        event = self.program.statistic_event(name, self._sampler)
+        self.ledger.record(event, 1.0, step=len(self._released) - len(self.program.statistics))
+        self._released.add(name)
+        draw = NoiseDraw(
+            std=multiplier * total.sensitivity,
+            divisor=float(self._sampler.records),
+            source=self._source,
+            reducer=self._reducer,
+            step=0,
+        )
+        released = Gaussian().release(total, draw)
+        _check_conservation(released, multiplier)
+        return released
+
+    def _check(self, name: str, records: int) -> None:
+        if name not in self.program.statistics:
+            raise ValueError(
+                f"The program has no statistic {name!r}; it has {', '.join(self.program.statistics) or 'none'}. "
+                "What is not planned is not paid for: add it to the program before qg.calibrate."
+            )
+        if name in self._released:
+            raise ValueError(f"The statistic {name!r} was released already. The plan pays for it once.")
+        if records != self._sampler.records:
+            raise ValueError(
+                f"Expected the {self._sampler.records} records of the plan, got {records}. Pass all of them."
+            )
+
+
+def _sum(parts: Iterable[ClippedSum]) -> ClippedSum:
+    total: ClippedSum | None = None
+    for part in parts:
+        total = part if total is None else total + part
+    assert total is not None, "a sampler has at least one record"
+    return total
+
+
+def _check_conservation(released: Released, multiplier: float) -> None:
+    """Law 0: (S/s)² of what was released is what the ledger was told."""
+    told = multiplier**-2 if multiplier > 0 else math.inf
+    if not math.isclose(released.precision, told, rel_tol=1e-9):
+        raise RuntimeError(
+            f"Released precision {released.precision} differs from the accounted {told}: this is a bug."
+        )

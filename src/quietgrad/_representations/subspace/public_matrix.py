@@ -1,0 +1,125 @@
+"""The matrix G of m public gradients: kept if it is small, made again for each pass if it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from quietgrad._gradients.blocks import BlockGrads, DenseGrad
+from quietgrad._gradients.row_arithmetic import zero_rows
+from quietgrad._gradients.stages import BlockwiseGrads, PerSampleGrads
+from quietgrad._representations.base import Public, PublicLosses
+from quietgrad._representations.subspace.basis import held_bytes, projectable
+
+KEPT_BYTES = 2**29
+"""Public gradients up to this size are kept between passes; 2000 gradients of a ResNet20 (2.1 GB) are streamed."""
+
+
+class PublicMatrix:
+    """The public gradients of one step in chunks of rows; every pass sees the same numbers.
+
+    Args:
+        public: where the gradients come from; random labels are the same in each pass, by the step's public seed.
+        losses: `model -> losses[m]`, in one piece or in chunks.
+    """
+
+    def __init__(self, public: Public, losses: PublicLosses) -> None:
+        self._public, self._losses = public, losses
+        self._kept: list[BlockwiseGrads] | None = None
+        self._lengths: list[Tensor] = []
+        self.inputs: list[Tensor] = []
+        self._first_pass()
+
+    @property
+    def samples(self) -> int:
+        """m."""
+        return sum(len(lengths) for lengths in self._lengths)
+
+    def chunks(self) -> Iterator[tuple[slice, BlockwiseGrads]]:
+        """(which rows, their gradients); rows that are not finite are zero."""
+        start = 0
+        for chunk in self._again() if self._kept is None else self._kept:
+            yield slice(start, start + chunk.samples), chunk
+            start += chunk.samples
+
+    def together(self) -> Iterator[list[tuple[slice, BlockwiseGrads]]]:
+        """All chunks at once if they are kept (a block's sum then stays in the cache from chunk to chunk), else one by
+        one."""
+        if self._kept is not None:
+            yield list(self.chunks())
+            return
+        for part in self.chunks():
+            yield [part]
+
+    def forget(self) -> None:
+        """Give up what was kept: no pass will follow."""
+        self._kept = []
+
+    def _first_pass(self) -> None:
+        """Count the rows, remember their norms, and keep them as long as they are small together."""
+        kept: list[BlockwiseGrads] = []
+        size = 0
+        for raw in self._stream():
+            _check_dependence(raw)
+            if raw.first_inputs is not None:
+                self.inputs.append(raw.first_inputs)
+            chunk, squared_norms = _finite_rows(projectable(raw))
+            del raw  # its activations; the formed rows are all that is needed
+            self._lengths.append(squared_norms)
+            size += held_bytes(chunk)
+            kept = [*kept, chunk] if size <= KEPT_BYTES else []
+        if self.samples == 0:
+            raise ValueError("public_losses gave no losses. Return one loss per public sample, at least one.")
+        self._kept = kept if size <= KEPT_BYTES else None
+
+    def _again(self) -> Iterator[BlockwiseGrads]:
+        for index, raw in enumerate(self._stream()):
+            chunk, squared_norms = _finite_rows(projectable(raw))
+            self._check_same(index, squared_norms)
+            yield chunk
+
+    def _stream(self) -> Iterator[PerSampleGrads]:
+        gradients = self._public.gradients(self._losses)
+        while True:
+            try:
+                chunk = next(gradients)
+            except StopIteration:
+                return
+            except (RuntimeError, TypeError) as error:
+                raise ValueError(
+                    f"public_losses failed on the model: {error}. Public inputs need the shape and type that the "
+                    "model takes, and public_losses(model) returns one loss per public sample."
+                ) from error
+            yield chunk
+            del chunk
+
+    def _check_same(self, index: int, squared_norms: Float64[Tensor, " n"]) -> None:
+        known = index < len(self._lengths) and len(self._lengths[index]) == len(squared_norms)
+        if not known or not torch.allclose(self._lengths[index], squared_norms, rtol=1e-3):
+            raise ValueError(
+                "public_losses gave other gradients when asked again within a step. Draw random labels with torch's "
+                "global generator (it is seeded for the step), or return fewer public samples so that they are kept."
+            )
+
+
+def _check_dependence(grads: PerSampleGrads) -> None:
+    if all(block.is_zero for block in grads.blocks.values()):
+        raise ValueError(
+            "public_losses do not depend on the model's parameters. Compute them by calling the model that is given to "
+            "the function, on public data, with gradients enabled."
+        )
+
+
+def _finite_rows(grads: BlockwiseGrads) -> tuple[BlockwiseGrads, Float64[Tensor, " n"]]:
+    """The gradients with non-finite rows made zero, and their squared norms."""
+    squared_norms = grads.squared_norms()
+    broken = ~squared_norms.isfinite()
+    if not bool(broken.any()):
+        return grads, squared_norms
+    blocks: dict[str, BlockGrads] = {
+        name: DenseGrad(zero_rows(block.dense(), broken)) for name, block in grads.blocks.items()
+    }
+    return BlockwiseGrads(blocks, grads.samples), squared_norms.masked_fill(broken, 0.0)

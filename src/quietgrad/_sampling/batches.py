@@ -1,0 +1,217 @@
+"""The records of Poisson draws, taken from a data set and handed out in micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset, default_collate
+
+from quietgrad._sampling.collate import MapStyle, keeps_order
+from quietgrad._sampling.poisson import PoissonSampler, ReplayedSampler
+from quietgrad._sampling.users import Ids, Pooled
+
+
+class Batch:
+    """The records of one Poisson draw; split into micro-batches as memory allows.
+
+    Example:
+        batch = next(iter(batches))  # may be empty
+        micro = [len(x) for x, y in batch.split(8)]
+    """
+
+    def __init__(self, rows: int, take: Callable[[int, int], Any], counts: list[int] | None = None) -> None:
+        self._rows, self._take, self._counts = rows, take, counts
+        self.outstanding = 0
+        """Rows of the micro-batch that was handed out and has not gone through `backward` yet."""
+        self.owned = False
+        self.handed_out: Callable[[Any, int], None] | None = None
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def split(self, size: int) -> Iterator[Any]:
+        """Micro-batches of at most `size` rows, as the data set collates them; none for an empty batch.
+
+        A person's rows stay together where they fit; whether they do changes nothing in what is released.
+        """
+        if size < 1:
+            raise ValueError(f"Expected a micro-batch size >= 1, got {size}.")
+        for start, stop in _parts(self._rows if self._counts is None else self._counts, size):
+            if self.owned and self.outstanding:
+                raise ValueError(
+                    "The last micro-batch has not gone through private.backward(losses) yet. Pass each one before "
+                    "taking the next: its rows count exactly once."
+                )
+            self.outstanding = stop - start
+            rows = self._take(start, stop)
+            if self.handed_out is not None:
+                self.handed_out(rows, stop - start)
+            yield rows
+
+
+class PoissonBatches:
+    """Poisson draws from a map-style data set, to iterate over.
+
+        for batch in batches:
+            for x, y in batch.split(256): ...
+
+    Args:
+        dataset: any map-style data set; a TensorDataset takes a fast path.
+        rate: q, the probability of each record.
+        steps: how many batches in all; the privacy budget is planned for exactly these.
+        seed: reproducible draws, not private; leave it out for OS entropy.
+        workers: processes that load records ahead.
+        collate_fn: makes a micro-batch of a list of records, as a DataLoader's does (padding, dictionaries); it is
+            never given an empty list. With `unit` it must keep the order of the records.
+        unit: the person of each record, where people are protected instead of records; see `PoissonSampler`.
+        most_records: with `unit`, how many records of a person a step uses at most, drawn afresh.
+        pooled: with `unit`, whether the gradients of a person's records are averaged ("mean") or added ("sum").
+
+    Example:
+        batches = qg.PoissonBatches(train_set, rate=0.25, steps=10)
+        x, y = next(next(iter(batches)).split(64))
+    """
+
+    def __init__(
+        self,
+        dataset: MapStyle,
+        *,
+        rate: float,
+        steps: int,
+        seed: int | None = None,
+        workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] = default_collate,
+        unit: Ids | None = None,
+        most_records: int | None = None,
+        pooled: Pooled = "mean",
+    ) -> None:
+        self.dataset, self.workers, self.collate_fn = dataset, workers, collate_fn
+        records = len(dataset)  # type: ignore[arg-type]
+        self.sampler = PoissonSampler(
+            records, rate=rate, steps=steps, seed=seed, unit=unit, most_records=most_records, pooled=pooled
+        )
+        self.current: Batch | None = None
+        """The batch that was handed out and is not released yet."""
+        self._handed_out: Callable[[Any, int], None] | None = None
+        self._in_order = False
+
+    @classmethod
+    def replay(
+        cls, dataset: MapStyle, draws: Sequence[Sequence[int]], *, rate: float, **unit: Any
+    ) -> PoissonBatches:
+        """Batches with explicit draws (of people, given `unit`), for audits; marked not private."""
+        batches = cls(dataset, rate=rate, steps=len(draws), **unit)
+        sampler = batches.sampler
+        batches.sampler = ReplayedSampler(sampler.records, draws, rate=rate, users=sampler.users)
+        return batches
+
+    @property
+    def units(self) -> int:
+        """N: how many records, or people, may be drawn."""
+        return self.sampler.units
+
+    @property
+    def rate(self) -> float:
+        return self.sampler.rate
+
+    @property
+    def steps(self) -> int:
+        return self.sampler.steps
+
+    def watch(self, handed_out: Callable[[Any, int], None] | None) -> None:
+        """Have `handed_out` called with each micro-batch and its number of rows, just before the loop gets it."""
+        self._handed_out = handed_out
+
+    def __len__(self) -> int:
+        """What the plan holds."""
+        return len(self.sampler)
+
+    def __iter__(self) -> Iterator[Batch]:
+        self.current = None  # a batch that a loop left behind is handed out again
+        loaded = self._tensor_batches() if self._plain_tensors() else self._collated_batches()
+        while True:
+            self._refuse_unreleased()
+            batch = next(loaded, None)
+            if batch is None:
+                return
+            batch.owned = self.sampler.owned
+            batch.handed_out = self._handed_out
+            self.current = batch
+            yield batch
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy has no batch under way."""
+        return self.__dict__ | {"current": None, "_handed_out": None}
+
+    def _refuse_unreleased(self) -> None:
+        if self.sampler.owned and self.current is not None:
+            raise ValueError(
+                "The last batch was not released. Call private.release() before taking the next batch."
+            )
+
+    def _plain_tensors(self) -> bool:
+        # A subclass may override __getitem__ (augmentation), so only the class itself is known to be plain indexing.
+        return type(self.dataset) is TensorDataset and self.collate_fn is default_collate
+
+    def _tensor_batches(self) -> Iterator[Batch]:
+        tensors: tuple[Tensor, ...] = self.dataset.tensors  # type: ignore[attr-defined]
+        for step, indices in self._numbered(self.sampler):
+            rows = torch.tensor(indices, dtype=torch.long)
+            yield Batch(
+                len(indices),
+                lambda a, b, rows=rows: [t.index_select(0, rows[a:b].to(t.device)) for t in tensors],  # type: ignore[misc]
+                self.sampler.counts(step),
+            )
+
+    def _collated_batches(self) -> Iterator[Batch]:
+        loader: DataLoader[Any] = DataLoader(
+            self.dataset,  # type: ignore[arg-type]  # any map-style data set does
+            batch_sampler=self.sampler,
+            collate_fn=_as_list,
+            num_workers=self.workers,
+        )
+        for step, records in self._numbered(loader):
+            yield Batch(
+                len(records),
+                lambda a, b, records=records: self._collate(records[a:b]),  # type: ignore[misc]
+                self.sampler.counts(step),
+            )
+
+    def _collate(self, records: list[Any]) -> Any:
+        batch = self.collate_fn(records)
+        if self.sampler.users is not None and self.collate_fn is not default_collate and not self._in_order:
+            self._in_order = keeps_order(self.collate_fn, records, batch)
+        return batch
+
+    def _numbered(self, draws: Iterable[list[Any]]) -> Iterator[tuple[int, list[Any]]]:
+        """With the step that each draw belongs to: a loader's workers may have drawn further ahead."""
+        return enumerate(draws, start=self.sampler.upcoming)
+
+
+def _as_list(records: list[Any]) -> list[Any]:
+    return records
+
+
+def _parts(counts: int | list[int], size: int) -> Iterator[tuple[int, int]]:
+    """Micro-batches as (first row, row after the last): cut between people, through one only who has too many rows.
+
+    Args:
+        counts: the number of rows, or of each person's rows.
+    """
+    if isinstance(counts, int):
+        yield from ((start, min(start + size, counts)) for start in range(0, counts, size))
+        return
+    start = stop = 0
+    for count in counts:
+        if stop > start and stop + count - start > size:
+            yield start, stop
+            start = stop
+        stop += count
+        while stop - start > size:
+            yield start, start + size
+            start += size
+    if stop > start:
+        yield start, stop

@@ -1,0 +1,293 @@
+"""Poisson batches: each step draws each record, or each person, independently with probability q.
+
+Formal guarantee: the draw of a step is independent of the data and of all other draws: a coin for each of them, from
+AES-256 under OS entropy that is fresh for every draw, or for every run of several ranks, which share its draws.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zlib
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch.utils.data import Sampler
+
+from quietgrad._collective import Reducer
+from quietgrad._noise.aes import Words
+from quietgrad._sampling.coins import heads
+from quietgrad._sampling.owner import Owner
+from quietgrad._sampling.users import Ids, Pooled, Users
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One step's draw. Private.
+
+    Args:
+        rows: the record numbers of this rank; ascending, or one person's after the other's.
+        hash: stands for the records, or people, of all ranks.
+        counts: how many rows each person has here; None where records are drawn.
+    """
+
+    rows: list[int]
+    hash: int
+    counts: list[int] | None = None
+
+
+class Draws:
+    """Made once, in the order of the steps, and kept until they are released.
+
+    Args:
+        first: the step that comes first; those before it are over.
+    """
+
+    def __init__(self, first: int = 0) -> None:
+        self.first = first
+        self._kept: deque[Draw] = deque()
+
+    @property
+    def next(self) -> int:
+        """The first step that was not drawn yet."""
+        return self.first + len(self._kept)
+
+    def add(self, draw: Draw) -> None:
+        """The draw of step `next`."""
+        self._kept.append(draw)
+
+    def get(self, step: int) -> Draw:
+        return self._kept[step - self.first]
+
+    def of(self, step: int) -> Draw | None:
+        """None if it was not made yet, or is over."""
+        return self.get(step) if self.first <= step < self.next else None
+
+    def forget_through(self, step: int) -> None:
+        while self.first <= step and self._kept:
+            self._kept.popleft()
+            self.first += 1
+
+
+class PoissonSampler(Sampler[list[int]]):
+    """Index lists of Poisson draws, for `DataLoader(batch_sampler=…)`.
+
+    Each loop goes on where the last one stopped, until `steps` draws were made in all. Under a Privatizer, to which the
+    sampler belongs until that is closed, a loop begins with the first draw that was not released: whatever a loop that
+    was left had drawn ahead is handed out again.
+
+    Args:
+        records: N, the number of records. It is public (neighbours are zero-out).
+        rate: q in (0, 1].
+        steps: how many draws the plan has.
+        seed: makes the draws reproducible and the run not private; leave it out for OS entropy.
+        unit: the person of each record, where people are protected instead of records: people are drawn, and N is
+            their number. The rows of a draw are those of one person after the other, and must stay in that order.
+        most_records: with `unit`, how many records of a person a step uses at most.
+        pooled: with `unit`, whether the gradients of a person's records are averaged ("mean") or added ("sum").
+
+    Raises:
+        ValueError: there are no records or steps, the rate is not in (0, 1], or the people do not fit the records.
+
+    Example:
+        sampler = qg.PoissonSampler(len(train_set), rate=0.25, steps=10)
+        loader = DataLoader(train_set, batch_sampler=sampler, collate_fn=qg.collate_possibly_empty(train_set))
+    """
+
+    def __init__(
+        self,
+        records: int,
+        *,
+        rate: float,
+        steps: int,
+        seed: int | None = None,
+        unit: Ids | None = None,
+        most_records: int | None = None,
+        pooled: Pooled = "mean",
+    ) -> None:
+        if records < 1:
+            raise ValueError(f"Expected records >= 1, got {records}. Is the training set empty?")
+        if not 0 < rate <= 1:
+            raise ValueError(
+                f"Expected rate in (0, 1], got {rate}. It is the expected batch size divided by N."
+            )
+        if steps < 1:
+            raise ValueError(f"Expected steps >= 1, got {steps}.")
+        self.records, self.rate, self.steps = records, float(rate), int(steps)
+        self.users = _users(unit, records, most_records, pooled)
+        self.private = seed is None
+        self._key = None if seed is None else hashlib.sha256(f"quietgrad draws {seed}".encode()).digest()
+        self._process, self._draws_made = os.getpid(), 0
+        self._rank, self._world = 0, 1
+        self._made = Draws()
+        self._owner = Owner()
+        self.loops = 0
+        """How many loops over the draws were begun."""
+
+    @property
+    def expected_batch(self) -> float:
+        """qN, the constant every release is divided by."""
+        return self.rate * self.units
+
+    @property
+    def units(self) -> int:
+        """N: how many records, or people, are protected and may be drawn. Public."""
+        return self.records if self.users is None else self.users.count
+
+    def describe(self) -> dict[str, Any]:
+        """What is protected, as a ledger keeps it."""
+        return {"records": self.records} if self.users is None else self.users.describe()
+
+    def rows(self, step: int) -> int | None:
+        """How many rows this rank drew for a step; None if it was not drawn yet. Private."""
+        draw = self._made.of(step)
+        return None if draw is None else len(draw.rows)
+
+    def counts(self, step: int) -> list[int] | None:
+        """How many rows each person contributes to a step, in order; None where records are drawn. Private."""
+        draw = self._made.of(step)
+        return None if draw is None else draw.counts
+
+    def draw_hash(self, step: int) -> int | None:
+        """Stands for the whole draw of a step, on whichever rank; None if it was not drawn yet. Private."""
+        draw = self._made.of(step)
+        return None if draw is None else draw.hash
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a draw was made that is not released yet."""
+        return self._made.next > self._made.first
+
+    @property
+    def upcoming(self) -> int:
+        """The step that a loop would begin with."""
+        return self._made.first if self.owned else self._made.next
+
+    def released(self, step: int) -> None:
+        """The draws up to this step are used up: no loop hands them out again."""
+        self._made.forget_through(step)
+
+    @property
+    def owned(self) -> bool:
+        """Whether a Privatizer takes its batches from here."""
+        return self._owner.current is not None
+
+    def refuse_second_owner(self) -> None:
+        """Before anything is set up.
+
+        Raises:
+            ValueError: it belongs to a Privatizer.
+        """
+        self._owner.refuse_second()
+
+    def claim(self, owner: object) -> None:
+        """Belong to one Privatizer until it lets go; the next one begins the plan anew, with fresh draws.
+
+        Raises:
+            ValueError: it belongs to another one.
+        """
+        if self._owner.take(owner):
+            self.skip_to(0)
+
+    def let_go(self, owner: object) -> None:
+        """The Privatizer was closed."""
+        self._owner.leave(owner)
+
+    def divide(self, reducer: Reducer) -> None:
+        """Make the draws of rank 0 on every rank, and yield only this rank's part of each; parts may be empty.
+
+        Raises:
+            ValueError: draws were made before, among another number of ranks.
+        """
+        if self._made.next and reducer.world != self._world:
+            raise ValueError(
+                f"{self._made.next} batches were drawn in a world of {self._world} before {reducer.world} ranks began "
+                "to share the draws: a record could be in two parts. Make the Privatizer before iterating over batches."
+            )
+        if reducer.world > 1:
+            self._key, self._draws_made = reducer.broadcast(
+                lambda: (self._key or os.urandom(32), self._draws_made)
+            )
+        self._rank, self._world = reducer.rank, reducer.world
+
+    def skip_to(self, step: int) -> None:
+        """Go on at a later step of the plan (after a resume), with fresh draws."""
+        self._made = Draws(step)
+        self.loops += 1
+
+    def draw(self) -> list[int]:
+        """The numbers of the records, or people, of one step, ascending."""
+        words, self._draws_made = self._words(), self._draws_made + 1
+        indices: list[int] = heads(self.units, self.rate, words).tolist()
+        return indices
+
+    def _words(self) -> Words:
+        # A forked process may not repeat the draws that its ranks agreed on: they would notice its own.
+        shared = not self.private or self._process == os.getpid()
+        return Words(self._key, self._draws_made) if shared else Words()
+
+    def __iter__(self) -> Iterator[list[int]]:
+        self.loops += 1
+        loop, step = self.loops, self.upcoming
+        if step >= self.steps:
+            raise ValueError(
+                f"All {self.steps} planned steps were drawn, and ε covers the plan only. "
+                "Plan more steps before calibrating."
+            )
+        while step < self.steps:
+            if self.owned and loop != self.loops:
+                raise ValueError(
+                    "Another loop over the same draws has begun, and this one would hand out a batch twice. Run one "
+                    "loop at a time over the batches of a Privatizer."
+                )
+            if step == self._made.next:
+                self._made.add(self._drawn())
+            yield self._made.get(step).rows
+            step += 1
+
+    def _drawn(self) -> Draw:
+        whole = self.draw()
+        part, mark = whole[self._rank :: self._world], zlib.crc32(np.asarray(whole, dtype=np.int64).tobytes())
+        if self.users is None:
+            return Draw(part, mark)
+        # Which records stand for a person needs no entropy of its own: none of it is what ε rests on.
+        seed = self._made.next if not self.private else int.from_bytes(os.urandom(8), "big")
+        chosen = self.users.contributions(part, seed)
+        return Draw([row for rows in chosen for row in rows], mark, [len(rows) for rows in chosen])
+
+    def __len__(self) -> int:
+        """What the plan holds; `private.steps_left` says what is left of it."""
+        return self.steps
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy belongs to nobody, does not hand out what was drawn here, and repeats no private draw."""
+        key = None if self.private else self._key
+        return self.__dict__ | {"_owner": Owner(), "_made": Draws(self._made.next), "_key": key}
+
+
+class ReplayedSampler(PoissonSampler):
+    """Explicit draws, for audits that compare neighbouring runs; never private."""
+
+    def __init__(
+        self, records: int, draws: Sequence[Sequence[int]], *, rate: float, users: Users | None = None
+    ) -> None:
+        super().__init__(records, rate=rate, steps=len(draws), seed=0)
+        self.users = users
+        self._draws = [list(draw) for draw in draws]
+
+    def draw(self) -> list[int]:
+        return self._draws[self._made.next]
+
+
+def _users(unit: Ids | None, records: int, most_records: int | None, pooled: Pooled) -> Users | None:
+    if unit is not None:
+        return Users.of(unit, records=records, most_records=most_records, pooled=pooled)
+    if most_records is not None or pooled != "mean":
+        raise ValueError(
+            "most_records and pooled bound what a person contributes, but unit is missing. Pass unit=, the person of "
+            "each record, or leave them out to protect single records."
+        )
+    return None

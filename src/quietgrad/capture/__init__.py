@@ -1,6 +1,0 @@
-"""What every layer saw and what came back: the parts of which per-sample gradients are made."""
-
-from quietgrad.capture.call import Adapter, inputs_for
-from quietgrad.capture.registry import ADAPTERS
-
-__all__ = ["ADAPTERS", "Adapter", "inputs_for"]
