@@ -124,7 +124,7 @@ class Steps:
         self, step: int, slopes: Float[Tensor, " n"], phi: Float[Tensor, "n p"]
     ) -> Float[Tensor, " p"]:
         """g_j over the expected size of a draw."""
-        block = FactoredGrad(phi[:, None, :], slopes[:, None, None], way="outer")
+        block = FactoredGrad(phi[:, None, :], slopes[:, None, None], algorithm="outer")
         clip = self.program.training.releases[0].clip
         total = clip(BlockwiseGrads({"line": block}, block.samples), step)
         draw = NoiseDraw(

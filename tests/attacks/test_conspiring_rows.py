@@ -89,7 +89,7 @@ def test_a_record_whose_gram_norm_is_rounded_down_is_clipped_all_the_same(
     for much in (2, 5, 10, 20, 50, 100, 200, 300, 500, 700, 1500, 10_000):
         a, b = nearly_parallel(features, math.sqrt(much * (4 + math.sqrt(features)) * 2.0**-23))
         a, b = (torch.nn.functional.pad(x, (0, 0, 0, padding)) for x in (a, b))
-        grads = FactoredGrad(a, b, way="ghost")
+        grads = FactoredGrad(a, b, algorithm="ghost")
         weight = clip_weights(BlockwiseGrads({"w": grads}, 1).squared_norms(), 1e-3)
         true = float((b[0].double().T @ a[0].double()).norm())
         assert float(weight[0]) * true <= (1 - MARGIN) * 1e-3 * (1 + 1e-6), (features, padding, much)

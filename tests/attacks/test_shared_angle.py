@@ -29,7 +29,10 @@ def off_grid(noise: Tensor, offset: int) -> NDArray[np.float64]:
     values = noise.numpy()
     angles = np.arctan2(values[offset:], values[:-offset])
     bits = (angles / np.float64(STEP)).astype(np.float32)
-    near = np.stack([np.nextafter(bits, np.float32(way)) for way in (-np.inf, np.inf)] + [bits]) * STEP
+    near = (
+        np.stack([np.nextafter(bits, np.float32(algorithm)) for algorithm in (-np.inf, np.inf)] + [bits])
+        * STEP
+    )
     error = np.abs(near.astype(np.float64) - angles).min(0) / np.spacing(np.abs(near[-1])).astype(np.float64)
     return np.asarray(error[np.abs(angles) > 1.0])
 

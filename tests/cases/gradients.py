@@ -58,14 +58,14 @@ def maps(channels: int, outputs: int, size: int) -> Callable[[int, Generator], T
     }
 
 
-def factored(way: str) -> Callable[[Tensors], BlockGrads]:
-    return lambda x: FactoredGrad(x["a"], x["b"], way=way)
+def factored(algorithm: str) -> Callable[[Tensors], BlockGrads]:
+    return lambda x: FactoredGrad(x["a"], x["b"], algorithm=algorithm)
 
 
-def convolution(way: str) -> Callable[[Tensors], BlockGrads]:
+def convolution(algorithm: str) -> Callable[[Tensors], BlockGrads]:
     def build(x: Tensors) -> BlockGrads:
         kernel = torch.Size((x["b"].shape[2], x["a"].shape[2], 3, 3))
-        return ConvGrad(x["a"], x["b"], Window(kernel, (1, 1), (0, 0), (1, 1), 1), way=way)
+        return ConvGrad(x["a"], x["b"], Window(kernel, (1, 1), (0, 0), (1, 1), 1), algorithm=algorithm)
 
     return build
 
@@ -103,7 +103,7 @@ KINDS: list[KindCase] = [
     KindCase(
         "tied",
         tied_words,
-        lambda x: TiedGrad(table(x), FactoredGrad(x["a"], x["o"], way="ghost")),
+        lambda x: TiedGrad(table(x), FactoredGrad(x["a"], x["o"], algorithm="ghost")),
         scaled="o",
     ),
     KindCase(

@@ -178,7 +178,7 @@ def test_no_record_moves_a_sum_by_more_than_the_clip(scale: float) -> None:
     sums = [
         clip(
             BlockwiseGrads(
-                {"line": FactoredGrad(rows[:, None, :], slopes[:, None, None], way="outer")}, RECORDS
+                {"line": FactoredGrad(rows[:, None, :], slopes[:, None, None], algorithm="outer")}, RECORDS
             ),
             0,
         )

@@ -43,12 +43,12 @@ def test_a_step_with_one_release_holds_only_factors_that_are_still_to_be_summed(
     monkeypatch: pytest.MonkeyPatch, releases: int
 ) -> None:
     alive: list[weakref.ref[Tensor]] = []
-    held, weighted_sum = list[int](), FactoredGrad.weighted_sum
+    memory_cost, weighted_sum = list[int](), FactoredGrad.weighted_sum
 
     def counted(self: FactoredGrad, weights: Any) -> Tensor:
         if not any(one() is self.b for one in alive):
             alive.append(weakref.ref(self.b))
-        held.append(sum(one() is not None for one in alive))
+        memory_cost.append(sum(one() is not None for one in alive))
         return weighted_sum(self, weights)
 
     torch.manual_seed(0)
@@ -66,5 +66,5 @@ def test_a_step_with_one_release_holds_only_factors_that_are_still_to_be_summed(
             ((x, y),) = next(drawn).split(8)
             private.backward(F.cross_entropy(net(x), y, reduction="none"))
             private.release()
-    assert len(held) == 4 * releases
-    assert max(held) == (1 if releases == 1 else 4)
+    assert len(memory_cost) == 4 * releases
+    assert max(memory_cost) == (1 if releases == 1 else 4)

@@ -38,27 +38,29 @@ def sensitivity_holds(block: BlockGrads, others: BlockGrads) -> None:
     assert (with_all - without).norm() <= 1.0
 
 
-@pytest.mark.parametrize("way", ["ghost", "formed", "chunked"])
+@pytest.mark.parametrize("algorithm", ["ghost", "formed", "chunked"])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_cancelling_tokens_stay_within_the_clip(seed: int, way: str) -> None:
+def test_cancelling_tokens_stay_within_the_clip(seed: int, algorithm: str) -> None:
     a, b = cancelling(seed)
     a, b = a * 1e3, b * 1e6
-    block = FactoredGrad(a, b, way=way)
-    sensitivity_holds(block, FactoredGrad(a[1:], b[1:], way=way))
+    block = FactoredGrad(a, b, algorithm=algorithm)
+    sensitivity_holds(block, FactoredGrad(a[1:], b[1:], algorithm=algorithm))
     for i, norm in enumerate(block.squared_norms()):
         alone = block.weighted_sum(torch.eye(3, dtype=torch.float64)[i]).double()
         assert alone.square().sum() <= norm * (1 + 1e-4)
 
 
-@pytest.mark.parametrize("way", ["ghost", "pixels", "grouped", "patches", "chunked"])
+@pytest.mark.parametrize("algorithm", ["ghost", "pixels", "grouped", "patches", "chunked"])
 @pytest.mark.parametrize("seed", range(6))
-def test_cancelling_pixels_stay_within_the_clip(seed: int, way: str) -> None:
+def test_cancelling_pixels_stay_within_the_clip(seed: int, algorithm: str) -> None:
     g = torch.Generator().manual_seed(seed)
     x = torch.randn(3, 1, 4, 1, 1, generator=g) + 1e-5 * torch.randn(3, 1, 4, 6, 6, generator=g)
     b = torch.randn(3, 1, 5, 4, 4, generator=g)
     b = 1e6 * (b - b.mean((3, 4), keepdim=True))
     window = Window(torch.Size((5, 4, 3, 3)), (1, 1), (0, 0), (1, 1), 1)
-    sensitivity_holds(ConvGrad(x, b, window, way=way), ConvGrad(x[1:], b[1:], window, way=way))
+    sensitivity_holds(
+        ConvGrad(x, b, window, algorithm=algorithm), ConvGrad(x[1:], b[1:], window, algorithm=algorithm)
+    )
 
 
 def test_without_the_bound_the_ghost_norm_would_be_too_small() -> None:
@@ -118,11 +120,13 @@ def test_squares_that_leave_float32_are_added_in_float64(scale: float) -> None:
     torch.testing.assert_close(row_squared_norms(rows), rows.double().square().sum(1), rtol=1e-5, atol=0.0)
 
 
-@pytest.mark.parametrize("way", ["ghost", "formed", "chunked"])
-def test_tiny_inputs_times_huge_gradients_are_not_lost(way: str) -> None:
+@pytest.mark.parametrize("algorithm", ["ghost", "formed", "chunked"])
+def test_tiny_inputs_times_huge_gradients_are_not_lost(algorithm: str) -> None:
     a, b = torch.randn(2, 3, 4) * 1e-20, torch.randn(2, 3, 4) * 1e20
     truth = torch.einsum("nto,nti->noi", b.double(), a.double()).flatten(1).square().sum(1)
-    torch.testing.assert_close(FactoredGrad(a, b, way=way).squared_norms(), truth, rtol=2e-2, atol=0.0)
+    torch.testing.assert_close(
+        FactoredGrad(a, b, algorithm=algorithm).squared_norms(), truth, rtol=2e-2, atol=0.0
+    )
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -138,7 +142,7 @@ def test_a_tied_table_whose_parts_cancel_stays_within_the_clip(seed: int) -> Non
         mine = owner[: len(kept) * 6]
         values = 1e6 * (noise[rows] - kept).flatten(0, 1)
         table = IndexedGrad(ids[: len(mine)], mine, values, samples=len(kept), table=6)
-        return TiedGrad(table, FactoredGrad(1e6 * a[rows], b[rows], way="ghost"))
+        return TiedGrad(table, FactoredGrad(1e6 * a[rows], b[rows], algorithm="ghost"))
 
     sensitivity_holds(tied(slice(None)), tied(slice(1, None)))
 

@@ -26,9 +26,9 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     timed: list[str] = []
     measure = Tuner._time
 
-    def counted(self: Tuner, block: FactoredGrad, way: str) -> float:
-        timed.append(way)
-        return measure(self, block, way)
+    def counted(self: Tuner, block: FactoredGrad, algorithm: str) -> float:
+        timed.append(algorithm)
+        return measure(self, block, algorithm)
 
     monkeypatch.setattr(Tuner, "_time", counted)
     return timed
@@ -36,20 +36,20 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_a_shape_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     timed, tuner = counting(monkeypatch), Tuner(None, deterministic=False)
-    first, choice = tuner.settle("w", block())
+    first, choice = tuner.select_algorithm("w", block())
     seen = len(timed)
     assert set(timed) == {"ghost", "formed", "chunked"}
     assert isinstance(first, TunableGrads)
-    assert first.way == choice.way
-    tuner.settle("w", block(n=7))  # rounds to the same power of two
+    assert first.algorithm == choice.algorithm
+    tuner.select_algorithm("w", block(n=7))  # rounds to the same power of two
     assert len(timed) == seen
-    tuner.settle("w", block(t=5))
+    tuner.select_algorithm("w", block(t=5))
     assert len(timed) > seen
 
 
 def test_what_cannot_win_by_counting_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     timed, tuner = counting(monkeypatch), Tuner(None, deterministic=False)
-    tuner.settle("w", block(t=200))
+    tuner.select_algorithm("w", block(t=200))
     assert set(timed) == {"formed", "chunked"}, "a Gram matrix of 200 positions for a matrix of 30 numbers"
 
 
@@ -62,7 +62,7 @@ def test_trials_form_few_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
         return 1.0
 
     monkeypatch.setattr(Tuner, "_time", noted)
-    _, choice = Tuner(None, deterministic=False).settle("w", block(n=50))
+    _, choice = Tuner(None, deterministic=False).select_algorithm("w", block(n=50))
     assert set(tried) == {5}
     assert choice.milliseconds == pytest.approx(1 / 5)
 
@@ -70,13 +70,13 @@ def test_trials_form_few_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_second_run_starts_tuned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(remembered.VARIABLE, str(tmp_path / "cache"))
     timed = counting(monkeypatch)
-    _, first = Tuner(None, deterministic=False).settle("w", block())
+    _, first = Tuner(None, deterministic=False).select_algorithm("w", block())
     seen = len(timed)
-    _, again = Tuner(None, deterministic=False).settle("w", block(n=2000))
+    _, again = Tuner(None, deterministic=False).select_algorithm("w", block(n=2000))
     assert len(timed) == seen > 0
     assert first is not None
     assert again is not None
-    assert again.way == first.way
+    assert again.algorithm == first.algorithm
     (file,) = (tmp_path / "cache").iterdir()
     assert "8, 4, 6" not in file.read_text(), "how many samples there were is not written down"
     assert "4, 6, 5" in file.read_text()
@@ -114,13 +114,13 @@ def test_a_file_that_makes_no_sense_is_done_without(
     monkeypatch.setenv(remembered.VARIABLE, str(tmp_path))
     (tmp_path / f"ways-{remembered.machine()}.json").write_text(content)
     assert remembered.RememberedTimes().of((1,)) == {}
-    assert Tuner(None, deterministic=False).settle("w", block())[1].milliseconds > 0
+    assert Tuner(None, deterministic=False).select_algorithm("w", block())[1].milliseconds > 0
 
 
 def test_without_a_folder_nothing_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(remembered.VARIABLE, str(tmp_path / "file"))
     (tmp_path / "file").write_text("not a folder")
-    assert Tuner(None, deterministic=False).settle("w", block())[1].milliseconds > 0
+    assert Tuner(None, deterministic=False).select_algorithm("w", block())[1].milliseconds > 0
     monkeypatch.delenv(remembered.VARIABLE)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert remembered.folder() == tmp_path / "quietgrad"
@@ -128,27 +128,27 @@ def test_without_a_folder_nothing_is_written(monkeypatch: pytest.MonkeyPatch, tm
 
 def test_the_rule_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     timed, tuner = counting(monkeypatch), Tuner(None, deterministic=True)
-    settled = [tuner.settle("w", block(t=t))[0] for t in (1, 2, 40)]
-    assert [b.way for b in settled if isinstance(b, TunableGrads)] == ["outer", "ghost", "chunked"]
+    settled = [tuner.select_algorithm("w", block(t=t))[0] for t in (1, 2, 40)]
+    assert [b.algorithm for b in settled if isinstance(b, TunableGrads)] == ["outer", "ghost", "chunked"]
     assert not timed
 
 
 def test_what_does_not_fit_the_budget_is_not_kept() -> None:
     tuner = Tuner(100, deterministic=False)
-    settled, _ = tuner.settle("w", block())
+    settled, _ = tuner.select_algorithm("w", block())
     assert isinstance(settled, TunableGrads)
-    assert settled.held()[settled.way] == 0
+    assert settled.memory_cost()[settled.algorithm] == 0
 
 
 def test_layers_share_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Tuner, "_time", lambda _, __, way: 0.0 if way == "formed" else 1.0)
+    monkeypatch.setattr(Tuner, "_time", lambda _, __, algorithm: 0.0 if algorithm == "formed" else 1.0)
     tuner = Tuner(2 * 8 * 30 * 4, deterministic=False)
     tuner.begin()
-    ways = [tuner.settle("w", block())[1].way for _ in range(3)]
-    assert ways[:2] == ["formed", "formed"]
-    assert ways[2] != "formed"
+    algorithms = [tuner.select_algorithm("w", block())[1].algorithm for _ in range(3)]
+    assert algorithms[:2] == ["formed", "formed"]
+    assert algorithms[2] != "formed"
     tuner.begin()
-    assert tuner.settle("w", block())[1].way == "formed"
+    assert tuner.select_algorithm("w", block())[1].algorithm == "formed"
 
 
 def test_a_small_budget_gives_the_same_gradients() -> None:
@@ -161,7 +161,7 @@ def test_a_small_budget_gives_the_same_gradients() -> None:
         grads = recorder.collect(F.cross_entropy(model(x), y, reduction="none"))
         grads.squared_norms()
         sums.append(grads.weighted_sum(torch.linspace(0, 1, 5, dtype=torch.float64)))
-        assert budget is None or all(layer.way != "grouped" for layer in recorder.explain(rows=1))
+        assert budget is None or all(layer.algorithm != "grouped" for layer in recorder.explain(rows=1))
         recorder.detach()
     for name in sums[0]:
         torch.testing.assert_close(sums[0][name], sums[1][name])
@@ -177,6 +177,6 @@ def test_explain_names_every_layer() -> None:
     recorder.detach()
     layers = {layer.layer: layer for layer in recorder.explain(rows=1)}
     assert set(layers) == set(recorder.parameters)
-    assert layers["3.weight"].way == "outer"
+    assert layers["3.weight"].algorithm == "outer"
     assert layers["0.weight"].milliseconds > 0
-    assert layers["1.weight"].way == "dense"
+    assert layers["1.weight"].algorithm == "dense"

@@ -82,7 +82,7 @@ def test_a_row_that_is_not_a_number_stays_alone_and_is_dropped(level: str) -> No
     inputs, backprops, window = drawn(MOVEMENTS[0])
     inputs[1, 0, 0, 0, 0] = float("nan")
     with library.at(level):
-        block = ConvGrad(inputs, backprops, window, way="direct")
+        block = ConvGrad(inputs, backprops, window, algorithm="direct")
         squared = block.squared_norms()
         total = block.weighted_sum(torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64))
     assert squared.isfinite().tolist() == [True, False, True]
@@ -103,7 +103,7 @@ def test_one_sample_moves_the_clipped_sum_by_at_most_the_bound(level: str) -> No
 def test_without_the_library_the_way_is_not_offered() -> None:
     inputs, backprops, window = drawn(MOVEMENTS[0])
     with library.at(LEVELS[-1]):
-        assert "direct" in ConvGrad(inputs, backprops, window).held()
-        assert "direct" not in ConvGrad(inputs.double(), backprops.double(), window).held()
+        assert "direct" in ConvGrad(inputs, backprops, window).memory_cost()
+        assert "direct" not in ConvGrad(inputs.double(), backprops.double(), window).memory_cost()
     with library.at("off"):
-        assert "direct" not in ConvGrad(inputs, backprops, window).held()
+        assert "direct" not in ConvGrad(inputs, backprops, window).memory_cost()

@@ -62,7 +62,7 @@ def test_a_row_that_is_not_a_number_stays_alone_and_is_dropped(value: float, lev
     a, b = torch.randn(3, 5, 8, generator=g), torch.randn(3, 5, 8, generator=g)
     b[1, 4, 0] = value
     with library.at(level):
-        block = FactoredGrad(a, b, way="ghost")
+        block = FactoredGrad(a, b, algorithm="ghost")
         squared = block.squared_norms()
         total = block.weighted_sum(torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64))
     assert squared.isfinite().tolist() == [True, False, True]
@@ -78,7 +78,7 @@ def test_positions_that_cancel_are_careful_rows_or_not_below_the_truth(seed: int
     b = b - b.mean(1, keepdim=True)
     with library.at(level):
         found = factor_norms(a, b)
-        norms = FactoredGrad(a, b, way="ghost").squared_norms()
+        norms = FactoredGrad(a, b, algorithm="ghost").squared_norms()
     truth = torch.einsum("nto,nti->noi", b.double(), a.double()).square().sum((1, 2))
     assert bool((found.squared >= truth).all())
     assert bool((norms >= torch.bmm(b.transpose(1, 2), a).double().square().sum((1, 2))).all())

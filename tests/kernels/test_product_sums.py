@@ -206,7 +206,7 @@ def test_a_convolutions_sum_takes_patches_where_they_lie(
     window: Window, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inputs, backprops, weights = picture(window)
-    grads = ConvGrad(inputs, backprops, window, way="pixels")
+    grads = ConvGrad(inputs, backprops, window, algorithm="pixels")
     with library.at(LEVELS[-1]):
         if not served(inputs, backprops):
             pytest.skip("no level here whose products are faster than torch's")

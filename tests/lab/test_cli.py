@@ -141,7 +141,7 @@ def test_explain_tells_the_way_of_each_layer_and_the_noise_of_each_method(tmp_pa
     told = json.loads(done.stdout)
     parameters = told["parameters"]
     assert [layer["layer"] for layer in told["layers"]] == ["1.weight", "1.bias", "3.weight", "3.bias"]
-    assert all(layer["way"] for layer in told["layers"])
+    assert all(layer["algorithm"] for layer in told["layers"])
     assert "no output moved" in told["independence"]
     methods = {method["method"]: method for method in told["methods"]}
     assert methods["dp_sgd"]["dimension"] == parameters

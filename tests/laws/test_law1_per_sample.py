@@ -108,33 +108,38 @@ def forced() -> list[tuple[LayerCase, str]]:
     found = []
     for case in LAYERS:
         blocks = captured(case, case.model(), case.batch(3)).blocks.values()
-        ways = {way for block in blocks if isinstance(block, TunableGrads) for way in block.held()}
-        found += [(case, way) for way in sorted(ways)]
+        algorithms = {
+            algorithm
+            for block in blocks
+            if isinstance(block, TunableGrads)
+            for algorithm in block.memory_cost()
+        }
+        found += [(case, algorithm) for algorithm in sorted(algorithms)]
     return found
 
 
-@pytest.mark.parametrize(("case", "way"), forced(), ids=lambda value: str(value))
-def test_every_way_equals_the_loop(case: LayerCase, way: str) -> None:
+@pytest.mark.parametrize(("case", "algorithm"), forced(), ids=lambda value: str(value))
+def test_every_way_equals_the_loop(case: LayerCase, algorithm: str) -> None:
     model, inputs = case.model(), case.batch(3)
     grads = captured(case, model, inputs)
     blocks = {
-        name: block.through(way, chunk=2)
-        if isinstance(block, TunableGrads) and way in block.held()
+        name: block.with_algorithm(algorithm, chunk=2)
+        if isinstance(block, TunableGrads) and algorithm in block.memory_cost()
         else block
         for name, block in grads.blocks.items()
     }
-    assert any(isinstance(block, TunableGrads) and block.way == way for block in blocks.values())
+    assert any(isinstance(block, TunableGrads) and block.algorithm == algorithm for block in blocks.values())
     check(BlockwiseGrads(blocks, 3), looped(model, inputs, case.losses, 3), 3)
 
 
-@pytest.mark.parametrize(("case", "way"), forced(), ids=lambda value: str(value))
-def test_every_way_projects_and_sums_alike(case: LayerCase, way: str) -> None:
+@pytest.mark.parametrize(("case", "algorithm"), forced(), ids=lambda value: str(value))
+def test_every_way_projects_and_sums_alike(case: LayerCase, algorithm: str) -> None:
     model, inputs = case.model(), case.batch(3)
     expected = looped(model, inputs, case.losses, 3)
     generator = torch.Generator().manual_seed(0)
     for name, block in captured(case, model, inputs).blocks.items():
-        if isinstance(block, TunableGrads) and way in block.held():
-            block = block.through(way, chunk=2)
+        if isinstance(block, TunableGrads) and algorithm in block.memory_cost():
+            block = block.with_algorithm(algorithm, chunk=2)
         directions = torch.randn(2, *block.shape, generator=generator, dtype=torch.float64)
         weights = torch.randn(2, 3, generator=generator, dtype=torch.float64)
         rows = expected[name].flatten(1)

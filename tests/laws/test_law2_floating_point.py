@@ -120,15 +120,17 @@ def _processor(request: pytest.FixtureRequest) -> Iterator[None]:
     ("small", "large"),
     [(1e-25, 1e30), (1e-40, 1e38), (1e-22, 1e15), (1e-19, 1e19), (3e-19, 1e18), (1e-18, 1e17), (3e-18, 1e16)],
 )
-@pytest.mark.parametrize("way", ["outer", "tokens_ghost", "tokens_formed", "tokens_chunked", "restricted"])
-def test_a_tiny_factor_beside_a_huge_one(way: str, small: float, large: float) -> None:
-    case = next(case for case in KINDS if case.name == way)
+@pytest.mark.parametrize(
+    "algorithm", ["outer", "tokens_ghost", "tokens_formed", "tokens_chunked", "restricted"]
+)
+def test_a_tiny_factor_beside_a_huge_one(algorithm: str, small: float, large: float) -> None:
+    case = next(case for case in KINDS if case.name == algorithm)
     for swapped in (False, True):
         for bound in (1e-6, 1.0):
             tensors = case.draw(4, torch.Generator().manual_seed(1))
             first, second = ("b", "a") if swapped else ("a", "b")
             tensors[first], tensors[second] = tensors[first] * small, tensors[second] * large
-            distances(case, tensors, bound, range(4), f"{way} of {small} and {large}, bound {bound}")
+            distances(case, tensors, bound, range(4), f"{algorithm} of {small} and {large}, bound {bound}")
 
 
 def long_rows(length: int, pattern: str, dtype: torch.dtype) -> Tensor:

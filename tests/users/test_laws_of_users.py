@@ -41,15 +41,15 @@ def by_hand(rows: Tensor, pool: Pooling) -> Tensor:
 EVERY_WAY = [*forced(), *[(case, "") for case in LAYERS]]
 
 
-@pytest.mark.parametrize(("case", "way"), EVERY_WAY, ids=str)
+@pytest.mark.parametrize(("case", "algorithm"), EVERY_WAY, ids=str)
 @pytest.mark.parametrize("pool", [pooling(2, 1, first=1), pooling(2, 2)], ids=["cut", "even"])
-def test_pooled_gradients_equal_the_loop_over_users(case: LayerCase, way: str, pool: Pooling) -> None:
+def test_pooled_gradients_equal_the_loop_over_users(case: LayerCase, algorithm: str, pool: Pooling) -> None:
     model, inputs = case.model(), case.batch(4)
     expected = {name: by_hand(rows, pool) for name, rows in looped(model, inputs, case.losses, 4).items()}
     grads = captured(case, model, inputs).pooled(pool)
     blocks = {
-        name: block.through(way, chunk=1)
-        if isinstance(block, TunableGrads) and way in block.held()
+        name: block.with_algorithm(algorithm, chunk=1)
+        if isinstance(block, TunableGrads) and algorithm in block.memory_cost()
         else block
         for name, block in grads.blocks.items()
     }

@@ -59,7 +59,7 @@ class Recorder:
         self._backward = Backward()
         self._tuner = Tuner(memory_budget, deterministic)
         self._public_tuner = Tuner(memory_budget, True) if public_by_rule else self._tuner
-        self._ways: dict[str, LayerReport] = {}
+        self._algorithms: dict[str, LayerReport] = {}
         """Of the parameters that are settled in the batch under way."""
         self._reports: tuple[LayerReport, ...] = ()
 
@@ -152,13 +152,16 @@ class Recorder:
 
     def _settled(self, blocks: dict[str, BlockGrads]) -> dict[str, BlockGrads]:
         """Every block on its best way, those that are not yet."""
-        settled = {k: block if k in self._ways else self._settle(k, block) for k, block in blocks.items()}
+        settled = {
+            k: block if k in self._algorithms else self._select_algorithm(k, block)
+            for k, block in blocks.items()
+        }
         if not self.in_public:
-            self._reports = tuple(self._ways[name] for name in blocks)
+            self._reports = tuple(self._algorithms[name] for name in blocks)
         return settled
 
-    def _settle(self, name: str, block: BlockGrads) -> BlockGrads:
-        settled, self._ways[name] = self._current_tuner.settle(name, block)
+    def _select_algorithm(self, name: str, block: BlockGrads) -> BlockGrads:
+        settled, self._algorithms[name] = self._current_tuner.select_algorithm(name, block)
         return settled
 
     @property
@@ -171,7 +174,7 @@ class Recorder:
         pieces: dict[str, list[BlockGrads]] = {}
         times_used = Counter(name for call in calls for name in call.unit.names.values())
         self._current_tuner.begin()
-        self._ways = {}
+        self._algorithms = {}
 
         def take(call: Call, layouts: list[Placement | None], backprops: list[Tensor]) -> None:
             call.check_inputs()
@@ -181,7 +184,9 @@ class Recorder:
             for local, piece in adapter.pieces(call, layouts, rows).items():
                 name = call.unit.names[local]
                 alone = condense and times_used[name] == 1
-                pieces.setdefault(name, []).append(self._settle(name, piece).condensed() if alone else piece)
+                pieces.setdefault(name, []).append(
+                    self._select_algorithm(name, piece).condensed() if alone else piece
+                )
             call.let_go()
 
         self._backward(losses, calls, graph, take)

@@ -47,15 +47,19 @@ def register_adapter(kind: type[nn.Module], adapter: type[Adapter]) -> None:
     Raises:
         ValueError: `kind` is not a module class, or `adapter` not an Adapter class.
     """
-    if not inspect.isclass(kind) or not issubclass(kind, nn.Module):
+    if not _is_subclass(kind, nn.Module):
         raise ValueError(
             f"Expected a subclass of nn.Module, got {kind!r}. Pass the class, not a module of it."
         )
-    if not inspect.isclass(adapter) or not issubclass(adapter, Adapter):
+    if not _is_subclass(adapter, Adapter):
         raise ValueError(
             f"Expected a subclass of qg.Adapter, got {adapter!r}. Pass the class, not an instance."
         )
     ADAPTERS[kind] = adapter
+
+
+def _is_subclass(value: object, base: type) -> bool:
+    return inspect.isclass(value) and issubclass(value, base)
 
 
 METHODS = ("forward", "_conv_forward", "__call__")

@@ -137,7 +137,7 @@ class BlockGrads(ABC):
     is_zero: ClassVar[bool] = False
     """Whether the losses do not depend on this block at all."""
 
-    way: str
+    algorithm: str
     """How norms and sums are computed, as `explain()` calls it."""
 
     @property
@@ -263,7 +263,7 @@ class DenseGrad(BlockGrads):
     """
 
     is_formed = True
-    way = "dense"
+    algorithm = "dense"
 
     def __init__(self, rows: Float[Tensor, "n *shape"]) -> None:
         self.rows = at_least_single(rows)

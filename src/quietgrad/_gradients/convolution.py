@@ -44,7 +44,7 @@ from quietgrad._kernels.product_sums import served as products_served
 
 GHOSTS = ("ghost", "pixels")
 KEPT = ("grouped", "patches", "direct")
-WAYS = (*GHOSTS, *KEPT, "chunked")
+ALGORITHMS = (*GHOSTS, *KEPT, "chunked")
 LONG_STRIP = 32
 """Numbers of a row of the kernel from which on patches are read off their picture."""
 
@@ -70,13 +70,13 @@ class ConvGrad(TunableGrads):
         backprops: Float[Tensor, "n m o *space2"],
         window: Window,
         *,
-        way: str | None = None,
+        algorithm: str | None = None,
         chunk: int | None = None,
     ) -> None:
         self.inputs, self.backprops, self.window = at_least_single(inputs), at_least_single(backprops), window
         self._chunk = chunk or max(1, (1 << 22) // max(1, math.prod(window.kernel)))
-        self.way = self.rule() if way is None else way
-        assert self.way in WAYS, self.way
+        self.algorithm = self.rule() if algorithm is None else algorithm
+        assert self.algorithm in ALGORITHMS, self.algorithm
         self._formed: Tensor | None = None
         self._squared: Tensor | None = None
         self._gram: GramNorms | None = None
@@ -120,29 +120,29 @@ class ConvGrad(TunableGrads):
         t, o, i = self.positions, self.window.kernel[0], self.window.taps
         return "ghost" if self.window.groups == 1 and t * (i + o) < i * o else "chunked"
 
-    def held(self) -> dict[str, int]:
+    def memory_cost(self) -> dict[str, int]:
         size, t = self.inputs.element_size(), self.positions
         formed = self.samples * math.prod(self.shape) * size
-        ways = {"grouped": formed, "chunked": 0}
+        algorithms = {"grouped": formed, "chunked": 0}
         if served(self.inputs, self.backprops, self.window.groups):
-            ways["direct"] = formed
+            algorithms["direct"] = formed
         if self.window.groups == 1:
             patches = self.samples * t * self.window.taps * size
             if self.window.dims == 2 and patches < (1 << 28):
-                ways["patches"] = formed
+                algorithms["patches"] = formed
             if self.samples * t * t * size < (1 << 27):
-                ways["ghost"] = 0
+                algorithms["ghost"] = 0
             pixels = math.prod(self.inputs.shape[3:])
             if (
                 self.window.dims == 2
                 and self.inputs.shape[1] == 1
                 and self.samples * pixels**2 * size < (1 << 27)
             ):
-                ways["pixels"] = 0
-        return ways
+                algorithms["pixels"] = 0
+        return algorithms
 
-    def through(self, way: str, chunk: int | None = None) -> ConvGrad:
-        return ConvGrad(self.inputs, self.backprops, self.window, way=way, chunk=chunk)
+    def with_algorithm(self, algorithm: str, chunk: int | None = None) -> ConvGrad:
+        return ConvGrad(self.inputs, self.backprops, self.window, algorithm=algorithm, chunk=chunk)
 
     def work(self) -> dict[str, float]:
         t, o, taps = self.positions, self.window.kernel[0], self.window.taps
@@ -159,7 +159,7 @@ class ConvGrad(TunableGrads):
 
     def first(self, count: int) -> ConvGrad:
         few = self.inputs[:count], self.backprops[:count]
-        return ConvGrad(*few, self.window, way=self.way, chunk=self._chunk)
+        return ConvGrad(*few, self.window, algorithm=self.algorithm, chunk=self._chunk)
 
     def signature(self) -> tuple[Any, ...]:
         return (rounded(self.samples), *self.inputs.shape[1:], self.window, self.inputs.dtype)
@@ -167,23 +167,25 @@ class ConvGrad(TunableGrads):
     # ---- norms and sums -------------------------------------------------------------------------------------
 
     def squared_norms(self) -> Float64[Tensor, " n"]:
-        if self.way in GHOSTS:
+        if self.algorithm in GHOSTS:
             return self._ghost().with_formed(lambda careful: self._rows(careful).squared_norms())
-        if self.way in KEPT:
+        if self.algorithm in KEPT:
             formed = self._keep()
             return row_squared_norms(formed) if self._squared is None else self._squared
         parts = [row_squared_norms(part) for _, part in self._chunks(self.inputs, self.backprops)]
         return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
 
     def weighted_sum(self, weights: Float[Tensor, " n"]) -> Float[Tensor, "*shape"]:
-        if self.way in GHOSTS:
+        if self.algorithm in GHOSTS:
             if not self._ghost().cancels:
                 return self._matmul_sum(weights)
             careful = self._ghost().careful
             total = self._matmul_sum(weights.masked_fill(careful, 0.0))
             return total + self._rows(careful).weighted_sum(weights[careful])
-        if self.way in KEPT:
-            return in_kernel_order(weighted_rows(weights, self._keep().flatten(1)), self.window, self.way)
+        if self.algorithm in KEPT:
+            return in_kernel_order(
+                weighted_rows(weights, self._keep().flatten(1)), self.window, self.algorithm
+            )
         total = self.inputs.new_zeros(math.prod(self.shape), dtype=torch.float64)
         for places, part in self._chunks(self.inputs, self.backprops):
             total += weighted_rows(weights[places], part.flatten(1))
@@ -191,13 +193,13 @@ class ConvGrad(TunableGrads):
 
     def dense(self) -> Float[Tensor, "n *shape"]:
         if self._formed is not None:
-            return in_kernel_order(self._formed, self.window, self.way)
+            return in_kernel_order(self._formed, self.window, self.algorithm)
         return form(self.inputs, self.backprops, self.window)
 
     def condensed(self) -> BlockGrads:
-        if self.way in KEPT:
-            return KeptKernels(self._keep(), self.squared_norms(), self.window, self.way)
-        if self.way in GHOSTS:
+        if self.algorithm in KEPT:
+            return KeptKernels(self._keep(), self.squared_norms(), self.window, self.algorithm)
+        if self.algorithm in GHOSTS:
             self._ghost()
         return self
 
@@ -240,7 +242,7 @@ class ConvGrad(TunableGrads):
         return WholeNormGrad(ConvGrad(self.inputs, self.backprops.index_select(2, channels), window), None)
 
     def in_short_runs(self) -> ConvGrad:
-        return self.through("chunked") if self.way in GHOSTS else self
+        return self.with_algorithm("chunked") if self.algorithm in GHOSTS else self
 
     def pooled(self, pooling: Pooling) -> ConvGrad:
         """A person's records are further images of one sample."""
@@ -258,7 +260,7 @@ class ConvGrad(TunableGrads):
 
     def _ghost(self) -> GramNorms:
         if self._gram is None:
-            if self.way == "pixels":
+            if self.algorithm == "pixels":
                 inputs = pixel_gram(self.inputs, self.window)
             else:
                 patches = self._patches(self.inputs)
@@ -272,7 +274,7 @@ class ConvGrad(TunableGrads):
     def _rows(self, chosen: Bool[Tensor, " n"]) -> ConvGrad:
         """Rows whose positions cancel: in a batched backward they would add mostly rounding, so they are formed."""
         return ConvGrad(
-            self.inputs[chosen], self.backprops[chosen], self.window, way="chunked", chunk=self._chunk
+            self.inputs[chosen], self.backprops[chosen], self.window, algorithm="chunked", chunk=self._chunk
         )
 
     def _matmul_sum(self, weights: Float[Tensor, " n"]) -> Float[Tensor, "*shape"]:
@@ -315,10 +317,10 @@ class ConvGrad(TunableGrads):
 
     def _keep(self) -> Tensor:
         """Formed and kept, with the norms where they come with it."""
-        if self._formed is None and self.way == "direct":
+        if self._formed is None and self.algorithm == "direct":
             self._formed, self._squared = directly(self.inputs, self.backprops, self.window)
         elif self._formed is None:
-            make = by_patches if self.way == "patches" else grouped
+            make = by_patches if self.algorithm == "patches" else grouped
             self._formed = make(self.inputs, self.backprops, self.window)
         return self._formed
 

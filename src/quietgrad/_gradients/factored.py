@@ -29,7 +29,7 @@ from quietgrad._gradients.row_arithmetic import (
 )
 from quietgrad._gradients.tuning import TunableGrads, rounded
 
-WAYS = ("outer", "ghost", "formed", "chunked")
+ALGORITHMS = ("outer", "ghost", "formed", "chunked")
 CHEAP_GRAM = 0.4
 """Gram matrices that cost less than this part of the sum's product are never beaten by keeping formed gradients."""
 _FORMED = 1 << 22
@@ -63,7 +63,7 @@ class FactoredGrad(TunableGrads):
         b: Float[Tensor, "n t o"],
         shape: torch.Size | None = None,
         *,
-        way: str | None = None,
+        algorithm: str | None = None,
         chunk: int | None = None,
         run: int = POSITIONS,
     ) -> None:
@@ -71,8 +71,8 @@ class FactoredGrad(TunableGrads):
         self._run = run
         self._shape = torch.Size((b.shape[2], a.shape[2])) if shape is None else shape
         assert math.prod(self._shape) == b.shape[2] * a.shape[2]
-        self.way = self.rule() if way is None else way
-        assert self.way in WAYS, self.way
+        self.algorithm = self.rule() if algorithm is None else algorithm
+        assert self.algorithm in ALGORITHMS, self.algorithm
         self._chunk = chunk or max(1, _FORMED // max(1, math.prod(self._shape)))
         self._formed: Tensor | None = None
         self._gram: GramNorms | None = None
@@ -106,7 +106,7 @@ class FactoredGrad(TunableGrads):
 
     def lengths(self) -> Float64[Tensor, " n"]:
         """Σ_t ‖a_t‖‖b_t‖, what all positions add up to at most."""
-        if self.way == "ghost":
+        if self.algorithm == "ghost":
             return self._ghost().lengths
         norms = (row_squared_norms(factor.flatten(0, 1)) for factor in self.factors())
         a, b = (squared.view(self.samples, -1).sqrt() for squared in norms)
@@ -124,20 +124,22 @@ class FactoredGrad(TunableGrads):
             return "outer"
         return "ghost" if t * (i + o) < i * o else "chunked"
 
-    def held(self) -> dict[str, int]:
+    def memory_cost(self) -> dict[str, int]:
         if self.is_outer:
             return {"outer": 0}
         size, (o, i) = self.a.element_size(), self.matrix
-        ways = {"ghost": 0, "formed": self.samples * o * i * size, "chunked": 0}
+        algorithms = {"ghost": 0, "formed": self.samples * o * i * size, "chunked": 0}
         t = self.a.shape[1]
         if self.samples * t**2 * size > (1 << 28):
-            del ways["ghost"]  # Gram matrices of very long sequences would be larger than what they avoid
+            del algorithms[
+                "ghost"
+            ]  # Gram matrices of very long sequences would be larger than what they avoid
         elif t * (i + o) < CHEAP_GRAM * i * o:
-            del ways["formed"]  # even to try it would take more memory than the rest of the step
-        return ways
+            del algorithms["formed"]  # even to try it would take more memory than the rest of the step
+        return algorithms
 
-    def through(self, way: str, chunk: int | None = None) -> FactoredGrad:
-        return FactoredGrad(self.a, self.b, self._shape, way=way, chunk=chunk)
+    def with_algorithm(self, algorithm: str, chunk: int | None = None) -> FactoredGrad:
+        return FactoredGrad(self.a, self.b, self._shape, algorithm=algorithm, chunk=chunk)
 
     def work(self) -> dict[str, float]:
         t, (o, i) = self.a.shape[1], self.matrix
@@ -146,7 +148,9 @@ class FactoredGrad(TunableGrads):
         return {"outer": product, "ghost": ghost, "formed": product + 2 * o * i, "chunked": 2 * product}
 
     def first(self, count: int) -> FactoredGrad:
-        return FactoredGrad(self.a[:count], self.b[:count], self._shape, way=self.way, chunk=self._chunk)
+        return FactoredGrad(
+            self.a[:count], self.b[:count], self._shape, algorithm=self.algorithm, chunk=self._chunk
+        )
 
     def signature(self) -> tuple[Any, ...]:
         return (rounded(self.samples), *self.a.shape[1:], self.b.shape[2], self.a.dtype)
@@ -154,24 +158,24 @@ class FactoredGrad(TunableGrads):
     # ---- norms and sums -------------------------------------------------------------------------------------
 
     def squared_norms(self) -> Float64[Tensor, " n"]:
-        if self.way == "outer":
+        if self.algorithm == "outer":
             a, b = self._squared_lengths()
             return a * b
-        if self.way == "ghost":
+        if self.algorithm == "ghost":
             return self._ghost().with_formed(lambda careful: self._rows(careful).squared_norms())
-        if self.way == "formed":
+        if self.algorithm == "formed":
             return row_squared_norms(self._keep())
         parts = [row_squared_norms(part) for _, part in self._chunks(self.a, self.b)]
         return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
 
     def weighted_sum(self, weights: Float[Tensor, " n"]) -> Float[Tensor, "*shape"]:
-        if self.way == "formed":
+        if self.algorithm == "formed":
             return weighted_rows(weights, self._keep().flatten(1)).reshape(self._shape)
-        if self.way == "chunked":
+        if self.algorithm == "chunked":
             return self._chunked_sum(weights)
-        if self._ordinary(weights) if self.way == "outer" else not self._ghost().cancels:
+        if self._ordinary(weights) if self.algorithm == "outer" else not self._ghost().cancels:
             return self._matmul_sum(weights)
-        careful = self._ghost().careful if self.way == "ghost" else self._extreme(weights)
+        careful = self._ghost().careful if self.algorithm == "ghost" else self._extreme(weights)
         total = self._matmul_sum(weights.masked_fill(careful, 0.0))
         return total + self._rows(careful).weighted_sum(weights[careful])
 
@@ -183,11 +187,11 @@ class FactoredGrad(TunableGrads):
         )
 
     def condensed(self) -> BlockGrads:
-        if self.way == "formed":
+        if self.algorithm == "formed":
             return DenseGrad(self._keep())
-        if self.way == "ghost":
+        if self.algorithm == "ghost":
             self._ghost()
-        elif self.way == "outer":
+        elif self.algorithm == "outer":
             self._squared_lengths()
         return self
 
@@ -241,7 +245,9 @@ class FactoredGrad(TunableGrads):
 
     def in_short_runs(self) -> FactoredGrad:
         return (
-            FactoredGrad(self.a, self.b, self._shape, run=RUN) if self.is_outer else self.through("chunked")
+            FactoredGrad(self.a, self.b, self._shape, run=RUN)
+            if self.is_outer
+            else self.with_algorithm("chunked")
         )
 
     def pooled(self, pooling: Pooling) -> FactoredGrad:
@@ -278,7 +284,7 @@ class FactoredGrad(TunableGrads):
         """
         a, b = self.a[chosen], self.b[chosen]
         a, b = (a.double(), b.double()) if self.is_outer else (a, b)
-        return FactoredGrad(a, b, self._shape, way="chunked", chunk=self._chunk)
+        return FactoredGrad(a, b, self._shape, algorithm="chunked", chunk=self._chunk)
 
     def _ordinary(self, weights: Float[Tensor, " n"]) -> bool:
         """Whether nothing is extreme, as nearly always: told by three numbers instead of by every row."""

@@ -24,7 +24,7 @@ class IndexedGrad(BlockGrads):
         single: whether the m entries are those of m different samples, so that nothing is to be added up.
     """
 
-    way = "indexed"
+    algorithm = "indexed"
 
     def __init__(
         self,

@@ -23,9 +23,9 @@ class KeptKernels(BlockGrads):
     """
 
     def __init__(
-        self, rows: Float[Tensor, "n *formed"], squared: Float64[Tensor, " n"], window: Window, way: str
+        self, rows: Float[Tensor, "n *formed"], squared: Float64[Tensor, " n"], window: Window, algorithm: str
     ) -> None:
-        self._rows, self._squared, self._window, self.way = rows, squared, window, way
+        self._rows, self._squared, self._window, self.algorithm = rows, squared, window, algorithm
 
     @property
     def samples(self) -> int:
@@ -47,19 +47,19 @@ class KeptKernels(BlockGrads):
         return self._squared
 
     def weighted_sum(self, weights: Float[Tensor, " n"]) -> Float[Tensor, "*shape"]:
-        return in_kernel_order(weighted_rows(weights, self._rows.flatten(1)), self._window, self.way)
+        return in_kernel_order(weighted_rows(weights, self._rows.flatten(1)), self._window, self.algorithm)
 
     def dense(self) -> Float[Tensor, "n *shape"]:
-        return in_kernel_order(self._rows, self._window, self.way)
+        return in_kernel_order(self._rows, self._window, self.algorithm)
 
     @property
     def row_bytes(self) -> float:
         return self.shape.numel() * self._rows.element_size()
 
 
-def in_kernel_order(gradient: Tensor, window: Window, way: str) -> Tensor:
+def in_kernel_order(gradient: Tensor, window: Window, algorithm: str) -> Tensor:
     """A kept gradient, or a sum of them, in the kernel's own order."""
-    if way not in CHANNELS_LAST:
+    if algorithm not in CHANNELS_LAST:
         return gradient.reshape(*gradient.shape[:-1], *window.kernel) if gradient.dim() < 3 else gradient
     lead = gradient.shape[:1] if gradient.dim() == 3 else ()
     return from_rows(gradient.reshape(*lead, window.kernel[0], -1), window).contiguous()

@@ -91,7 +91,7 @@ class RememberedTimes:
         try:
             found = json.loads(self._file.read_text(encoding="utf-8"))
             return {
-                str(shape): {str(way): float(time) for way, time in times.items()}
+                str(shape): {str(algorithm): float(time) for algorithm, time in times.items()}
                 for shape, times in found.items()
             }
         except (OSError, ValueError, AttributeError, TypeError):

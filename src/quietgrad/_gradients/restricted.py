@@ -24,8 +24,8 @@ class WholeNormGrad(BlockGrads):
         self.block, self._kept = block, kept
 
     @property
-    def way(self) -> str:  # type: ignore[override]
-        return self.block.way
+    def algorithm(self) -> str:  # type: ignore[override]
+        return self.block.algorithm
 
     @property
     def samples(self) -> int:
@@ -70,7 +70,7 @@ class RestrictedOuterGrad(BlockGrads):
         a, b: its factors.
     """
 
-    way = "outer"
+    algorithm = "outer"
 
     def __init__(
         self, block: BlockGrads, a: Float[Tensor, "n i"], b: Float[Tensor, "n o"], kept: Positions

@@ -34,7 +34,7 @@ class TiedGrad(BlockGrads):
         formed: whether every row is formed, one at a time, for its norm and in the sum.
     """
 
-    way = "tied"
+    algorithm = "tied"
 
     def __init__(self, table: IndexedGrad, matrix: FactoredGrad, *, formed: bool = False) -> None:
         assert table.shape == matrix.shape

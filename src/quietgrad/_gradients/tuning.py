@@ -36,10 +36,10 @@ class TunableGrads(BlockGrads):
 
     @property
     def row_bytes(self) -> float:
-        return self.held().get(self.way, 0) / max(1, self.samples)
+        return self.memory_cost().get(self.algorithm, 0) / max(1, self.samples)
 
     @abstractmethod
-    def held(self) -> dict[str, int]:
+    def memory_cost(self) -> dict[str, int]:
         """Each valid way → bytes that it keeps between norm and sum, beyond the factors."""
 
     @abstractmethod
@@ -47,7 +47,7 @@ class TunableGrads(BlockGrads):
         """The way by counting multiplications, used when nothing may be measured; one that holds nothing."""
 
     @abstractmethod
-    def through(self: Self, way: str, chunk: int | None = None) -> Self:
+    def with_algorithm(self: Self, algorithm: str, chunk: int | None = None) -> Self:
         """The same gradients by another way, nothing computed yet.
 
         Args:
@@ -71,7 +71,7 @@ class TunableGrads(BlockGrads):
 class Choice:
     """A way, and what it takes for one sample (0 if it was chosen by rule): how many were drawn is private."""
 
-    way: str
+    algorithm: str
     milliseconds: float
 
 
@@ -89,7 +89,7 @@ class LayerReport:
     """
 
     layer: str
-    way: str
+    algorithm: str
     milliseconds: float
     megabytes: float
 
@@ -125,68 +125,75 @@ class Tuner:
         """A new batch: the whole budget is free again."""
         self._left = self.budget
 
-    def settle(self, name: str, block: BlockGrads) -> tuple[BlockGrads, LayerReport]:
+    def select_algorithm(self, name: str, block: BlockGrads) -> tuple[BlockGrads, LayerReport]:
         """The block of a parameter, made to take its best way, and the report of it, of a single row."""
         if not isinstance(block, TunableGrads) or block.samples == 0:
-            report = LayerReport(layer=name, way=block.way, milliseconds=0.0, megabytes=block.row_bytes / 1e6)
+            report = LayerReport(
+                layer=name, algorithm=block.algorithm, milliseconds=0.0, megabytes=block.row_bytes / 1e6
+            )
             return block, report
-        held = {way: bytes_ for way, bytes_ in block.held().items() if bytes_ <= self._left}
-        choice = self._choice(block, held)
-        kept = held.get(choice.way, 0)
+        memory_cost = {
+            algorithm: bytes_ for algorithm, bytes_ in block.memory_cost().items() if bytes_ <= self._left
+        }
+        choice = self._choice(block, memory_cost)
+        kept = memory_cost.get(choice.algorithm, 0)
         self._left -= kept
         megabytes = kept / block.samples / 1e6
         report = LayerReport(
-            layer=name, way=choice.way, milliseconds=choice.milliseconds, megabytes=megabytes
+            layer=name, algorithm=choice.algorithm, milliseconds=choice.milliseconds, megabytes=megabytes
         )
-        return block.through(choice.way, self._chunk(block)), report
+        return block.with_algorithm(choice.algorithm, self._chunk(block)), report
 
-    def _choice(self, block: TunableGrads, held: dict[str, int]) -> Choice:
+    def _choice(self, block: TunableGrads, memory_cost: dict[str, int]) -> Choice:
         if self.deterministic:
             return Choice(block.rule(), 0.0)
-        key = (*block.signature(), *sorted(held))
+        key = (*block.signature(), *sorted(memory_cost))
         if key not in self._choices:
-            self._choices[key] = self._fastest(block, held)
+            self._choices[key] = self._fastest(block, memory_cost)
         return self._choices[key]
 
-    def _fastest(self, block: TunableGrads, held: dict[str, int]) -> Choice:
+    def _fastest(self, block: TunableGrads, memory_cost: dict[str, int]) -> Choice:
         """The way of the least time, by what is remembered or measured now."""
-        if len(held) == 1:
-            return Choice(next(iter(held)), 0.0)
-        hopeful = self._hopeful(block, held)
+        if len(memory_cost) == 1:
+            return Choice(next(iter(memory_cost)), 0.0)
+        hopeful = self._hopeful(block, memory_cost)
         shape = block.signature()[1:]
         times = self._remembered.of(shape)
-        unknown = [way for way in hopeful if way not in times]
+        unknown = [algorithm for algorithm in hopeful if algorithm not in times]
         if unknown:
             times |= self._measured(block, unknown)
-            self._remembered.keep(shape, {way: times[way] for way in unknown})
-        way = min(hopeful, key=lambda way: times[way] * (PRICE_OF_MEMORY if held[way] else 1.0))
-        return Choice(way, times[way])
+            self._remembered.keep(shape, {algorithm: times[algorithm] for algorithm in unknown})
+        algorithm = min(
+            hopeful,
+            key=lambda algorithm: times[algorithm] * (PRICE_OF_MEMORY if memory_cost[algorithm] else 1.0),
+        )
+        return Choice(algorithm, times[algorithm])
 
-    def _hopeful(self, block: TunableGrads, held: dict[str, int]) -> list[str]:
+    def _hopeful(self, block: TunableGrads, memory_cost: dict[str, int]) -> list[str]:
         """Ways whose multiplications do not rule them out."""
         work = block.work()
-        least = min(work[way] for way in held)
-        return [way for way in held if work[way] <= WORTH_TRYING * least]
+        least = min(work[algorithm] for algorithm in memory_cost)
+        return [algorithm for algorithm in memory_cost if work[algorithm] <= WORTH_TRYING * least]
 
-    def _measured(self, block: TunableGrads, ways: list[str]) -> Times:
+    def _measured(self, block: TunableGrads, algorithms: list[str]) -> Times:
         """Milliseconds a sample. Ways take turns on a few samples and the best time of each counts: the processor time
         of one thread, which other processes (and threads that spin while they wait for them) do not disturb."""
         few = block.first(self._tried(block))
-        best = dict.fromkeys(ways, math.inf)
+        best = dict.fromkeys(algorithms, math.inf)
         with _one_thread():
             for turn in range(ROUNDS):
-                for way in ways:
-                    if turn == 0 or best[way] < HOPELESS * min(best.values()):
-                        best[way] = min(best[way], self._time(few, way))
-        return {way: time / few.samples for way, time in best.items()}
+                for algorithm in algorithms:
+                    if turn == 0 or best[algorithm] < HOPELESS * min(best.values()):
+                        best[algorithm] = min(best[algorithm], self._time(few, algorithm))
+        return {algorithm: time / few.samples for algorithm, time in best.items()}
 
     def _tried(self, block: TunableGrads) -> int:
         """Samples of a trial: what it forms must not become the step's peak of memory."""
-        largest = max(block.held().values()) / block.samples
+        largest = max(block.memory_cost().values()) / block.samples
         return max(1, min(block.samples, int(TRIAL_BYTES // max(1.0, largest))))
 
-    def _time(self, block: TunableGrads, way: str) -> float:
-        candidate = block.through(way, self._chunk(block))
+    def _time(self, block: TunableGrads, algorithm: str) -> float:
+        candidate = block.with_algorithm(algorithm, self._chunk(block))
         weights = torch.full((block.samples,), 0.5, dtype=torch.float64, device=candidate.device)
         start = time.thread_time()
         candidate.squared_norms()

@@ -14,7 +14,7 @@ class ZeroGrad(BlockGrads):
     """The gradient of a parameter that the losses do not depend on."""
 
     is_zero = True
-    way = "zero"
+    algorithm = "zero"
 
     def __init__(self, samples: int, like: Tensor) -> None:
         self._samples = samples

@@ -68,7 +68,7 @@ class SecondMoments(Statistic):
 
     def rows(self, values: Float[Tensor, "n d"]) -> PerSampleGrads:
         factor = values[:, None, :]
-        return _single("second", FactoredGrad(factor, factor, way="outer"))
+        return _single("second", FactoredGrad(factor, factor, algorithm="outer"))
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ def _table(rows: Sequence[dict[str, Any]], title: str) -> Table:
     table = Table(title=title, title_justify="left")
     for name in rows[0] if rows else ():
         table.add_column(
-            name, justify="left" if name in ("layer", "way", "method", "release", "what") else "right"
+            name, justify="left" if name in ("layer", "algorithm", "method", "release", "what") else "right"
         )
     for row in rows:
         table.add_row(

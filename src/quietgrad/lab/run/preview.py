@@ -92,7 +92,7 @@ def explain_config(config: Config, *, data_dir: Path | None = None) -> Explained
     setup = set_up(config, data_dir=data_dir)
     rows = int(min(config.training.batch, config.training.micro_batch, len(setup.parts.test), ENOUGH))
     mechanism = build_mechanism(config.method, config.privacy, setup.parts, setup.model, setup.batches)
-    layers, independence = engine_ways(setup, mechanism, rows)
+    layers, independence = engine_algorithms(setup, mechanism, rows)
     options = {name: preset["method"] for name, preset in presets().items()}
     options[config.method.name] = config.method.options or options.get(config.method.name, {})
     methods = [MethodConfig(name=name, **values) for name, values in options.items()]
@@ -111,7 +111,9 @@ def explain_config(config: Config, *, data_dir: Path | None = None) -> Explained
     )
 
 
-def engine_ways(setup: Setup, mechanism: Mechanism, rows: int) -> tuple[tuple[dict[str, Any], ...], str]:
+def engine_algorithms(
+    setup: Setup, mechanism: Mechanism, rows: int
+) -> tuple[tuple[dict[str, Any], ...], str]:
     """One backward pass over test data: which way each layer took, and that samples do not mix."""
     sample = TensorDataset(*(tensor[:rows] for tensor in setup.parts.test.tensors))
     batches = qg.PoissonBatches(sample, rate=1.0, steps=setup.batches.steps)
