@@ -47,19 +47,19 @@ def model() -> nn.Module:
     return Residual().double()
 
 
-def collected(recorder: Recorder, net: nn.Module, *, only_summed: bool) -> Any:
+def collected(recorder: Recorder, net: nn.Module, *, keep_factors: bool) -> Any:
     recorder.attach()
     try:
-        return recorder.collect(losses(net, (images(),)), only_summed=only_summed)
+        return recorder.collect(losses(net, (images(),)), keep_factors=keep_factors)
     finally:
         recorder.detach()
 
 
-@pytest.mark.parametrize("only_summed", [False, True])
+@pytest.mark.parametrize("keep_factors", [False, True])
 @pytest.mark.parametrize("deterministic", [False, True])
-def test_gradients_equal_the_loop(only_summed: bool, deterministic: bool) -> None:
+def test_gradients_equal_the_loop(keep_factors: bool, deterministic: bool) -> None:
     net = model()
-    grads = collected(Recorder(net, deterministic=deterministic), net, only_summed=only_summed)
+    grads = collected(Recorder(net, deterministic=deterministic), net, keep_factors=keep_factors)
     for name, rows in looped(net, (images(),), losses, N).items():
         torch.testing.assert_close(grads.blocks[name].dense(), rows)
         torch.testing.assert_close(grads.blocks[name].squared_norms(), rows.flatten(1).square().sum(1))
@@ -78,10 +78,10 @@ def test_formed_gradients_outlive_neither_inputs_nor_output_gradients(
         return pieces(self, call, layouts, backprops)
 
     monkeypatch.setattr(ConvAdapter, "pieces", counted)
-    monkeypatch.setattr(ConvGrad, "held", lambda _: {"grouped": 1})
+    monkeypatch.setattr(ConvGrad, "memory_cost", lambda _: {"grouped": 1})
     torch.manual_seed(0)
     net = nn.Sequential(*(nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.Tanh()) for _ in range(5))).double()
-    grads = collected(Recorder(net), net, only_summed=True)
+    grads = collected(Recorder(net), net, keep_factors=False)
     assert all(isinstance(grads.blocks[f"{i}.0.weight"], KeptKernels) for i in range(5))
     assert len(alive) == 5
     assert most[0] <= 1
@@ -101,14 +101,14 @@ def test_a_call_whose_gradients_are_taken_holds_its_inputs_no_longer(
         alive.append(weakref.ref(call.args[0]))
         return pieces(self, call, layouts, backprops)
 
-    monkeypatch.setattr(ConvGrad, "held", lambda _: {"grouped": 1})
+    monkeypatch.setattr(ConvGrad, "memory_cost", lambda _: {"grouped": 1})
     torch.manual_seed(0)
     net = nn.Sequential(*(nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.Tanh()) for _ in range(5))).double()
     recorder = Recorder(net)
     for _ in range(earlier):  # the first batch also settles which modules lend parameters
-        collected(recorder, net, only_summed=True)
+        collected(recorder, net, keep_factors=False)
     monkeypatch.setattr(ConvAdapter, "pieces", counted)
-    collected(recorder, net, only_summed=True)
+    collected(recorder, net, keep_factors=False)
     assert len(alive) == 5
     assert most[0] == 0
     assert all(one() is None for one in alive)
@@ -126,7 +126,7 @@ def test_a_failure_on_the_way_reaches_the_caller_and_leaves_no_hooks() -> None:
             hidden.add_(1.0)
         with pytest.raises(ValueError, match="changed in place"):
             recorder.collect(out.flatten(1).sum(1))
-        grads = recorder.collect(losses(net, (images(),)), only_summed=True)
+        grads = recorder.collect(losses(net, (images(),)), keep_factors=False)
         assert grads.samples == N
     finally:
         recorder.detach()
@@ -135,5 +135,5 @@ def test_a_failure_on_the_way_reaches_the_caller_and_leaves_no_hooks() -> None:
 def test_the_backward_goes_on_from_all_outputs_but_the_first() -> None:
     net = model()
     recorder = Recorder(net)
-    collected(recorder, net, only_summed=True)
+    collected(recorder, net, keep_factors=False)
     assert recorder.independence.startswith("gradients told apart by the graph in 4 modules")

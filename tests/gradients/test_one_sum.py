@@ -28,7 +28,7 @@ def grads() -> BlockwiseGrads:
 def test_the_sum_is_the_same_and_the_last_thing_that_is_there() -> None:
     weights = torch.rand(6, dtype=torch.float64)
     expected = grads().weighted_sum(weights)
-    once = grads().for_one_sum()
+    once = grads().drop_factors()
     torch.testing.assert_close(once.squared_norms(), grads().squared_norms())
     found = once.weighted_sum(weights)
     assert list(found) == list(expected)

@@ -25,14 +25,14 @@ def captured(
     *,
     calls: int = 1,
     deterministic: bool = True,
-    only_summed: bool = False,
+    keep_factors: bool = True,
 ) -> BlockwiseGrads:
     """The gradients of the last of several equal batches: the first call probes, later ones remember."""
     recorder = Recorder(model, deterministic=deterministic)
     recorder.attach()
     try:
         for _ in range(calls):
-            grads = recorder.collect(case.losses(model, inputs), only_summed=only_summed)
+            grads = recorder.collect(case.losses(model, inputs), keep_factors=keep_factors)
     finally:
         recorder.detach()
     return grads
@@ -64,9 +64,9 @@ def test_gradients_equal_the_loop(case: LayerCase, n: int, calls: int) -> None:
 
 @pytest.mark.parametrize("n", [1, 5])
 @pytest.mark.parametrize("case", LAYERS, ids=str)
-def test_gradients_that_are_only_summed_equal_the_loop(case: LayerCase, n: int) -> None:
+def test_gradients_without_factors_equal_the_loop(case: LayerCase, n: int) -> None:
     model, inputs = case.model(), case.batch(n)
-    grads = captured(case, model, inputs, deterministic=False, only_summed=True)
+    grads = captured(case, model, inputs, deterministic=False, keep_factors=False)
     check(grads, looped(model, inputs, case.losses, n), n)
 
 

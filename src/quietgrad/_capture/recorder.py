@@ -99,13 +99,13 @@ class Recorder:
         losses: Float[Tensor, " n"] | Float[Tensor, "n views"],
         pool: Pool | None = None,
         *,
-        only_summed: bool = False,
+        keep_factors: bool = True,
     ) -> BlockwiseGrads:
         """Per-sample gradients of the losses with respect to all of `parameters`, by one backward.
 
         Args:
             pool: makes the gradients of people of those of records, which were told apart before.
-            only_summed: nobody will ask for more than norms and weighted sums, so that factors are let go of, during
+            keep_factors: False if nobody will ask for more than norms and weighted sums. Factors are then freed during
                 the backward, where gradients are formed.
 
         Formal guarantee: a record's views enter one row, ḡ_i = (1/K)·Σ_j g_ij, so the clip bounds the record and not
@@ -125,7 +125,7 @@ class Recorder:
                 self._listener.listen_to(self._lending.settle(graph, calls, used))
             calls = [kept for call in calls if (kept := self._lending.accounted(call))]
             check_coverage(graph, calls, used)
-            blocks = self._blocks(losses, calls, graph, condense=only_summed and pool is None)
+            blocks = self._blocks(losses, calls, graph, keep_factors=keep_factors or pool is not None)
             if not self.in_public:
                 self._check_dependence(given, graph)
         assert {name for _, name in used} <= set(blocks), "a parameter that is used has no gradient"
@@ -169,7 +169,7 @@ class Recorder:
         return self._public_tuner if self.in_public else self._tuner
 
     def _blocks(
-        self, losses: Float[Tensor, " n"], calls: list[Call], graph: Graph, *, condense: bool
+        self, losses: Float[Tensor, " n"], calls: list[Call], graph: Graph, *, keep_factors: bool
     ) -> dict[str, BlockGrads]:
         pieces: dict[str, list[BlockGrads]] = {}
         times_used = Counter(name for call in calls for name in call.unit.names.values())
@@ -183,10 +183,10 @@ class Recorder:
             rows = backprops if adapter.replays else [at_least_single(b) for b in backprops]
             for local, piece in adapter.pieces(call, layouts, rows).items():
                 name = call.unit.names[local]
-                alone = condense and times_used[name] == 1
-                pieces.setdefault(name, []).append(
-                    self._select_algorithm(name, piece).condensed() if alone else piece
-                )
+                # Pieces of a parameter that is used several times are combined first, and need their factors.
+                if not keep_factors and times_used[name] == 1:
+                    piece = self._select_algorithm(name, piece).drop_factors()
+                pieces.setdefault(name, []).append(piece)
             call.let_go()
 
         self._backward(losses, calls, graph, take)

@@ -180,9 +180,12 @@ class BlockGrads(ABC):
         """The same gradients as formed rows."""
         return DenseGrad(self.dense())
 
-    def condensed(self) -> BlockGrads:
-        """The same gradients for norms and weighted sums alone: what the norms need is computed now, while the factors
-        are in the cache, and factors that the sum does without are let go of."""
+    def drop_factors(self) -> BlockGrads:
+        """Return the same gradients for norms and weighted sums alone.
+
+        What the norms need is computed now, while the factors are in the cache. Factors that the sum does without are
+        freed.
+        """
         return self
 
     # ---- several at once ------------------------------------------------------------------------------------

@@ -196,7 +196,7 @@ class ConvGrad(TunableGrads):
             return in_kernel_order(self._formed, self.window, self.algorithm)
         return form(self.inputs, self.backprops, self.window)
 
-    def condensed(self) -> BlockGrads:
+    def drop_factors(self) -> BlockGrads:
         if self.algorithm in KEPT:
             return KeptKernels(self._keep(), self.squared_norms(), self.window, self.algorithm)
         if self.algorithm in GHOSTS:

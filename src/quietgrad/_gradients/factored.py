@@ -186,7 +186,7 @@ class FactoredGrad(TunableGrads):
             else self._formed
         )
 
-    def condensed(self) -> BlockGrads:
+    def drop_factors(self) -> BlockGrads:
         if self.algorithm == "formed":
             return DenseGrad(self._keep())
         if self.algorithm == "ghost":

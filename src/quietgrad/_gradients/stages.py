@@ -75,8 +75,8 @@ class BlockwiseGrads(PerSampleGrads):
 
     Args:
         first_inputs: what the first layer was given, where the blocks hold it in another form.
-        once: `weighted_sum` is the last thing that is asked for; each block is let go of when its sum is there, so that
-            later sums lie in the memory of factors that are no longer needed.
+        keep_factors: False if `weighted_sum` is the last thing asked for. Each block is freed once it is summed,
+            so that later sums reuse its memory.
 
     Example:
         grads = qg.BlockwiseGrads({"w": block}, samples=8)
@@ -89,11 +89,11 @@ class BlockwiseGrads(PerSampleGrads):
         samples: int,
         *,
         first_inputs: Tensor | None = None,
-        once: bool = False,
+        keep_factors: bool = True,
     ) -> None:
         self._blocks = dict(blocks)
         self._samples, self._first_inputs = samples, first_inputs
-        self._once, self._spent = once, False
+        self._keep_factors, self._was_summed = keep_factors, False
         for name, block in self._blocks.items():
             assert block.samples == samples, f"{name} holds {block.samples} rows, expected {samples}"
 
@@ -103,7 +103,7 @@ class BlockwiseGrads(PerSampleGrads):
 
     @property
     def blocks(self) -> dict[str, BlockGrads]:
-        assert not self._spent, "gradients for one sum were summed already"
+        assert not self._was_summed, "gradients without factors were summed already"
         return self._blocks
 
     @property
@@ -132,19 +132,19 @@ class BlockwiseGrads(PerSampleGrads):
         norms = [part.squared_norms() for part in parts]
         return torch.stack(norms).sum(0) if norms else torch.zeros(self.samples, dtype=torch.float64)
 
-    def for_one_sum(self) -> BlockwiseGrads:
-        """The same gradients, let go of while they are summed; to be used in place of these, which must not be kept."""
-        return BlockwiseGrads(self.blocks, self.samples, first_inputs=self._first_inputs, once=True)
+    def drop_factors(self) -> BlockwiseGrads:
+        """Return the same gradients for one sum, which frees them. Do not keep the original: it holds them too."""
+        return BlockwiseGrads(self.blocks, self.samples, first_inputs=self._first_inputs, keep_factors=False)
 
     def weighted_sum(self, weights: Float[Tensor, " n"]) -> Blocks:
         names, single, sums = list(self.blocks), self._single, dict[str, Tensor]()
         for name in list(single):
             sums[name] = single[name].weighted_sum(weights)
-            if self._once:
+            if not self._keep_factors:
                 del single[name], self._blocks[name]
         for blocks in self._together.values():
             sums |= blocks.weighted_sum(weights)
-        self._spent = self._once
+        self._was_summed = not self._keep_factors
         return {name: sums[name] for name in names}
 
     @cached_property

@@ -19,7 +19,6 @@ from quietgrad._collective import Reducer, default_reducer
 from quietgrad._errors import PrivacyError
 from quietgrad._gradients.stages import BlockwiseGrads
 from quietgrad._guards.guards import Guards, RowCount
-from quietgrad._kernels.library import keep_freed_memory
 from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad._noise.sources import NoiseSource, as_source
 from quietgrad._privatizer.contributions import Contributions
@@ -108,10 +107,10 @@ class Privatizer:
         self._rows = RowCount(sampler, batches if isinstance(batches, PoissonBatches) else None)
         self._users = None if sampler.users is None else Contributions(sampler.users.pooled)
         self._current: Step | None = None
-        self._only_summed = not research and all(
+        # Without a representation nobody asks for more than norms and sums, so factors need not be kept.
+        self._keep_factors = research or not all(
             isinstance(release.representation, Identity) for release in mechanism.releases
         )
-        keep_freed_memory()
         self._guards = Guards(self._recorder, batches)
         self._guards.attach()
         self._recorder.attach()
@@ -143,8 +142,9 @@ class Privatizer:
                 self._add(step, user)
 
     def _collected(self, losses: Tensor, pool: Pool | None) -> BlockwiseGrads:
-        grads = self._recorder.collect(losses, pool, only_summed=self._only_summed)
-        return grads.for_one_sum() if self._only_summed and len(self.mechanism.releases) == 1 else grads
+        grads = self._recorder.collect(losses, pool, keep_factors=self._keep_factors)
+        sums = len(self.mechanism.releases)
+        return grads if self._keep_factors or sums > 1 else grads.drop_factors()
 
     def _are_units(self, first: int, rows: int) -> bool:
         """Whether each of these rows is all that its person has: nothing is to be pooled, as with records."""
