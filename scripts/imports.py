@@ -41,19 +41,19 @@ def _imported(text: str, known: dict[str, Path], importer: str) -> Iterator[str]
                 yield inner if inner in known else str(node.module)
 
 
-def room(module: str, *, of: str = PACKAGE) -> str | None:
-    """The room of `of` in which a module lives; `of` itself for its `__init__`; None outside."""
+def package_of(module: str, *, of: str = PACKAGE) -> str | None:
+    """The package of `of` that a module belongs to; `of` itself for its `__init__`; None outside."""
     if module == of:
         return of
     return module.removeprefix(f"{of}.").split(".")[0] if module.startswith(f"{of}.") else None
 
 
-def room_imports(graph: Graph, *, of: str = PACKAGE) -> dict[tuple[str, str], set[tuple[str, str]]]:
-    """For each pair of different rooms of `of`, the (importer, imported) modules that join them."""
+def package_imports(graph: Graph, *, of: str = PACKAGE) -> dict[tuple[str, str], set[tuple[str, str]]]:
+    """For each pair of different packages of `of`, the (importer, imported) modules that join them."""
     found: dict[tuple[str, str], set[tuple[str, str]]] = {}
     for importer, targets in graph.items():
         for target in targets:
-            here, there = room(importer, of=of), room(target, of=of)
+            here, there = package_of(importer, of=of), package_of(target, of=of)
             if here and there and here != there:
                 found.setdefault((here, there), set()).add((importer, target))
     return found

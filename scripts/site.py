@@ -44,13 +44,15 @@ def turned(text: str) -> str:
 
 
 def public_modules() -> dict[str, ModuleType]:
-    """The public rooms by the name under which users reach them: `qg.methods` is `quietgrad.methods`."""
-    rooms = {f"quietgrad.{name}": getattr(qg, name) for name in qg.__all__}
-    return {"quietgrad": qg} | {name: room for name, room in rooms.items() if inspect.ismodule(room)}
+    """The public packages by the name under which users reach them: `qg.methods` is `quietgrad.methods`."""
+    packages = {f"quietgrad.{name}": getattr(qg, name) for name in qg.__all__}
+    return {"quietgrad": qg} | {
+        name: package for name, package in packages.items() if inspect.ismodule(package)
+    }
 
 
 def names_of(module: ModuleType) -> list[str]:
-    """The public names of a room: `__all__`, or what the module itself defines; rooms inside it go by themselves."""
+    """List the public names of a package: `__all__`, or what it defines itself without inner packages."""
     own = [
         name for name, found in vars(module).items() if getattr(found, "__module__", "") == module.__name__
     ]
@@ -60,8 +62,12 @@ def names_of(module: ModuleType) -> list[str]:
 
 def public_names() -> dict[str, Any]:
     """Every public object by its public name."""
-    rooms = public_modules().items()
-    return {f"{room}.{name}": getattr(module, name) for room, module in rooms for name in names_of(module)}
+    packages = public_modules().items()
+    return {
+        f"{package}.{name}": getattr(module, name)
+        for package, module in packages
+        for name in names_of(module)
+    }
 
 
 def undocumented(names: dict[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Every module has a room, every room a place in one order, and imports only ever point to earlier rooms."""
+"""Every module has a package, every package a place in one order, and imports only ever point to earlier packages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from collections import defaultdict
 
 import pytest
-from scripts.imports import PACKAGE, Graph, import_graph, modules, room, room_imports
+from scripts.imports import PACKAGE, Graph, import_graph, modules, package_imports, package_of
 
 ORDER = (
     "_errors",  # loose: what a refused guarantee raises
@@ -70,7 +70,7 @@ OUTSIDE_THE_CORE = {
 CORE_DEPENDENCIES = {"torch", "numpy", "scipy", "dp_accounting", "jaxtyping", "cryptography"}
 
 SAME_NAME_SAME_MEANING = {
-    "base": "what every part of the room is",
+    "base": "what every part of the package is",
     "registry": "which implementation goes with which key",
     "errors": "what the user is told; the lab's and those of reading data",
     "files": "reading and writing; a run's and a data set's",
@@ -92,12 +92,12 @@ TO_BE_RENAMED: set[str] = set()
 
 
 def against(order: tuple[str, ...], graph: Graph, *, of: str = PACKAGE) -> list[str]:
-    """Imports from a room into a later one, and rooms without a place."""
+    """Imports from a package into a later one, and packages without a place."""
     place = {name: index for index, name in enumerate(order)}
     wrong = []
-    for (here, there), pairs in sorted(room_imports(graph, of=of).items()):
+    for (here, there), pairs in sorted(package_imports(graph, of=of).items()):
         nameless = {here, there} - place.keys() - {of}
-        wrong += [f"the room {name} has no place in the order" for name in sorted(nameless)]
+        wrong += [f"the package {name} has no place in the order" for name in sorted(nameless)]
         if place.get(here, len(order)) <= place.get(there, -1):
             wrong += [f"{importer} imports {target}" for importer, target in sorted(pairs)]
     return wrong
@@ -120,9 +120,9 @@ def _reachable(graph: Graph, start: str) -> set[str]:
     return seen
 
 
-def rooms_of(graph: Graph) -> Graph:
+def packages_of(graph: Graph) -> Graph:
     joined: Graph = defaultdict(set)
-    for here, there in room_imports(graph):
+    for here, there in package_imports(graph):
         joined[here].add(there)
     return joined
 
@@ -132,18 +132,18 @@ def graph() -> Graph:
     return import_graph()
 
 
-def test_imports_point_to_earlier_rooms(graph: Graph) -> None:
-    assert len(room_imports(graph)) > 30
+def test_imports_point_to_earlier_packages(graph: Graph) -> None:
+    assert len(package_imports(graph)) > 30
     assert against(ORDER, graph) == []
 
 
-def test_imports_inside_the_lab_point_to_earlier_rooms(graph: Graph) -> None:
-    assert len(room_imports(graph, of="quietgrad.lab")) > 10
+def test_imports_inside_the_lab_point_to_earlier_packages(graph: Graph) -> None:
+    assert len(package_imports(graph, of="quietgrad.lab")) > 10
     assert against(LAB_ORDER, graph, of="quietgrad.lab") == []
 
 
-def test_no_rooms_import_each_other_in_circles(graph: Graph) -> None:
-    assert circles(rooms_of(graph)) == []
+def test_no_packages_import_each_other_in_circles(graph: Graph) -> None:
+    assert circles(packages_of(graph)) == []
 
 
 PUBLIC_MODULES = {"public_losses", "rules", "schedules"}
@@ -175,18 +175,18 @@ def test_whatever_is_not_public_begins_with_an_underscore() -> None:
 def test_the_core_imports_nothing_built_upon_it(graph: Graph) -> None:
     wrong = [
         pair
-        for (here, there), pairs in room_imports(graph).items()
+        for (here, there), pairs in package_imports(graph).items()
         if there in OUTSIDE_THE_CORE and here not in OUTSIDE_THE_CORE | {PACKAGE}
         for pair in pairs
     ]
     assert wrong == []
-    assert "lab" not in rooms_of(graph)[PACKAGE]
+    assert "lab" not in packages_of(graph)[PACKAGE]
 
 
 def test_the_core_imports_only_its_dependencies(graph: Graph) -> None:
     allowed = CORE_DEPENDENCIES | set(sys.stdlib_module_names) | {PACKAGE}
     extras = {"lab", "integrations", "sklearn", "features"}
-    core = {name: targets for name, targets in graph.items() if room(name) not in extras}
+    core = {name: targets for name, targets in graph.items() if package_of(name) not in extras}
     assert len(core) > 100
     foreign = {name: {target.split(".")[0] for target in targets} - allowed for name, targets in core.items()}
     assert {name: found for name, found in foreign.items() if found} == {}

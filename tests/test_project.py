@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 from scripts.imports import import_graph, modules
-from scripts.room_map import OUT, drawing
+from scripts.package_map import OUT, drawing
 
 import quietgrad as qg
 from tests.pages import ROOT
@@ -16,8 +16,8 @@ from tests.pages import ROOT
 OF_ONE_MACHINE = re.compile(r"(?<![\w.])/(work|root|tmp|home)/\w")
 
 
-def test_the_map_of_rooms_is_current() -> None:
-    assert OUT.read_text() == drawing(import_graph()), "run `python -m scripts.room_map`"
+def test_the_package_map_is_current() -> None:
+    assert OUT.read_text() == drawing(import_graph()), "run `python -m scripts.package_map`"
 
 
 def test_the_version_is_written_once() -> None:

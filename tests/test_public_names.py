@@ -21,7 +21,7 @@ import quietgrad as qg
 from quietgrad._privatizer.explanation import Explanation
 from tests.cases.world import losses_of, public_losses, records, small_net
 
-ROOMS = (
+PACKAGES = (
     qg,
     qg.accounting,
     qg.audit,
@@ -63,18 +63,27 @@ OF_0_1_0 = {
 """What users of 0.1.0 may import."""
 
 
-def names(room: ModuleType) -> list[str]:
-    own = [name for name, value in vars(room).items() if getattr(value, "__module__", None) == room.__name__]
-    return list(getattr(room, "__all__", [name for name in own if not name.startswith("_")]))
+def names(package: ModuleType) -> list[str]:
+    own = [
+        name
+        for name, value in vars(package).items()
+        if getattr(value, "__module__", None) == package.__name__
+    ]
+    return list(getattr(package, "__all__", [name for name in own if not name.startswith("_")]))
 
 
 def public(kind: type) -> list[Any]:
-    found = {getattr(room, name): None for room in ROOMS for name in names(room) if _is(room, name, kind)}
+    found = {
+        getattr(package, name): None
+        for package in PACKAGES
+        for name in names(package)
+        if _is(package, name, kind)
+    }
     return list(found)
 
 
-def _is(room: ModuleType, name: str, kind: type) -> bool:
-    return isinstance(getattr(room, name), kind)
+def _is(package: ModuleType, name: str, kind: type) -> bool:
+    return isinstance(getattr(package, name), kind)
 
 
 def example(cls: type) -> str:
@@ -224,7 +233,7 @@ def test_the_names_stand_in_the_order_of_a_step() -> None:
     assert [name for name in qg.__all__ if name in order] == order
 
 
-@pytest.mark.parametrize("room", OF_0_1_0)
-def test_what_users_of_0_1_0_import_is_still_there(room: str) -> None:
-    module = importlib.import_module(room)
-    assert [name for name in OF_0_1_0[room].split() if not hasattr(module, name)] == []
+@pytest.mark.parametrize("package", OF_0_1_0)
+def test_what_users_of_0_1_0_import_is_still_there(package: str) -> None:
+    module = importlib.import_module(package)
+    assert [name for name in OF_0_1_0[package].split() if not hasattr(module, name)] == []

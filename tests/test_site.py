@@ -27,15 +27,15 @@ ENTRIES = {
 def integrated() -> dict[str, ast.AST]:
     """The names in `__all__` of each integration, with what defines them."""
     names: dict[str, ast.AST] = {}
-    for room in INTEGRATIONS:
-        file = ROOT / "src" / "quietgrad" / "integrations" / room
+    for package in INTEGRATIONS:
+        file = ROOT / "src" / "quietgrad" / "integrations" / package
         parts = [file.with_suffix(".py")] if file.with_suffix(".py").exists() else sorted(file.glob("*.py"))
         trees = [ast.parse(part.read_text()) for part in parts]
         listed = re.search(r"^__all__ = (\[.*?\])", "\n".join(map(ast.unparse, trees)), flags=re.MULTILINE)
-        assert listed is not None, room
+        assert listed is not None, package
         defined = {getattr(node, "name", ""): node for tree in trees for node in tree.body}
         names |= {
-            f"quietgrad.integrations.{room}.{name}": defined[name] for name in ast.literal_eval(listed[1])
+            f"quietgrad.integrations.{package}.{name}": defined[name] for name in ast.literal_eval(listed[1])
         }
     return names
 

@@ -139,13 +139,13 @@ def imported(text: str) -> set[str]:
 def test_snippets_use_public_names(page: Path) -> None:
     allowed = {"quietgrad"} if page.name in ("README.md", "extending.md") else PUBLIC_ROOMS
     if page.name == "integrations.md":
-        allowed = {f"quietgrad.integrations.{room}" for room in INTEGRATIONS}
+        allowed = {f"quietgrad.integrations.{package}" for package in INTEGRATIONS}
     for text in [*snippets(page), *elsewhere(page)]:
         assert imported(text) <= allowed
         assert not re.search(r"\b(qg|quietgrad)(\.\w+)*\._", text)
 
 
-def test_public_rooms_say_what_is_public() -> None:
+def test_public_packages_say_what_is_public() -> None:
     for name in PUBLIC_ROOMS:
         assert importlib.import_module(name).__all__
 

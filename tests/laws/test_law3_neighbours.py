@@ -61,7 +61,7 @@ def traced_run(case: MethodCase, draws: list[list[int]], users: dict[str, Any]):
     return source.asked, ledger, first.released, sums
 
 
-@pytest.mark.parametrize(("people", "units"), [({}, 40), (PEOPLE, 10)], ids=["records", "people"])
+@pytest.mark.parametrize(("users", "units"), [({}, 40), (PEOPLE, 10)], ids=["records", "users"])
 @pytest.mark.parametrize("case", METHODS, ids=method_ids)
 def test_same_draws_same_ledger_and_a_difference_only_in_the_sums(
     case: MethodCase, users: dict[str, Any], units: int
