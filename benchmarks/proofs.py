@@ -1,7 +1,7 @@
 """What the proofs and guards of a private step cost, on the models of the engine's benchmark.
 
-    python -m benchmarks.proofs            a table
-    python -m benchmarks.proofs --json     {"models": [{"name", "with_ms", "without_ms", "always", ...}, ...]}
+    python -m benchmarks.attribution            a table
+    python -m benchmarks.attribution --json     {"models": [{"name", "with_ms", "without_ms", "always", ...}, ...]}
 
 One Privatizer of each model takes its steps in turn with everything on, with everything off, and with a probe (records
 replaced and the losses computed again), which later steps have with a chance of one in `ONE_IN`. Counted are all
@@ -35,7 +35,7 @@ from benchmarks.models import SETTINGS, Setting
 from quietgrad._capture import backprops, listener, recorder
 from quietgrad._capture.dependence import ONE_IN, Dependence
 from quietgrad._capture.graph import Flow, Graph
-from quietgrad._capture.layout import State
+from quietgrad._capture.layout import BatchLayout
 from quietgrad._capture.listener import Listener
 from quietgrad._guards import guards
 from quietgrad._guards.guards import RawBackwardGuard
@@ -86,7 +86,7 @@ class Remembered:
 
     def __init__(self) -> None:
         self._flow: Flow | None = None
-        self._answers: list[State] = []
+        self._answers: list[BatchLayout] = []
         self._asked = 0
 
     def noting(self, graph: Graph, n: int) -> Remembered:
@@ -98,9 +98,9 @@ class Remembered:
         self._flow, self._asked = None, 0
         return self
 
-    def seen_as(self, edge: GradientEdge, shape: torch.Size) -> State:
+    def layout_of(self, edge: GradientEdge, shape: torch.Size) -> BatchLayout:
         if self._flow is not None:
-            self._answers.append(self._flow.seen_as(edge, shape))
+            self._answers.append(self._flow.layout_of(edge, shape))
             return self._answers[-1]
         self._asked += 1
         return self._answers[self._asked - 1]
@@ -168,7 +168,7 @@ def timed(watch: Stopwatch) -> Iterator[None]:
             (Graph, "of"),
             (Graph, "reaches"),
             (backprops, "Flow"),
-            (Flow, "seen_as"),
+            (Flow, "layout_of"),
         ):
             stack.enter_context(patch.object(target, name, watch.around(getattr(target, name))))
         yield

@@ -18,17 +18,18 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
+from quietgrad._capture.broadcast import Consumers, End, together
 from quietgrad._capture.call import Call, Output
 from quietgrad._capture.graph import Flow, Graph
-from quietgrad._capture.layout import Fate, Layout, Placement, State, candidates, whole
-from quietgrad._capture.owners import Code, Probe, placed
-from quietgrad._capture.spread import Consumers, End, together
+from quietgrad._capture.layout import BatchAxis, BatchLayout, Layout, Placement, candidates, whole
+from quietgrad._capture.probing import Code, Probe, matches_layout
+from quietgrad._errors import PrivacyError
 from quietgrad._gradients.blocks import packed
 
 Key = tuple[int, int]
 """(serial number of the call, position of the output)."""
 CallOutput = tuple[Call, Output]
-Passing = tuple[Call, Output, Layout]
+ReadyOutput = tuple[Call, Output, Layout]
 """An output whose gradient is taken while the backward is at it."""
 Take = Callable[[Call, list[Placement | None], list[Tensor]], None]
 """Gets each call with the placements and gradients of its outputs."""
@@ -41,7 +42,7 @@ second gradients at a time: that is below the peak of the step itself."""
 
 
 @dataclass(eq=False)
-class Arrival:
+class OutputGradient:
     """The gradient that arrived at one output of a call, and where the samples lie in it (None: all share it).
 
     Args:
@@ -64,43 +65,43 @@ class Arrival:
 
 
 @dataclass
-class Proofs:
+class Attribution:
     """The modules whose samples were told apart in the last batch: by the graph, by numbers, by a backward for each."""
 
-    by_graph: set[str] = field(default_factory=set)
-    by_numbers: set[str] = field(default_factory=set)
-    one_by_one: set[str] = field(default_factory=set)
+    by_graph_analysis: set[str] = field(default_factory=set)
+    by_probing: set[str] = field(default_factory=set)
+    by_sample: set[str] = field(default_factory=set)
 
     def __str__(self) -> str:
-        """How many modules, and the names of those that the graph did not settle."""
+        """How many modules graph analysis covers, and the names of the others."""
         parts = [
-            f"by the graph in {len(self.by_graph)} modules" if self.by_graph else "",
-            f"by numbers in {', '.join(sorted(self.by_numbers))}" if self.by_numbers else "",
-            f"by a backward for each sample in {', '.join(sorted(self.one_by_one))}"
-            if self.one_by_one
-            else "",
+            f"by graph analysis in {len(self.by_graph_analysis)} modules" if self.by_graph_analysis else "",
+            f"by probing in {', '.join(sorted(self.by_probing))}" if self.by_probing else "",
+            f"by per-sample backward in {', '.join(sorted(self.by_sample))}" if self.by_sample else "",
         ]
-        told = "; ".join(part for part in parts if part)
-        return f"gradients told apart {told}" if told else "no gradients yet"
+        found = "; ".join(part for part in parts if part)
+        return f"gradients attributed {found}" if found else "no gradients yet"
 
 
 class Backward:
     """Takes backwards, and says how each module's samples were told apart."""
 
     def __init__(self) -> None:
-        self.proofs = Proofs()
-        self.unsettled: list[Call] = []
+        self.attribution = Attribution()
+        self.unattributed: list[Call] = []
         """Calls of the last batch whose gradients belong to several samples each: all share them, or they are mixed."""
 
     def __call__(self, losses: Float[Tensor, " n"], calls: list[Call], graph: Graph, take: Take) -> None:
         """Hand each call that got gradients to `take`, narrowed to the outputs that did, in no order."""
-        n, self.proofs, self.unsettled = len(losses), Proofs(), []
+        n, self.attribution, self.unattributed = len(losses), Attribution(), []
         outputs = [
             (call, output) for call in calls for output in call.outputs if output.edge.node in graph.children
         ]
         flow = Flow(graph, n) if n > 1 else None
-        states: dict[Key, State] = {
-            _key((call, output)): Fate.SHARED if flow is None else flow.seen_as(output.edge, output.shape)
+        states: dict[Key, BatchLayout] = {
+            _key((call, output)): BatchAxis.ABSENT
+            if flow is None
+            else flow.layout_of(output.edge, output.shape)
             for call, output in outputs
         }
         spread = {} if flow is None else _spreads(graph, flow, outputs, states)
@@ -109,7 +110,7 @@ class Backward:
         asked = {output.edge.node for call, output in outputs if _key((call, output)) not in spread}
         asked |= {end.edge.node for ends in spread.values() for end in ends}
         passing = [] if keep or n == 1 else _passing(losses, graph.onward(asked), outputs, states)
-        self.proofs.by_graph.update(call.place for call, _, _ in passing)
+        self.attribution.by_graph_analysis.update(call.place for call, _, _ in passing)
         early = {_key((call, output)) for call, output, _ in passing}
         with _on_the_way(passing, n, take):
             left = [pair for pair in outputs if _key(pair) not in early]
@@ -120,7 +121,9 @@ class Backward:
             if mine:
                 take(call.narrowed([a.output for a in mine]), *self._rows(losses, mine))
 
-    def _place(self, losses: Float[Tensor, " n"], arrivals: list[Arrival], states: dict[Key, State]) -> None:
+    def _place(
+        self, losses: Float[Tensor, " n"], arrivals: list[OutputGradient], states: dict[Key, BatchLayout]
+    ) -> None:
         """Where the samples lie in each gradient: from the graph, or proved by numbers."""
         doubtful = []
         for arrival in arrivals:
@@ -130,25 +133,25 @@ class Backward:
             elif isinstance(state, Layout):
                 # Samples among the features: every position holds all of them.
                 arrival.placement = state if state.dim < arrival.dims else None
-            elif state is Fate.DOUBT and arrival.dims:
+            elif state is BatchAxis.UNKNOWN and arrival.dims:
                 doubtful.append(arrival)
         if doubtful:
-            self.unsettled = _prove(losses, doubtful)
-            self.proofs.by_numbers.update(a.call.place for a in doubtful if a.placement is not None)
+            self.unattributed = _prove(losses, doubtful)
+            self.attribution.by_probing.update(a.call.place for a in doubtful if a.placement is not None)
 
     def _rows(
-        self, losses: Float[Tensor, " n"], arrivals: list[Arrival]
+        self, losses: Float[Tensor, " n"], arrivals: list[OutputGradient]
     ) -> tuple[list[Placement | None], list[Float[Tensor, "n ..."]]]:
         """Placements and gradients of one call."""
         place = arrivals[0].call.place
         if all(arrival.placement is not None for arrival in arrivals):
-            self.proofs.by_graph.update({place} - self.proofs.by_numbers)
+            self.attribution.by_graph_analysis.update({place} - self.attribution.by_probing)
             return [a.placement for a in arrivals], [_samples_first(a, len(losses)) for a in arrivals]
         if all(arrival.apart for arrival in arrivals):
-            self.proofs.by_graph.add(place)
+            self.attribution.by_graph_analysis.add(place)
             return [None] * len(arrivals), [arrival.gradient for arrival in arrivals]
-        self.proofs.one_by_one.add(place)
-        return [None] * len(arrivals), _one_by_one(losses, arrivals)
+        self.attribution.by_sample.add(place)
+        return [None] * len(arrivals), _by_sample(losses, arrivals)
 
 
 def _key(pair: CallOutput) -> Key:
@@ -156,8 +159,8 @@ def _key(pair: CallOutput) -> Key:
 
 
 def _passing(
-    losses: Tensor, onward: set[Node], outputs: list[CallOutput], states: dict[Key, State]
-) -> list[Passing]:
+    losses: Tensor, onward: set[Node], outputs: list[CallOutput], states: dict[Key, BatchLayout]
+) -> list[ReadyOutput]:
     """Outputs whose gradients can be taken on the way: the graph has told where their samples lie, and the backward
     goes on from there (`onward`). Where it ends, the engine hands a gradient over and runs no hooks."""
     if losses.device.type != "cpu":
@@ -174,9 +177,9 @@ def _passing(
 
 
 @contextlib.contextmanager
-def _on_the_way(passing: list[Passing], n: int, take: Take) -> Iterator[None]:
+def _on_the_way(passing: list[ReadyOutput], n: int, take: Take) -> Iterator[None]:
     """Hooks on the nodes that these gradients arrive at, for one backward."""
-    waiting: dict[Node, list[Passing]] = {}
+    waiting: dict[Node, list[ReadyOutput]] = {}
     for one in passing:
         waiting.setdefault(one[1].edge.node, []).append(one)
 
@@ -204,10 +207,12 @@ def _dims(call: Call, output: Output) -> int:
 
 
 def _spreads(
-    graph: Graph, flow: Flow, outputs: list[CallOutput], states: dict[Key, State]
+    graph: Graph, flow: Flow, outputs: list[CallOutput], states: dict[Key, BatchLayout]
 ) -> dict[Key, list[End]]:
     """Where the gradients of shared outputs are taken, as far as the graph tells."""
-    shared = [pair for pair in outputs if states[_key(pair)] is Fate.SHARED and len(pair[0].outputs) == 1]
+    shared = [
+        pair for pair in outputs if states[_key(pair)] is BatchAxis.ABSENT and len(pair[0].outputs) == 1
+    ]
     if not shared:
         return {}
     consumers = Consumers(graph)
@@ -217,7 +222,7 @@ def _spreads(
 
 def _arrivals(
     losses: Float[Tensor, " n"], outputs: list[CallOutput], spread: dict[Key, list[End]], *, keep: bool
-) -> list[Arrival]:
+) -> list[OutputGradient]:
     """One backward: the gradients at all outputs, and those of the shared ones sample by sample.
 
     Before the places where a shared one was broadcast nothing is asked for, so that the graph there stays.
@@ -227,7 +232,7 @@ def _arrivals(
     behind = [end.edge for ends in spread.values() for end in ends]
     found = iter(_gradients(losses, edges + behind, torch.ones_like(losses), keep=keep))
     arrivals = [
-        Arrival(call, output, gradient.reshape(output.shape))
+        OutputGradient(call, output, gradient.reshape(output.shape))
         for (call, output), gradient in zip(apart, found, strict=False)
         if gradient is not None
     ]
@@ -235,16 +240,18 @@ def _arrivals(
         ends, (call, output) = spread[_key(pair)], pair
         rows = together([next(found) for _ in ends], ends, output.edge, len(losses))
         if rows is not None:
-            arrivals.append(Arrival(call, output, rows.reshape(len(losses), *output.shape), apart=True))
+            arrivals.append(
+                OutputGradient(call, output, rows.reshape(len(losses), *output.shape), apart=True)
+            )
     return arrivals
 
 
-def _prove(losses: Float[Tensor, " n"], arrivals: list[Arrival]) -> list[Call]:
+def _prove(losses: Float[Tensor, " n"], arrivals: list[OutputGradient]) -> list[Call]:
     """Place the samples by what happens to each gradient when the losses are multiplied by powers of two.
 
     Returns the calls of which some position belongs to several samples, though samples would fit there.
     """
-    unsettled: list[Call] = []
+    unattributed: list[Call] = []
     half = any(arrival.gradient.dtype == torch.float16 for arrival in arrivals)
     code = Code(len(losses), half=half)
     for group in _probed_together(arrivals):
@@ -253,16 +260,16 @@ def _prove(losses: Float[Tensor, " n"], arrivals: list[Arrival]) -> list[Call]:
             possible = candidates(arrival.output.shape, code.n, arrival.dims)
             exponents = code.exponents(0)
             arrival.placement = next(
-                (lay for lay in possible if placed(arrival.gradient, scaled, exponents, lay)), None
+                (lay for lay in possible if matches_layout(arrival.gradient, scaled, exponents, lay)), None
             )
         left = [(a, scaled) for a, scaled in zip(group, first, strict=True) if a.placement is None]
         if left:
-            unsettled += _find_owners(losses, code, *map(list, zip(*left, strict=True)))
-    return unsettled
+            unattributed += _find_owners(losses, code, *map(list, zip(*left, strict=True)))
+    return unattributed
 
 
 def _find_owners(
-    losses: Float[Tensor, " n"], code: Code, arrivals: list[Arrival], first: list[Tensor]
+    losses: Float[Tensor, " n"], code: Code, arrivals: list[OutputGradient], first: list[Tensor]
 ) -> list[Call]:
     """The owner of each position, where they lie in no regular way; the calls in which some have several."""
     turns = [first, *[_scaled(losses, arrivals, code, turn) for turn in range(1, code.rounds)]]
@@ -274,7 +281,7 @@ def _find_owners(
     ]
 
 
-def _scaled(losses: Tensor, arrivals: list[Arrival], code: Code, turn: int) -> list[Tensor]:
+def _scaled(losses: Tensor, arrivals: list[OutputGradient], code: Code, turn: int) -> list[Tensor]:
     found = _gradients(losses, [a.output.edge for a in arrivals], code.factors(turn, losses), keep=True)
     return [
         torch.zeros_like(a.gradient) if g is None else g.reshape(a.output.shape)
@@ -282,10 +289,10 @@ def _scaled(losses: Tensor, arrivals: list[Arrival], code: Code, turn: int) -> l
     ]
 
 
-def _probed_together(arrivals: list[Arrival]) -> Iterator[list[Arrival]]:
+def _probed_together(arrivals: list[OutputGradient]) -> Iterator[list[OutputGradient]]:
     """A few at a time: all gradients of a probe at once would be the peak of the whole training's memory."""
 
-    def size(arrival: Arrival) -> int:
+    def size(arrival: OutputGradient) -> int:
         return arrival.gradient.numel() * arrival.gradient.element_size()
 
     return packed(arrivals, size, max(PROBED_AT_ONCE, sum(map(size, arrivals)) // MOST_PROBES))
@@ -299,12 +306,12 @@ def _gradients(
     return list(torch.autograd.grad(losses, edges, cotangent, retain_graph=keep, allow_unused=True))
 
 
-def _samples_first(arrival: Arrival, n: int) -> Float[Tensor, "n ..."]:
+def _samples_first(arrival: OutputGradient, n: int) -> Float[Tensor, "n ..."]:
     assert arrival.placement is not None
     return arrival.placement.samples_first(arrival.gradient, n)
 
 
-def _one_by_one(losses: Float[Tensor, " n"], arrivals: list[Arrival]) -> list[Float[Tensor, "n ..."]]:
+def _by_sample(losses: Float[Tensor, " n"], arrivals: list[OutputGradient]) -> list[Float[Tensor, "n ..."]]:
     """An output that all samples share (position embeddings `[1, t, d]`): one backward for each sample."""
     if len(losses) == 1:
         return [arrival.gradient.unsqueeze(0) for arrival in arrivals]
@@ -318,18 +325,18 @@ def _one_by_one(losses: Float[Tensor, " n"], arrivals: list[Arrival]) -> list[Fl
     return [torch.stack(row) for row in rows]
 
 
-def mixed(call: Call) -> str:
-    """What is said of a call whose gradients belong to several samples each."""
-    return (
+def mixing_error(call: Call) -> PrivacyError:
+    """Name the module whose gradient entries belong to several samples each."""
+    return PrivacyError(
         f"The gradient at the output of module {call.place!r} does not split into samples: a later operation mixes the "
         "samples of the batch (a loss divided by a batch total, attention or normalisation across the batch). Check "
         "the model with quietgrad.check_independence(model, x)."
     )
 
 
-def foreign(call: Call, function: str) -> str:
-    """What is said where in addition a function of the user's may have mixed them."""
-    return (
+def user_function_error(call: Call, function: str) -> PrivacyError:
+    """Name the user's autograd function that may have mixed the samples of a module's gradient."""
+    return PrivacyError(
         f"The gradient at the output of module {call.place!r} does not split into samples, and whether {function}, a "
         "torch.autograd.Function of your own, hands gradients from one sample to another cannot be tested. Write its "
         "backward sample by sample, use torch's own operations, or freeze the module."

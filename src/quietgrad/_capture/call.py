@@ -76,6 +76,41 @@ class Adapter(ABC):
         """
 
 
+def trained_pieces(
+    call: Call, layouts: list[Placement | None], backprops: list[Float[Tensor, "n ..."]]
+) -> Pieces:
+    """Ask the call's adapter for the gradients of the trained parameters, and check its answer.
+
+    A gradient that an adapter leaves out in one of several calls would be missing from a sum, unseen. What it returns
+    beyond the trained parameters (a frozen bias) is left aside.
+
+    Raises:
+        ValueError: a trained parameter has no gradient, or one of another shape or number of samples.
+    """
+    found = call.unit.adapter.pieces(call, layouts, backprops)
+    kind, n = type(call.unit.adapter).__name__, len(backprops[0])
+    for name in call.unit.names:
+        if name not in found:
+            raise ValueError(
+                f"{kind} returned no gradient for parameter {name!r} of module {call.place!r}. Return one from "
+                f"pieces, or freeze the parameter (requires_grad_(False))."
+            )
+        expected = _parameter_shape(call.unit.module, name)
+        if found[name].shape != expected or found[name].samples != n:
+            raise ValueError(
+                f"{kind} returned gradients of {found[name].samples} samples and shape {tuple(found[name].shape)} for "
+                f"parameter {name!r} of module {call.place!r}; expected {n} samples of shape {tuple(expected)}."
+            )
+    return {name: found[name] for name in call.unit.names}
+
+
+def _parameter_shape(module: nn.Module, name: str) -> torch.Size:
+    path, _, leaf = name.rpartition(".")
+    parameter = module.get_submodule(path)._parameters[leaf]
+    assert parameter is not None
+    return parameter.shape
+
+
 def inputs_for(
     x: Tensor, layout: Placement | None, backprops: Float[Tensor, "n ..."]
 ) -> Shaped[Tensor, "n ..."]:
@@ -170,7 +205,7 @@ class Call:
         """The same call, of which only these outputs matter."""
         return self if len(outputs) == len(self.outputs) else dataclasses.replace(self, outputs=outputs)
 
-    def let_go(self) -> None:
+    def free(self) -> None:
         """Hold nothing any more: the gradients are taken."""
         self.args, self.kwargs, self.results, self.extras, self.versions = (), {}, [], [], []
 
@@ -202,7 +237,7 @@ def versions(tensors: list[Tensor]) -> list[int]:
     return [tensor._version for tensor in tensors]
 
 
-def record(
+def record_call(
     unit: Unit, index: int, serial: int, args: Any, kwargs: Any, result: Any, rng: Tensor | None
 ) -> Call | None:
     """The call, or None where no gradient will come back."""
@@ -230,7 +265,7 @@ def record(
     )
 
 
-def set_apart(result: Any) -> Any:
+def separate_outputs(result: Any) -> Any:
     """Several outputs, each behind a node of its own: where one output is computed from another (an LSTM cell's), the
     gradient at the other would otherwise hold the path through the module twice."""
     tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor) and leaf.requires_grad]

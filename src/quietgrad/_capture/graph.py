@@ -17,8 +17,17 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from quietgrad._capture.call import Call
-from quietgrad._capture.layout import Fate, Following, Layout, Shapes, State, Visit, at_stride, stride_of
-from quietgrad._capture.node_rules import KNOWN, is_foreign, named, rule_for
+from quietgrad._capture.layout import (
+    BatchAxis,
+    BatchLayout,
+    Following,
+    Layout,
+    Shapes,
+    Visit,
+    at_stride,
+    stride_of,
+)
+from quietgrad._capture.node_rules import KNOWN, is_user_function, named, rule_for
 
 Use = tuple[Node, str]
 """The operation that reads a parameter, and its name."""
@@ -65,9 +74,9 @@ class Graph:
         return leading & nodes
 
     @property
-    def foreign(self) -> str | None:
+    def user_function(self) -> str | None:
         """The name of a function of the user's, if there is any."""
-        return next((name for node, name in self.names.items() if is_foreign(node)), None)
+        return next((name for node, name in self.names.items() if is_user_function(node)), None)
 
     def reaches(self, call: Call) -> bool:
         return any(output.edge.node in self.children for output in call.outputs)
@@ -136,7 +145,7 @@ class Flow:
 
     def __init__(self, graph: Graph, n: int) -> None:
         self._n, self._shapes = n, Shapes()
-        self._states: dict[tuple[Node | None, int], State] = {
+        self._states: dict[tuple[Node | None, int], BatchLayout] = {
             (graph.root.node, graph.root.output_nr): Layout(0)
         }
         children, names = graph.children, graph.names
@@ -144,22 +153,22 @@ class Flow:
             if following := children[node]:
                 self._visit(node, names[node], following)
 
-    def at(self, edge: GradientEdge) -> State:
+    def at(self, edge: GradientEdge) -> BatchLayout:
         """What is known of the gradient that arrives there; a place that is not reached gets none."""
-        return self._states.get((edge.node, edge.output_nr), Fate.SHARED)
+        return self._states.get((edge.node, edge.output_nr), BatchAxis.ABSENT)
 
-    def reached(self, node: Node) -> Iterator[tuple[GradientEdge, State]]:
+    def reached(self, node: Node) -> Iterator[tuple[GradientEdge, BatchLayout]]:
         """Those outputs of a node that get gradients."""
         for number in range(len(self._shapes[node])):
             if (node, number) in self._states:
                 yield GradientEdge(node, number), self._states[node, number]
 
-    def seen_as(self, edge: GradientEdge, shape: torch.Size) -> State:
+    def layout_of(self, edge: GradientEdge, shape: torch.Size) -> BatchLayout:
         """The same, of a reshaped gradient: an edge may be that of a base, and what is recorded its view."""
         state, own = self.at(edge), self._shapes[edge.node][edge.output_nr]
         if not isinstance(state, Layout) or own == shape:
             return state
-        return at_stride(stride_of(state, own), shape, self._n) or Fate.DOUBT
+        return at_stride(stride_of(state, own), shape, self._n) or BatchAxis.UNKNOWN
 
     def _visit(self, node: Node, name: str, following: Following) -> None:
         states = self._states
@@ -171,7 +180,7 @@ class Flow:
                 visit = Visit(node, following, number, state, shape, self._n, self._shapes)
                 found = rule_for(node, name)(visit)
             else:
-                found = [Fate.DOUBT if is_foreign(node) else state] * len(following)
+                found = [BatchAxis.UNKNOWN if is_user_function(node) else state] * len(following)
             for there, new in zip(following, found, strict=True):
                 # What is reached in two ways that disagree is in doubt.
                 if (
@@ -179,4 +188,4 @@ class Flow:
                     and (known := states.setdefault(there, new)) is not new
                     and known != new
                 ):
-                    states[there] = Fate.DOUBT
+                    states[there] = BatchAxis.UNKNOWN

@@ -100,15 +100,15 @@ def at_stride(stride: int, shape: torch.Size, n: int) -> Layout | None:
 # ---- through an operation ------------------------------------------------------------------------------------
 
 
-class Fate(Enum):
-    """A gradient that has no samples, or may have mixed ones."""
+class BatchAxis(Enum):
+    """Why a gradient has no layout: it has no batch axis, or none that graph analysis knows of."""
 
-    SHARED = "summed over all samples"
-    DOUBT = "not known to keep the samples apart"
+    ABSENT = "summed over all samples"
+    UNKNOWN = "not known to keep the samples apart"
 
 
-State = Layout | Fate
-
+BatchLayout = Layout | BatchAxis
+"""What graph analysis knows about the samples of one gradient."""
 
 Following = tuple[tuple[Node | None, int], ...]
 """Where a node sends its gradients: each of the next nodes, and which of its outputs that is."""
@@ -165,19 +165,19 @@ class Visit:
         dims = self.saved(name)
         return {wrapped(dim, rank) for dim in dims} if dims else set(range(rank))
 
-    def all(self, state: State) -> list[State]:
+    def all(self, state: BatchLayout) -> list[BatchLayout]:
         return [state] * len(self.following)
 
     def moved(self, dim: int) -> Layout:
         layout = self.layout
         return layout if dim == layout.dim else Layout(dim, layout.inner)
 
-    def broadcast(self, shape: torch.Size | None) -> State:
+    def broadcast(self, shape: torch.Size | None) -> BatchLayout:
         """Where the samples lie in an input of this shape that is broadcast to the output."""
         if shape is None:
-            return Fate.DOUBT
+            return BatchAxis.UNKNOWN
         dim = self.layout.dim - (len(self.shape) - len(shape))
-        return Fate.SHARED if dim < 0 or shape[dim] == 1 else self.moved(dim)
+        return BatchAxis.ABSENT if dim < 0 or shape[dim] == 1 else self.moved(dim)
 
 
 def wrapped(dim: int, rank: int) -> int:

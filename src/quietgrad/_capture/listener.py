@@ -17,21 +17,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.utils.hooks import RemovableHandle
 
 from quietgrad._capture.adapters.fallback import FallbackAdapter
-from quietgrad._capture.call import Call, Hook, Unit, Watch, record, set_apart
+from quietgrad._capture.call import Call, Hook, Unit, Watch, record_call, separate_outputs
 from quietgrad._capture.dependence import Dependence
 from quietgrad._capture.graph import Graph, Use, uncovered
-from quietgrad._capture.registry import units
+from quietgrad._capture.registry import find_units
+from quietgrad._capture.validation import NORMS, check_norm
 
 MOST_PENDING = 4096
 """Recorded calls that wait for their losses; older ones are given up, so that evaluating with grad on leaks nothing."""
-
-NORMS = (_BatchNorm, _InstanceNorm)
-"""What `check_norm` may refuse; the mode of a module may change at any time."""
 
 MARK = "*"
 """Behind the name of a module that is run again for what it borrows."""
@@ -167,7 +163,7 @@ class Listener:
             if not self._active():
                 return None
             if unit.adapter.replays:
-                result = set_apart(result)
+                result = separate_outputs(result)
             self._record(unit, args, kwargs, result)
             return result
 
@@ -178,7 +174,9 @@ class Listener:
 
     def _record(self, unit: Unit, args: Any, kwargs: Any, result: Any) -> None:
         index = self._pass.counts.get(unit.name, 0)
-        call = record(unit, index, self._serial, args, kwargs, result, self._pass.rng.pop(unit.name, None))
+        call = record_call(
+            unit, index, self._serial, args, kwargs, result, self._pass.rng.pop(unit.name, None)
+        )
         if call is None:
             return
         self._serial += 1
@@ -237,21 +235,6 @@ class Listener:
                 for buffer, value, version in kept:
                     if buffer._version != version:
                         buffer.copy_(value)
-
-
-def check_norm(module: nn.Module, place: str) -> None:
-    """Refuse normalisations that mix samples or remember them."""
-    if isinstance(module, _BatchNorm) and (module.training or not module.track_running_stats):
-        raise ValueError(
-            f"{place} is a {type(module).__name__} in training mode: it mixes the samples of a batch, so no "
-            "sample has a gradient of its own. Replace it by GroupNorm with quietgrad.fix(model), or freeze "
-            "it with .eval()."
-        )
-    if isinstance(module, _InstanceNorm) and module.training and module.track_running_stats:
-        raise ValueError(
-            f"{place} is a {type(module).__name__} that tracks running statistics of private data. Build it with "
-            "track_running_stats=False, or call quietgrad.fix(model)."
-        )
 
 
 # ---- what the model consists of -----------------------------------------------------------------------------
@@ -340,7 +323,7 @@ class Lending:
     """
 
     def __init__(self, model: nn.Module, names: dict[int, str]) -> None:
-        self.units = [*units(model, names), *borrowers(model, names)]
+        self.units = [*find_units(model, names), *borrowers(model, names)]
         self.settled = False
         self._lent: dict[str, str] = {}
         self._accountable: set[int] = set()
@@ -361,7 +344,7 @@ class Lending:
             return call
         unit = accountable(call.unit, self._lent)
         if unit is None:
-            call.let_go()
+            call.free()
             return None
         call.unit = unit
         return call

@@ -16,9 +16,9 @@ from torch.autograd import Function
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import Node
 
-from quietgrad._capture.layout import Fate, State, Visit, at_stride, stride_of, wrapped
+from quietgrad._capture.layout import BatchAxis, BatchLayout, Visit, at_stride, stride_of, wrapped
 
-Rule = Callable[[Visit], list[State]]
+Rule = Callable[[Visit], list[BatchLayout]]
 RULES: dict[str, Rule] = {}
 
 
@@ -42,8 +42,8 @@ def rule_of(function: type[Function]) -> Callable[[Rule], Rule]:
     return register
 
 
-def doubtful(visit: Visit) -> list[State]:
-    return visit.all(Fate.DOUBT)
+def doubtful(visit: Visit) -> list[BatchLayout]:
+    return visit.all(BatchAxis.UNKNOWN)
 
 
 # ---- one element for one element, along a dimension, and over one --------------------------------------------
@@ -62,7 +62,7 @@ ELEMENTWISE = (
 
 
 @rule(*ELEMENTWISE.split())
-def elementwise(visit: Visit) -> list[State]:
+def elementwise(visit: Visit) -> list[BatchLayout]:
     """Inputs are broadcast to the output: dimensions agree from the last one on, and a size of one is shared."""
     if len(visit.following) == 1:  # most often
         return [visit.broadcast(visit.first_child)]
@@ -77,14 +77,14 @@ def elementwise(visit: Visit) -> list[State]:
     "SmoothL1Loss",
     "SoftMarginLoss",
 )
-def elementwise_loss(visit: Visit) -> list[State]:
+def elementwise_loss(visit: Visit) -> list[BatchLayout]:
     """The same, if it was not reduced."""
     return doubtful(visit) if visit.saved("reduction") != 0 else elementwise(visit)
 
 
 @rule("Softmax", "LogSoftmax", "SafeSoftmax", "Cumsum", "Cumprod", "Logcumsumexp", "Glu", "Sort", "Topk", "Cummax",
       "Cummin", "IndexSelect", "IndexFill", "FftC2C", "FftR2C", "FftC2R", "Flip", "Roll")  # fmt: skip
-def along_other_dims(visit: Visit) -> list[State]:
+def along_other_dims(visit: Visit) -> list[BatchLayout]:
     """Reads and writes along some dimensions, which are not that of the samples; all others stay as they are."""
     rank = len(visit.shape)
     name = "dim" if hasattr(visit.node, "_saved_dim") else "dims"
@@ -92,22 +92,22 @@ def along_other_dims(visit: Visit) -> list[State]:
     touched = (
         visit.saved_dims(rank, name) if isinstance(given, list | tuple) else {visit.saved_dim(rank, name)}
     )
-    return visit.all(Fate.DOUBT if visit.dim in touched else visit.layout)
+    return visit.all(BatchAxis.UNKNOWN if visit.dim in touched else visit.layout)
 
 
 @rule("Gather", "Scatter", "ScatterAdd", "ScatterReduce", "IndexAdd", "IndexCopy")
-def gathered(visit: Visit) -> list[State]:
+def gathered(visit: Visit) -> list[BatchLayout]:
     """As along other dimensions; an index that covers fewer samples than there are would shift nothing, but is rare."""
     same = all(
         s is None or s[visit.dim] == visit.shape[visit.dim] for s in visit.children if s is None or len(s)
     )
     apart = visit.saved_dim(len(visit.shape)) != visit.dim
-    return visit.all(visit.layout if same and apart else Fate.DOUBT)
+    return visit.all(visit.layout if same and apart else BatchAxis.UNKNOWN)
 
 
 @rule("Sum", "Mean", "Amax", "Amin", "Logsumexp", "Prod", "Max", "Min", "Std", "Var", "VarMean", "StdMean",
       "LinalgVectorNorm", "Norm", "Median", "Kthvalue", "Mode", "Aminmax", "Nansum")  # fmt: skip
-def reduced(visit: Visit) -> list[State]:
+def reduced(visit: Visit) -> list[BatchLayout]:
     """The output's dimensions are those of the input that were kept."""
     shape = visit.first_child
     if shape is None or not hasattr(visit.node, "_saved_dim"):
@@ -120,7 +120,7 @@ def reduced(visit: Visit) -> list[State]:
         else {visit.saved_dim(rank)}
     )
     if len(visit.shape) == rank:
-        return visit.all(Fate.DOUBT if visit.dim in gone else visit.layout)
+        return visit.all(BatchAxis.UNKNOWN if visit.dim in gone else visit.layout)
     kept = [dim for dim in range(rank) if dim not in gone]
     return visit.all(visit.moved(kept[visit.dim]))
 
@@ -131,9 +131,9 @@ def reduced(visit: Visit) -> list[State]:
 def spatial(channels: int) -> Rule:
     """Operations on the last dimensions, as many as the number in their name says, and on some more before them."""
 
-    def apply(visit: Visit) -> list[State]:
+    def apply(visit: Visit) -> list[BatchLayout]:
         lead = len(visit.shape) - _space(named(visit.node)) - channels
-        states = visit.all(visit.layout if visit.dim < lead else Fate.DOUBT)
+        states = visit.all(visit.layout if visit.dim < lead else BatchAxis.UNKNOWN)
         same = all(
             s is None or (len(s) > visit.dim and s[visit.dim] == visit.shape[visit.dim])
             for s in visit.children
@@ -163,86 +163,86 @@ RULES.update(dict.fromkeys(CHANNELS_TOO.split(), spatial(1)))
 
 
 @rule("Im2Col", "Col2Im")
-def patches(visit: Visit) -> list[State]:
-    return visit.all(visit.layout if visit.dim == 0 else Fate.DOUBT)
+def patches(visit: Visit) -> list[BatchLayout]:
+    return visit.all(visit.layout if visit.dim == 0 else BatchAxis.UNKNOWN)
 
 
 # ---- products -----------------------------------------------------------------------------------------------
 
 
 @rule("Mm")
-def product(visit: Visit) -> list[State]:
+def product(visit: Visit) -> list[BatchLayout]:
     return _product(visit, batch=0)
 
 
 @rule("Bmm")
-def batched_product(visit: Visit) -> list[State]:
+def batched_product(visit: Visit) -> list[BatchLayout]:
     return _product(visit, batch=1)
 
 
 @rule("Addmm")
-def added_product(visit: Visit) -> list[State]:
+def added_product(visit: Visit) -> list[BatchLayout]:
     return [visit.broadcast(visit.first_child), *_product(visit, batch=0)]
 
 
 @rule("Baddbmm")
-def added_batched_product(visit: Visit) -> list[State]:
+def added_batched_product(visit: Visit) -> list[BatchLayout]:
     return [visit.broadcast(visit.first_child), *_product(visit, batch=1)]
 
 
-def _product(visit: Visit, batch: int) -> list[State]:
+def _product(visit: Visit, batch: int) -> list[BatchLayout]:
     """`[…, i, k] × […, k, j]`: rows of the result are rows of the first, columns those of the second."""
     if visit.dim < batch:
         return [visit.layout, visit.layout]
     if visit.dim == batch:
-        return [visit.layout, Fate.SHARED]
-    return [Fate.SHARED, visit.layout]
+        return [visit.layout, BatchAxis.ABSENT]
+    return [BatchAxis.ABSENT, visit.layout]
 
 
 @rule("Mv")
-def matrix_vector(visit: Visit) -> list[State]:
-    return [visit.layout, Fate.SHARED]
+def matrix_vector(visit: Visit) -> list[BatchLayout]:
+    return [visit.layout, BatchAxis.ABSENT]
 
 
 @rule("Linear", "MkldnnLinear")
-def linear(visit: Visit) -> list[State]:
+def linear(visit: Visit) -> list[BatchLayout]:
     """Input, weight, bias."""
     rows = visit.dim < len(visit.shape) - 1
     count = len(visit.following) - 1
-    return [visit.layout, *[Fate.SHARED] * count] if rows else doubtful(visit)
+    return [visit.layout, *[BatchAxis.ABSENT] * count] if rows else doubtful(visit)
 
 
 @rule("Convolution", "ConvolutionOverrideable", "MkldnnConvolution", "CudnnConvolution", "SlowConv2D",
       "NativeGroupNorm")  # fmt: skip
-def first_dim_and_weights(visit: Visit) -> list[State]:
+def first_dim_and_weights(visit: Visit) -> list[BatchLayout]:
     """The samples come first, weights and biases follow."""
     count = len(visit.following) - 1
-    return [visit.layout, *[Fate.SHARED] * count] if visit.dim == 0 else doubtful(visit)
+    return [visit.layout, *[BatchAxis.ABSENT] * count] if visit.dim == 0 else doubtful(visit)
 
 
 @rule("NativeLayerNorm", "FusedRmsNorm")
-def layer_norm(visit: Visit) -> list[State]:
+def layer_norm(visit: Visit) -> list[BatchLayout]:
     count = len(visit.following) - 1
     lead = len(visit.shape) - len(visit.saved("normalized_shape"))
-    return [visit.layout, *[Fate.SHARED] * count] if visit.dim < lead else doubtful(visit)
+    return [visit.layout, *[BatchAxis.ABSENT] * count] if visit.dim < lead else doubtful(visit)
 
 
 @rule("NativeBatchNorm", "CudnnBatchNorm")
-def frozen_batch_norm(visit: Visit) -> list[State]:
+def frozen_batch_norm(visit: Visit) -> list[BatchLayout]:
     """With fixed statistics it scales and shifts channels; with those of the batch it mixes."""
     if visit.saved("training") or visit.dim == 1:
         return doubtful(visit)
-    return [visit.layout, Fate.SHARED, Fate.SHARED]
+    return [visit.layout, BatchAxis.ABSENT, BatchAxis.ABSENT]
 
 
 @rule("ScaledDotProductFlashAttentionForCpu", "ScaledDotProductFlashAttention", "ScaledDotProductEfficientAttention",
       "ScaledDotProductCudnnAttention")  # fmt: skip
-def attention(visit: Visit) -> list[State]:
+def attention(visit: Visit) -> list[BatchLayout]:
     """Queries, keys and values of every sample and head apart; a mask is broadcast."""
     if visit.dim > 1 or visit.number > 0:
         return doubtful(visit)
     sizes = [shape is None or shape[visit.dim] == visit.shape[visit.dim] for shape in visit.children[:3]]
-    first: list[State] = [visit.layout if same else Fate.DOUBT for same in sizes]
+    first: list[BatchLayout] = [visit.layout if same else BatchAxis.UNKNOWN for same in sizes]
     return [*first, *[visit.broadcast(shape) for shape in visit.children[3:]]]
 
 
@@ -250,12 +250,12 @@ def attention(visit: Visit) -> list[State]:
 
 
 @rule("Embedding", "EmbeddingBag")
-def table(visit: Visit) -> list[State]:
-    return visit.all(Fate.SHARED)
+def table(visit: Visit) -> list[BatchLayout]:
+    return visit.all(BatchAxis.ABSENT)
 
 
 @rule("NllLoss", "NllLoss2D")
-def classes(visit: Visit) -> list[State]:
+def classes(visit: Visit) -> list[BatchLayout]:
     """`[n, …]` losses of `[n, classes, …]` scores."""
     if visit.saved("reduction") != 0:
         return doubtful(visit)
@@ -266,15 +266,15 @@ def classes(visit: Visit) -> list[State]:
 
 
 @rule("View", "UnsafeView", "ReshapeAlias", "Unsqueeze", "Squeeze")
-def viewed(visit: Visit) -> list[State]:
+def viewed(visit: Visit) -> list[BatchLayout]:
     """Row-major order stays, and so does the distance between neighbouring samples."""
     shape = visit.first_child
     found = None if shape is None else at_stride(stride_of(visit.layout, visit.shape), shape, visit.n)
-    return visit.all(found or Fate.DOUBT)
+    return visit.all(found or BatchAxis.UNKNOWN)
 
 
 @rule("Transpose", "T")
-def transposed(visit: Visit) -> list[State]:
+def transposed(visit: Visit) -> list[BatchLayout]:
     rank = len(visit.shape)
     a, b = (
         (0, rank - 1)
@@ -285,37 +285,39 @@ def transposed(visit: Visit) -> list[State]:
 
 
 @rule("Permute")
-def permuted(visit: Visit) -> list[State]:
+def permuted(visit: Visit) -> list[BatchLayout]:
     return visit.all(visit.moved(wrapped(visit.saved("dims")[visit.dim], len(visit.shape))))
 
 
 @rule("ViewAsReal", "ViewAsComplex")
-def complex_pairs(visit: Visit) -> list[State]:
+def complex_pairs(visit: Visit) -> list[BatchLayout]:
     """The last dimension comes or goes."""
     ranks = [len(shape) for shape in visit.children if shape is not None]
-    return visit.all(visit.layout if visit.dim < min(ranks, default=0) else Fate.DOUBT)
+    return visit.all(visit.layout if visit.dim < min(ranks, default=0) else BatchAxis.UNKNOWN)
 
 
 # ---- parts and wholes ---------------------------------------------------------------------------------------
 
 
 @rule("Select", "Unbind")
-def one_slice(visit: Visit) -> list[State]:
+def one_slice(visit: Visit) -> list[BatchLayout]:
     """The input has one dimension more."""
     taken = visit.saved_dim(len(visit.shape) + 1)
     return visit.all(visit.moved(visit.dim + (taken <= visit.dim)))
 
 
 @rule("Slice")
-def sliced(visit: Visit) -> list[State]:
+def sliced(visit: Visit) -> list[BatchLayout]:
     if visit.saved_dim(len(visit.shape)) != visit.dim:
         return visit.all(visit.layout)
     start, step = visit.saved("start") or 0, visit.saved("step")
-    return visit.all(_in_phase(visit, start, visit.first_child) if step == 1 and start >= 0 else Fate.DOUBT)
+    return visit.all(
+        _in_phase(visit, start, visit.first_child) if step == 1 and start >= 0 else BatchAxis.UNKNOWN
+    )
 
 
 @rule("Split", "SplitWithSizes")
-def split(visit: Visit) -> list[State]:
+def split(visit: Visit) -> list[BatchLayout]:
     if visit.saved_dim(len(visit.shape)) != visit.dim:
         return visit.all(visit.layout)
     sizes = getattr(visit.node, "_saved_split_sizes", None)
@@ -323,40 +325,44 @@ def split(visit: Visit) -> list[State]:
     return visit.all(_in_phase(visit, start, visit.first_child))
 
 
-def _in_phase(visit: Visit, start: int, shape: torch.Size | None) -> State:
+def _in_phase(visit: Visit, start: int, shape: torch.Size | None) -> BatchLayout:
     """Part of a longer dimension: the samples come round every n·inner positions, if they do so there too."""
     period = visit.n * visit.layout.inner
     fits = shape is not None and shape[visit.dim] % period == 0 and start % period == 0
-    return visit.layout if fits else Fate.DOUBT
+    return visit.layout if fits else BatchAxis.UNKNOWN
 
 
 @rule("Cat")
-def concatenated(visit: Visit) -> list[State]:
+def concatenated(visit: Visit) -> list[BatchLayout]:
     if visit.saved_dim(len(visit.shape)) != visit.dim:
         return visit.all(visit.layout)
     period = visit.n * visit.layout.inner
     whole = all(shape is not None and shape[visit.dim] % period == 0 for shape in visit.children)
-    return visit.all(visit.layout if whole else Fate.DOUBT)
+    return visit.all(visit.layout if whole else BatchAxis.UNKNOWN)
 
 
 @rule("Stack")
-def stacked(visit: Visit) -> list[State]:
+def stacked(visit: Visit) -> list[BatchLayout]:
     added = visit.saved_dim(len(visit.shape))
-    return visit.all(Fate.DOUBT if added == visit.dim else visit.moved(visit.dim - (added < visit.dim)))
+    return visit.all(
+        BatchAxis.UNKNOWN if added == visit.dim else visit.moved(visit.dim - (added < visit.dim))
+    )
 
 
 @rule("Repeat")
-def repeated(visit: Visit) -> list[State]:
+def repeated(visit: Visit) -> list[BatchLayout]:
     """Copies lie one after the other, so the samples come round in the same order."""
     shape = visit.first_child
     dim = visit.dim - (len(visit.shape) - len(shape or ()))
     if shape is None or dim < 0 or shape[dim] == 1:
-        return visit.all(Fate.SHARED if shape is not None else Fate.DOUBT)
-    return visit.all(visit.moved(dim) if shape[dim] % (visit.n * visit.layout.inner) == 0 else Fate.DOUBT)
+        return visit.all(BatchAxis.ABSENT if shape is not None else BatchAxis.UNKNOWN)
+    return visit.all(
+        visit.moved(dim) if shape[dim] % (visit.n * visit.layout.inner) == 0 else BatchAxis.UNKNOWN
+    )
 
 
 @rule("Index")
-def indexed(visit: Visit) -> list[State]:
+def indexed(visit: Visit) -> list[BatchLayout]:
     """Other dimensions are indexed, or sample i's part is asked for under number i (`x[arange(n), last]`)."""
     indices = list(visit.saved("indices"))
     if visit.layout.inner != 1 or any(i is not None and i.dtype != torch.long for i in indices):
@@ -370,7 +376,7 @@ def indexed(visit: Visit) -> list[State]:
     if visit.dim >= first + added:
         return visit.all(visit.moved(visit.dim - added + len(used)))
     counted = [p for p in used if _counts(indices[p], visit.n, added - 1 - (visit.dim - first))]
-    return visit.all(visit.moved(counted[0]) if counted else Fate.DOUBT)
+    return visit.all(visit.moved(counted[0]) if counted else BatchAxis.UNKNOWN)
 
 
 def _counts(index: Tensor, n: int, after: int) -> bool:
@@ -381,17 +387,17 @@ def _counts(index: Tensor, n: int, after: int) -> bool:
 
 
 @rule("ConstantPadNd")
-def padded(visit: Visit) -> list[State]:
+def padded(visit: Visit) -> list[BatchLayout]:
     first = len(visit.shape) - len(visit.saved("pad")) // 2
-    return visit.all(visit.layout if visit.dim < first else Fate.DOUBT)
+    return visit.all(visit.layout if visit.dim < first else BatchAxis.UNKNOWN)
 
 
 @rule("Unfold")
-def unfolded(visit: Visit) -> list[State]:
+def unfolded(visit: Visit) -> list[BatchLayout]:
     """`x.unfold(dimension, …)`: windows become a last dimension."""
     rank = len(visit.shape) - 1
     touched = {visit.saved_dim(rank, "dimension"), rank}
-    return visit.all(Fate.DOUBT if visit.dim in touched else visit.layout)
+    return visit.all(BatchAxis.UNKNOWN if visit.dim in touched else visit.layout)
 
 
 # ---- which rule goes with which operation --------------------------------------------------------------------
@@ -416,7 +422,7 @@ def named(node: Node) -> str:
     return name
 
 
-def is_foreign(node: Node) -> bool:
+def is_user_function(node: Node) -> bool:
     """Whether it is a function of the user's, whose backward need not be the derivative of what it computes."""
     kind: type = type(node)
     return issubclass(kind, BackwardCFunction) and kind not in OWN

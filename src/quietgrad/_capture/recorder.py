@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from quietgrad._capture.backprops import Backward, foreign, mixed
-from quietgrad._capture.call import Call
+from quietgrad._capture.backprops import Backward, mixing_error, user_function_error
+from quietgrad._capture.call import Call, trained_pieces
 from quietgrad._capture.dependence import Dependence
 from quietgrad._capture.graph import Graph, check_coverage, uses
 from quietgrad._capture.layout import Placement
@@ -138,17 +138,17 @@ class Recorder:
     def _check_dependence(self, losses: Tensor, graph: Graph) -> None:
         """Refuse losses that depend on other records. Gradients that belong to several samples each are theirs in
         common (learned queries) only if that was tested in this very batch, and says something about gradients."""
-        unsettled = self._backward.unsettled
+        unattributed = self._backward.unattributed
         try:
-            tested = self.dependence.check(losses, graph, again=bool(unsettled))
+            tested = self.dependence.check(losses, graph, again=bool(unattributed))
         except ValueError as error:
-            if not unsettled:
+            if not unattributed:
                 raise
-            raise ValueError(mixed(unsettled[0])) from error
-        if unsettled and graph.foreign:
-            raise ValueError(foreign(unsettled[0], graph.foreign))
-        if unsettled and not tested:
-            raise ValueError(mixed(unsettled[0]))
+            raise mixing_error(unattributed[0]) from error
+        if unattributed and graph.user_function:
+            raise user_function_error(unattributed[0], graph.user_function)
+        if unattributed and not tested:
+            raise mixing_error(unattributed[0])
 
     def _settled(self, blocks: dict[str, BlockGrads]) -> dict[str, BlockGrads]:
         """Every block on its best way, those that are not yet."""
@@ -181,13 +181,13 @@ class Recorder:
             adapter = call.unit.adapter
             # Rows are normed, clipped and summed in float32 at least; a replay needs what its module works with.
             rows = backprops if adapter.replays else [at_least_single(b) for b in backprops]
-            for local, piece in adapter.pieces(call, layouts, rows).items():
+            for local, piece in trained_pieces(call, layouts, rows).items():
                 name = call.unit.names[local]
                 # Pieces of a parameter that is used several times are combined first, and need their factors.
                 if not keep_factors and times_used[name] == 1:
                     piece = self._select_algorithm(name, piece).drop_factors()
                 pieces.setdefault(name, []).append(piece)
-            call.let_go()
+            call.free()
 
         self._backward(losses, calls, graph, take)
         return {
@@ -202,7 +202,7 @@ class Recorder:
     @property
     def independence(self) -> str:
         """What was proved about the samples: of the last batch's gradients, and of the losses so far."""
-        return f"{self._backward.proofs}. {self.dependence}"
+        return f"{self._backward.attribution}. {self.dependence}"
 
     def explain(self, rows: float) -> tuple[LayerReport, ...]:
         """Per parameter the way its gradients took in the last batch, its time, and its memory for so many rows."""

@@ -104,7 +104,7 @@ def is_stock(module: nn.Module, kind: type[nn.Module]) -> bool:
     )
 
 
-def units(model: nn.Module, names: dict[int, str]) -> Iterator[Unit]:
+def find_units(model: nn.Module, names: dict[int, str]) -> Iterator[Unit]:
     """Every module that owns trained parameters.
 
     Args:
@@ -114,7 +114,7 @@ def units(model: nn.Module, names: dict[int, str]) -> Iterator[Unit]:
     for name, module in model.named_modules():
         if module in skipped:
             continue
-        lent = list(lenders(module))
+        lent = list(uncalled_children(module))
         skipped.update(inner for lender in lent for inner in lender.modules())
         local = {key: p for key, p in module._parameters.items() if p is not None}
         for lender_name, lender in ((key, child) for key, child in module.named_modules() if child in lent):
@@ -124,7 +124,7 @@ def units(model: nn.Module, names: dict[int, str]) -> Iterator[Unit]:
             yield Unit(name, module, adapter_for(module), owned)
 
 
-def lenders(module: nn.Module) -> Iterator[nn.Module]:
+def uncalled_children(module: nn.Module) -> Iterator[nn.Module]:
     """Children whose parameters the module uses without calling them."""
     if isinstance(module, nn.MultiheadAttention):
         yield module.out_proj

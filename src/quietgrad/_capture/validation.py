@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import is_lazy
 
-from quietgrad._capture.listener import check_norm
+from quietgrad._errors import PrivacyError
+
+NORMS = (_BatchNorm, _InstanceNorm)
+"""What `check_norm` may refuse: asked before every forward, since a module's mode may change at any time."""
 
 WRAPPERS = {
     "DistributedDataParallel": "pass the bare module and give the Privatizer a reducer: it all-reduces private sums",
@@ -32,6 +37,21 @@ def validate(model: nn.Module) -> None:
             raise ValueError(
                 f"Parameter {name!r} is not initialised yet. Run one forward before making it private."
             )
+
+
+def check_norm(module: nn.Module, place: str) -> None:
+    """Refuse normalisations that mix samples or remember them."""
+    if isinstance(module, _BatchNorm) and (module.training or not module.track_running_stats):
+        raise PrivacyError(
+            f"{place} is a {type(module).__name__} in training mode: it mixes the samples of a batch, so no "
+            "sample has a gradient of its own. Replace it by GroupNorm with quietgrad.fix(model), or freeze "
+            "it with .eval()."
+        )
+    if isinstance(module, _InstanceNorm) and module.training and module.track_running_stats:
+        raise PrivacyError(
+            f"{place} is a {type(module).__name__} that tracks running statistics of private data. Build it with "
+            "track_running_stats=False, or call quietgrad.fix(model)."
+        )
 
 
 def check_compiled(module: nn.Module, place: str) -> None:

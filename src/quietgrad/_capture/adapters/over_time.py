@@ -26,7 +26,7 @@ from torch.nn.utils import parametrize
 
 from quietgrad._capture.adapters.cells import Arranged, Cell, Steps, Weights, cells
 from quietgrad._capture.call import Adapter, Call, Pieces, Report, Unit, Watch, inputs_for
-from quietgrad._capture.layout import Fate, Layout, Placement, State, Visit
+from quietgrad._capture.layout import BatchAxis, BatchLayout, Layout, Placement, Visit
 from quietgrad._capture.node_rules import doubtful, rule_of
 from quietgrad._gradients.blocks import DenseGrad
 from quietgrad._gradients.factored import FactoredGrad
@@ -114,19 +114,19 @@ class OverTime(Function):
 
 
 @rule_of(OverTime)
-def cells_apart(visit: Visit) -> list[State]:
+def cells_apart(visit: Visit) -> list[BatchLayout]:
     """Entries of the batch stay apart: they are the second dimension, of a state the first."""
     if visit.dim != len(visit.shape) - 2:
         return doubtful(visit)
     return [
-        Fate.DOUBT if shape is None else Layout(len(shape) - 2, visit.layout.inner)
+        BatchAxis.UNKNOWN if shape is None else Layout(len(shape) - 2, visit.layout.inner)
         for shape in visit.children
     ]
 
 
 @rule_of(Uses)
-def weights_are_shared(visit: Visit) -> list[State]:
-    return visit.all(Fate.SHARED)
+def weights_are_shared(visit: Visit) -> list[BatchLayout]:
+    return visit.all(BatchAxis.ABSENT)
 
 
 class UseAdapter(Adapter):

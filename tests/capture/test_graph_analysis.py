@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
 from quietgrad._capture.graph import Flow, Graph
-from quietgrad._capture.layout import Fate, Layout
-from quietgrad._capture.owners import Code, placed
+from quietgrad._capture.layout import BatchAxis, Layout
+from quietgrad._capture.probing import Code, matches_layout
 
 N, T, D = 6, 4, 6
 Operation = Callable[[Tensor], Tensor]
@@ -94,7 +94,7 @@ DOUBTFUL: dict[str, Operation] = {
 }
 
 
-def state(operation: Operation) -> tuple[Layout | Fate, Tensor, Tensor, Code]:
+def state(operation: Operation) -> tuple[Layout | BatchAxis, Tensor, Tensor, Code]:
     """What the graph says of z `[n, t, d]`, and z's gradient under plain losses and under losses 2^k."""
     leaf = numbers(N, T, D).requires_grad_()
     z = leaf * 1.0
@@ -113,16 +113,16 @@ def state(operation: Operation) -> tuple[Layout | Fate, Tensor, Tensor, Code]:
 def test_the_graph_proves_that_samples_stay_apart(name: str) -> None:
     found, plain, scaled, code = state(APART[name])
     assert found == Layout(0)
-    assert placed(plain, scaled, code.exponents(0), found)
+    assert matches_layout(plain, scaled, code.exponents(0), found)
 
 
 @pytest.mark.parametrize("name", DOUBTFUL)
 def test_what_may_mix_is_in_doubt(name: str) -> None:
     found, *_ = state(DOUBTFUL[name])
-    assert found in (Fate.DOUBT, Fate.SHARED)
+    assert found in (BatchAxis.UNKNOWN, BatchAxis.ABSENT)
 
 
 def test_what_all_samples_share_is_said_to_be_shared() -> None:
     places = numbers(T, D).requires_grad_()
     losses = (numbers(N, T, D) * (places * 1.0).unsqueeze(0).expand(N, -1, -1)).sum((1, 2))
-    assert Flow(Graph.of(losses), N).at(get_gradient_edge(places)) is Fate.SHARED
+    assert Flow(Graph.of(losses), N).at(get_gradient_edge(places)) is BatchAxis.ABSENT

@@ -136,4 +136,4 @@ def test_the_backward_goes_on_from_all_outputs_but_the_first() -> None:
     net = model()
     recorder = Recorder(net)
     collected(recorder, net, keep_factors=False)
-    assert recorder.independence.startswith("gradients told apart by the graph in 4 modules")
+    assert recorder.independence.startswith("gradients attributed by graph analysis in 4 modules")

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
 from quietgrad._capture.graph import Flow, Graph
-from quietgrad._capture.layout import Fate, Layout
+from quietgrad._capture.layout import BatchAxis, Layout
 
 SPREADING = ("AddBackward0", "ExpandBackward0")
 """Operations whose gradient is that of what they broadcast, once broadcasting is undone."""
@@ -53,7 +53,7 @@ class Consumers:
                 for out, state in flow.reached(node):
                     if isinstance(state, Layout) and _spreads(node, place):
                         found.append(End(out, state, shared))
-                    elif state is not Fate.SHARED:
+                    elif state is not BatchAxis.ABSENT:
                         return None
                     elif _place(out) not in seen:
                         seen.add(_place(out))

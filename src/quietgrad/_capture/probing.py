@@ -56,7 +56,7 @@ class Code:
         return inverse[number]
 
 
-def placed(plain: Tensor, scaled: Tensor, exponents: Int[Tensor, " n"], layout: Layout) -> bool:
+def matches_layout(plain: Tensor, scaled: Tensor, exponents: Int[Tensor, " n"], layout: Layout) -> bool:
     """Whether `scaled` is `plain` with sample i multiplied by 2^k_i under this layout."""
     n = len(exponents)
     rows, other = layout.samples_first(plain, n), layout.samples_first(scaled, n)
