@@ -6,29 +6,31 @@ Those that the run-time check of law 0 would stop switch it off, so that the aud
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from quietgrad._collective import Reducer
 from quietgrad._gradients.stages import ClippedSum, PerSampleGrads, Released
 from quietgrad._mechanism.clipping import FlatClip
 from quietgrad._mechanism.mechanism import Mechanism, Release
-from quietgrad._noise.base import NoiseDraw
+from quietgrad._noise.base import NoiseDraw, NoiseState
 from quietgrad._noise.gaussian import Gaussian
 from quietgrad._noise.sources import NoiseSource, SeededSource
 from quietgrad._privatizer.privatizer import Privatizer
 from quietgrad._privatizer.step import Step
+from quietgrad._release.releaser import AccountedDraw, Releaser
 from quietgrad._representations.base import Public
+from quietgrad.accounting.events import Event
 
 
 @dataclass(frozen=True, kw_only=True)
 class HalfNoise(Gaussian):
     """Draws half the noise that it states."""
 
-    def release(self, total: ClippedSum, draw: NoiseDraw) -> Released:
-        released = super().release(total, replace(draw, std=draw.std / 2))
-        return replace(released, std=2 * released.std)
+    def release(self, total: ClippedSum, draw: NoiseDraw, state: NoiseState) -> tuple[Released, NoiseState]:
+        released, state = super().release(total, replace(draw, std=draw.std / 2), state)
+        return replace(released, std=2 * released.std), state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,10 +39,10 @@ class SilentBlock(Gaussian):
 
     block: str
 
-    def release(self, total: ClippedSum, draw: NoiseDraw) -> Released:
-        released = super().release(total, draw)
+    def release(self, total: ClippedSum, draw: NoiseDraw, state: NoiseState) -> tuple[Released, NoiseState]:
+        released, state = super().release(total, draw, state)
         bare = {name: value / draw.divisor for name, value in total.blocks.items() if name == self.block}
-        return replace(released, blocks=released.blocks | bare)
+        return replace(released, blocks=released.blocks | bare), state
 
 
 @dataclass(frozen=True)
@@ -66,16 +68,26 @@ class OneReleaseAccounted(Mechanism):
         return cls(**{field.name: getattr(mechanism, field.name) for field in fields(mechanism)})
 
 
-class UncheckedStep(Step):
-    def check_conservation(self, released: list[Released]) -> None:
+class UncheckedDraw(AccountedDraw):
+    def check_room(self, precision: float) -> None:
         pass
+
+    def finish(self) -> None:
+        pass
+
+
+class UncheckedReleaser(Releaser):
+    def record(self, event: Event, rate: float, *, step: int) -> AccountedDraw:
+        checked = super().record(event, rate, step=step)
+        return UncheckedDraw(self, checked.std(1.0), step)
 
 
 class Unchecked(Privatizer):
     """Without the run-time check of law 0."""
 
-    def _begin_step(self, public: Public) -> Step:
-        return UncheckedStep(self.mechanism, public, self._source)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._releaser = UncheckedReleaser(**vars(self._releaser))
 
 
 class DividedStep(Step):
@@ -83,8 +95,9 @@ class DividedStep(Step):
 
     divisor: float
 
-    def release(self, *, reducer: Reducer, divisor: float) -> list[Released]:
-        return super().release(reducer=reducer, divisor=self.divisor)
+    def release(self, draw: AccountedDraw) -> list[Released]:
+        draw.divisor = self.divisor
+        return super().release(draw)
 
 
 class BatchSizeDivisor(Privatizer):

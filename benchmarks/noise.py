@@ -18,7 +18,7 @@ import torch
 from quietgrad._collective import SingleProcess
 from quietgrad._gradients.stages import ClippedSum
 from quietgrad._noise.aes import Words
-from quietgrad._noise.base import NoiseDraw
+from quietgrad._noise.base import NoiseDraw, NoiseState
 from quietgrad._noise.gaussian import Gaussian
 from quietgrad._noise.sources import EntropySource, HardenedSource, NoiseSource
 from quietgrad._sampling.coins import heads
@@ -51,7 +51,7 @@ def release(dtype: torch.dtype, coordinates: int, source: NoiseSource) -> Callab
     """Round the sum, draw, add, convert: all that a release does on one process."""
     total = ClippedSum(blocks={"w": torch.randn(coordinates).to(dtype)}, sensitivity=1.0)
     draw = NoiseDraw(std=1.0, divisor=100.0, source=source, reducer=SingleProcess(), step=0)
-    return lambda: Gaussian().release(total, draw)
+    return lambda: Gaussian().release(total, draw, NoiseState())
 
 
 def timings(repeats: int) -> Iterator[Timing]:

@@ -17,6 +17,7 @@ ORDER = (
     "_gradients",
     "_collective",  # loose: what several processes say to each other
     "_noise",
+    "_release",
     "_sampling",
     "_capture",
     "_representations",

@@ -14,7 +14,6 @@ A scale a of the coordinates (`evening`) shares out the noise: a∘φ is clipped
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import torch
@@ -25,11 +24,10 @@ import quietgrad as qg
 from benchmarks.fine_tuning.activations import Ragged
 from quietgrad._collective import default_reducer
 from quietgrad._gradients import BlockwiseGrads, FactoredGrad
-from quietgrad._noise.base import NoiseDraw
-from quietgrad._noise.gaussian import Gaussian
 from quietgrad._noise.sources import as_source
+from quietgrad._release.noise_states import NoiseStates
+from quietgrad._release.releaser import AccountedDraw, Releaser
 from quietgrad._sampling.batches import Batch
-from quietgrad.accounting.events import GaussianEvent
 
 ROWS = 64
 """Sentences that are passed at a time."""
@@ -107,40 +105,33 @@ class Steps:
     ) -> None:
         self.trained, self.program, self.batches = trained, program, batches
         self.ledger, self.often, self.scale = ledger, often, scale
-        self._source, self._reducer = as_source("default"), default_reducer()
+        self.releaser = Releaser(
+            ledger=ledger,
+            states=NoiseStates(program.training.noise),
+            source=as_source("default"),
+            reducer=default_reducer(),
+            divisor=batches.rate * batches.units,
+        )
 
     def take(self, step: int, lines: Lines, optimizer: Any, schedule: Any) -> None:
-        """Spend a draw."""
-        self.ledger.record(self.program.event(step), self.batches.rate, step=step)
+        """Record a draw in the ledger and take all of its steps."""
         begin, scaled = self.trained.vector(), lines.phi * self.scale
-        for _ in range(self.often):
-            z = lines.z + scaled @ ((self.trained.vector() - begin) / self.scale)
-            released = self._released(step, torch.sigmoid(z) - lines.truth, scaled)
-            self.trained.set_gradients(released / self.scale)
-            optimizer.step()
-            schedule.step()
+        with self.releaser.record(self.program.event(step), self.batches.rate, step=step) as draw:
+            for _ in range(self.often):
+                z = lines.z + scaled @ ((self.trained.vector() - begin) / self.scale)
+                released = self.release(draw, torch.sigmoid(z) - lines.truth, scaled)
+                self.trained.set_gradients(released / self.scale)
+                optimizer.step()
+                schedule.step()
 
-    def _released(
-        self, step: int, slopes: Float[Tensor, " n"], phi: Float[Tensor, "n p"]
+    def release(
+        self, draw: AccountedDraw, slopes: Float[Tensor, " n"], phi: Float[Tensor, "n p"]
     ) -> Float[Tensor, " p"]:
-        """g_j over the expected size of a draw."""
+        """Release g_j over the expected size of a draw: one J-th of what the draw may release."""
         block = FactoredGrad(phi[:, None, :], slopes[:, None, None], algorithm="outer")
         clip = self.program.training.releases[0].clip
-        total = clip(BlockwiseGrads({"line": block}, block.samples), step)
-        draw = NoiseDraw(
-            std=math.sqrt(self.often) * self.program.training.multiplier(step) * total.sensitivity,
-            divisor=self.batches.rate * self.batches.units,
-            source=self._source,
-            reducer=self._reducer,
-            step=step,
-        )
-        released = Gaussian().release(total, draw)
-        told = self.program.event(step)
-        assert isinstance(told, GaussianEvent)
-        if not math.isclose(self.often * released.precision * told.noise_multiplier**2, 1.0, rel_tol=1e-9):
-            raise RuntimeError(
-                f"{self.often} releases of precision {released.precision} are not {told}: a bug."
-            )
+        total = clip(BlockwiseGrads({"line": block}, block.samples), draw.step)
+        released = draw.release(total, std=draw.std(total.sensitivity, share=1 / self.often))
         return released.blocks["line"][0]
 
 

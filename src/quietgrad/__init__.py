@@ -49,7 +49,7 @@ from quietgrad._representations.base import Codec, Representation
 from quietgrad._representations.base import Public
 from quietgrad._mechanism.clipping import Clip
 from quietgrad._mechanism.post import Post
-from quietgrad._noise.base import Noise, NoiseDraw
+from quietgrad._noise.base import Noise, NoiseDraw, NoiseState
 from quietgrad._noise.sources import NoiseSource
 from quietgrad._privatizer.research import Observer
 from quietgrad._privatizer.step import Step
@@ -110,6 +110,7 @@ __all__ = [
     "Post",
     "Noise",
     "NoiseDraw",
+    "NoiseState",
     "NoiseSource",
     "Observer",
     "Step",

@@ -16,7 +16,7 @@ from quietgrad._gradients.stages import ClippedSum
 from quietgrad._kernels import library
 from quietgrad._kernels.integer_noise import makes_key_streams
 from quietgrad._noise.aes import Words
-from quietgrad._noise.base import NoiseDraw
+from quietgrad._noise.base import NoiseDraw, NoiseState
 from quietgrad._noise.gaussian import Gaussian, add_integers
 from quietgrad._noise.sources import AT_ONCE, RoundedGaussian, SeededSource
 
@@ -154,7 +154,7 @@ def test_threads_do_not_change_a_release(threads: int) -> None:
     for count in (1, threads):
         torch.set_num_threads(count)
         draw = NoiseDraw(std=1.0, divisor=4.0, source=SeededSource(2), reducer=SingleProcess(), step=0)
-        released.append(Gaussian().release(total, draw).blocks)
+        released.append(Gaussian().release(total, draw, NoiseState())[0].blocks)
     torch.set_num_threads(before)
     assert all(
         torch.equal(b.nan_to_num(7), released[1][name].nan_to_num(7)) for name, b in released[0].items()

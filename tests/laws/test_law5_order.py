@@ -57,7 +57,7 @@ def test_a_refresh_has_no_way_to_the_batch(case: MethodCase) -> None:
 
 WRONG = """
 from quietgrad._mechanism.clipping import FlatClip
-from quietgrad._noise.base import NoiseDraw
+from quietgrad._noise.base import NoiseDraw, NoiseState
 from quietgrad._noise.gaussian import Gaussian
 from quietgrad._noise.sources import SeededSource
 from quietgrad._collective import SingleProcess
@@ -66,7 +66,7 @@ from quietgrad._gradients.stages import ClippedSum, PerSampleGrads, Released
 
 def noise_before_clip(grads: PerSampleGrads) -> Released:
     draw = NoiseDraw(std=1.0, divisor=1.0, source=SeededSource(0), reducer=SingleProcess(), step=0)
-    return Gaussian().release(grads, draw)
+    return Gaussian().release(grads, draw, NoiseState())[0]
 
 def decode_without_noise(codec: Codec, total: ClippedSum) -> object:
     return codec.decode(total)

@@ -13,7 +13,7 @@ import quietgrad as qg
 from quietgrad._collective import SingleProcess
 from quietgrad._gradients.blocks import Blocks
 from quietgrad._gradients.stages import ClippedSum
-from quietgrad._noise.base import NoiseDraw
+from quietgrad._noise.base import NoiseDraw, NoiseState
 from quietgrad._noise.sources import HardenedSource, SeededSource
 from quietgrad.accounting.calibrate import plan
 from quietgrad.accounting.evaluate import epsilon as epsilon_of
@@ -140,7 +140,7 @@ def test_several_ranks_choose_and_draw_once_from_the_sum_over_all() -> None:
     mechanism = qg.methods.gip(371, PLAN, theta=0.0, keep=0.2, group_size=371)
     total = ClippedSum(blocks={"w": torch.arange(371.0)}, sensitivity=1.0)
     draw = NoiseDraw(std=1e-4, divisor=1.0, source=SeededSource(0), reducer=Summing(), step=0)
-    released = mechanism.noise.release(total, draw).blocks["w"]
+    released = mechanism.noise.release(total, draw, NoiseState())[0].blocks["w"]
     chosen = released != 0
     assert int(chosen.sum()) == 74
     assert torch.allclose(released[chosen], 2 * torch.arange(371.0)[chosen], atol=1e-3)

@@ -14,7 +14,7 @@ from scipy import stats
 import quietgrad as qg
 from quietgrad._collective import SingleProcess
 from quietgrad._gradients.stages import ClippedSum, Released
-from quietgrad._noise.base import NoiseDraw
+from quietgrad._noise.base import NoiseDraw, NoiseState
 from quietgrad._noise.sources import SeededSource
 from quietgrad.accounting.events import GaussianEvent, JointEvent
 from quietgrad.methods.gip.noise import SelectedGaussian
@@ -138,7 +138,7 @@ def released(keep: float, theta: float, std: float, source: SeededSource) -> Rel
     noise = SelectedGaussian(grouping=Grouping(coordinates=2000, group_size=64), theta=theta, keep=keep)
     total = ClippedSum(blocks={"a": torch.zeros(30, 40), "b": torch.zeros(800)}, sensitivity=2.0)
     draw = NoiseDraw(std=std, divisor=10.0, source=source, reducer=SingleProcess(), step=0)
-    return noise.release(total, draw)
+    return noise.release(total, draw, NoiseState())[0]
 
 
 def test_what_is_not_selected_is_exactly_zero_and_the_rest_has_the_claimed_noise() -> None:
@@ -162,7 +162,7 @@ def test_noise_and_choice_do_not_share_random_numbers() -> None:
     members, others = [], []
     for seed in range(20):
         draw = NoiseDraw(std=1.0, divisor=1.0, source=SeededSource(seed), reducer=SingleProcess(), step=0)
-        part = noise.release(total, draw).blocks["a"]
+        part = noise.release(total, draw, NoiseState())[0].blocks["a"]
         members.append(part[(part != 0) & large])
         others.append(part[(part != 0) & ~large])
     for group in (torch.cat(members).double(), torch.cat(others).double()):

@@ -13,7 +13,7 @@ from quietgrad._gradients.blocks import Blocks
 from quietgrad._gradients.grid import WORST_ROUNDING
 from quietgrad._gradients.stages import ClippedSum, Released
 from quietgrad._noise import gaussian
-from quietgrad._noise.base import NoiseDraw
+from quietgrad._noise.base import NoiseDraw, NoiseState
 from quietgrad._noise.gaussian import Gaussian, Widened, widened
 from quietgrad._noise.sources import EntropySource, HardenedSource, NoiseSource, SeededSource
 
@@ -29,9 +29,8 @@ def released(
     reducer: Reducer | None = None,
 ) -> Released:
     reducer = reducer or SingleProcess()
-    return Gaussian().release(
-        total, NoiseDraw(std=std, divisor=divisor, source=source, reducer=reducer, step=0)
-    )
+    draw = NoiseDraw(std=std, divisor=divisor, source=source, reducer=reducer, step=0)
+    return Gaussian().release(total, draw, NoiseState())[0]
 
 
 def grid_of(total: ClippedSum, source: NoiseSource, std: float = 2.0) -> Widened:

@@ -220,7 +220,7 @@ class Released:
     Both are in the units of `blocks` (divided by qN like them); their ratio is what the accountant is told.
 
     Example:
-        released = qg.Gaussian().release(total, draw)
+        released, _ = qg.Gaussian().release(total, draw, qg.NoiseState())
         assert released.std / released.sensitivity == draw.std / total.sensitivity
     """
 

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Any, overload
 
+from quietgrad._errors import PrivacyError
 from quietgrad._mechanism.clipping import Clip
 from quietgrad._mechanism.description import describe
 from quietgrad._mechanism.post import Inside, Post
@@ -53,6 +54,7 @@ class Mechanism:
 
     Raises:
         ValueError: the shares do not sum to 1, or the multiplier is negative or infinite.
+        PrivacyError: there are several releases, and the noise accounts for one.
 
     Example:
         mechanism = qg.methods.dp_sgd(clip=1.0).with_noise(1.1)
@@ -70,6 +72,11 @@ class Mechanism:
         if not shares or any(not 0 < share <= 1 for share in shares) or not math.isclose(sum(shares), 1.0):
             raise ValueError(
                 f"Expected shares in (0, 1] that sum to 1, got {shares}. Pass shares=(…) to qg.both."
+            )
+        if self.noise.one_release and len(shares) > 1:
+            raise PrivacyError(
+                f"{type(self.noise).__name__} accounts for one release of a batch, and {self.name} makes "
+                f"{len(shares)}. Use it in a mechanism of one release, or combine mechanisms with Gaussian noise."
             )
         if self.noise_multiplier is not None:
             _check_multiplier(self.noise_multiplier)

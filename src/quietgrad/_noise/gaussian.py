@@ -16,7 +16,7 @@ from quietgrad._gradients.grid import WORST_ROUNDING, Grid
 from quietgrad._gradients.stages import ClippedSum, Released
 from quietgrad._kernels.integer_noise import add_steps, served
 from quietgrad._kernels.library import Scratch, in_use
-from quietgrad._noise.base import Noise, NoiseDraw
+from quietgrad._noise.base import Noise, NoiseDraw, NoiseState
 from quietgrad._noise.sources import NoiseSource
 from quietgrad.accounting import events
 from quietgrad.schedules import Schedule, value_at
@@ -100,9 +100,9 @@ class Gaussian(Noise):
     def event(self, noise_multiplier: float, step: int) -> events.Event:
         return events.GaussianEvent(noise_multiplier=self.multiplier(noise_multiplier, step))
 
-    def release(self, total: ClippedSum, draw: NoiseDraw) -> Released:
+    def release(self, total: ClippedSum, draw: NoiseDraw, state: NoiseState) -> tuple[Released, NoiseState]:
         if draw.std == 0.0:
-            return without_noise(total, draw)
+            return without_noise(total, draw), state
         wide = on_grid(total, draw)
         scale = wide.grid.step / draw.divisor
         if draw.reducer.world == 1:
@@ -116,7 +116,7 @@ class Gaussian(Noise):
             out = {
                 name: (block.double() * scale).to(total.released_in(name)) for name, block in summed.items()
             }
-        return wide.released(out, draw.divisor)
+        return wide.released(out, draw.divisor), state
 
 
 def on_grid(total: ClippedSum, draw: NoiseDraw) -> Widened:

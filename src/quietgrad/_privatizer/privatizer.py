@@ -26,6 +26,7 @@ from quietgrad._privatizer.explanation import Explanation, explain
 from quietgrad._privatizer.facts import check_checkpoint, checkpoint, open_ledger, run_facts, step_facts
 from quietgrad._privatizer.research import Observer
 from quietgrad._privatizer.step import RunState, Step, drop_grads, write_grads
+from quietgrad._release.releaser import Releaser
 from quietgrad._representations.base import Identity, Public
 from quietgrad._sampling.batches import PoissonBatches
 from quietgrad._sampling.poisson import PoissonSampler
@@ -103,7 +104,14 @@ class Privatizer:
         # A ledger that was handed over may plan more than these steps: ε is of all of it.
         self.plan: Final = self.ledger.plan or planned
         seed = reducer.broadcast(lambda: secrets.randbits(48) if public_seed is None else public_seed)
-        self._state = RunState(self._recorder, mechanism.post, sampler, seed=seed)
+        self._state = RunState(self._recorder, mechanism, sampler, seed=seed)
+        self._releaser = Releaser(
+            ledger=self.ledger,
+            states=self._state.noise,
+            source=source,
+            reducer=reducer,
+            divisor=sampler.expected_batch,
+        )
         self._rows = RowCount(sampler, batches if isinstance(batches, PoissonBatches) else None)
         self._users = None if sampler.users is None else Contributions(sampler.users.pooled)
         self._current: Step | None = None
@@ -178,9 +186,11 @@ class Privatizer:
         step = self.current
         if self._reducer.world > 1:
             self._reducer.agree(lambda: step_facts(step, self.sampler, self.ledger))
-        # On disk before anything is visible: a crash from here on can only over-count.
-        self.ledger.record(self.mechanism.event(self.step), self.sampler.rate, step=self.step)
-        released = step.release(reducer=self._reducer, divisor=self.sampler.expected_batch)
+        # The ledger's line is on disk before any noise is drawn; leaving the block checks that the two agree.
+        with self._releaser.record(
+            self.mechanism.event(self.step), self.sampler.rate, step=self.step
+        ) as draw:
+            released = step.release(draw)
         update = self._state.post_process(step.decode(released), step.public)
         for observer in self._observers:
             observer.step(self.step, released, update)

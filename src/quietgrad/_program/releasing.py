@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -11,10 +10,11 @@ from torch import Tensor
 from quietgrad._collective import default_reducer
 from quietgrad._gradients.stages import ClippedSum, Released
 from quietgrad._mechanism.clipping import FlatClip
-from quietgrad._noise.base import NoiseDraw
 from quietgrad._noise.gaussian import Gaussian
 from quietgrad._noise.sources import NoiseSource, as_source
 from quietgrad._program.program import Program
+from quietgrad._release.noise_states import NoiseStates
+from quietgrad._release.releaser import Releaser
 from quietgrad._sampling.batches import PoissonBatches
 from quietgrad._sampling.poisson import PoissonSampler
 from quietgrad.accounting.calibrate import whole_plan
@@ -60,10 +60,17 @@ class Statistics:
                 "Statistics are of single records, and their noise hides one record, not a person. Leave unit= out, or "
                 "train without statistics."
             )
-        self._source, self._reducer = as_source(noise_source), default_reducer()
+        self._source, reducer = as_source(noise_source), default_reducer()
         description = {**program.describe(), "records": self._sampler.records}
         self.ledger = Ledger(ledger, plan=whole_plan(program, self._sampler), description=description)
         self._released: set[str] = set()
+        self._releaser = Releaser(
+            ledger=self.ledger,
+            states=NoiseStates(Gaussian()),
+            source=self._source,
+            reducer=reducer,
+            divisor=float(self._sampler.records),
+        )
 
     @property
     def covered(self) -> bool:
@@ -76,21 +83,11 @@ class Statistics:
         statistic = self.program.statistics[name].statistic
         clip = FlatClip(statistic.bound)
         total = _sum(clip(statistic.rows(part), 0) for part in values.split(CHUNK))
-        multiplier = self.program.multiplier(name, self._sampler)
-        # On disk before anything is visible: a crash from here on can only over-count.
         event = self.program.statistic_event(name, self._sampler)
-        self.ledger.record(event, 1.0, step=len(self._released) - len(self.program.statistics))
-        self._released.add(name)
-        draw = NoiseDraw(
-            std=multiplier * total.sensitivity,
-            divisor=float(self._sampler.records),
-            source=self._source,
-            reducer=self._reducer,
-            step=0,
-        )
-        released = Gaussian().release(total, draw)
-        _check_conservation(released, multiplier)
-        return released
+        step = len(self._released) - len(self.program.statistics)
+        with self._releaser.record(event, 1.0, step=step) as draw:
+            self._released.add(name)
+            return draw.release(total, std=draw.std(total.sensitivity))
 
     def _check(self, name: str, records: int) -> None:
         if name not in self.program.statistics:
@@ -112,12 +109,3 @@ def _sum(parts: Iterable[ClippedSum]) -> ClippedSum:
         total = part if total is None else total + part
     assert total is not None, "a sampler has at least one record"
     return total
-
-
-def _check_conservation(released: Released, multiplier: float) -> None:
-    """Law 0: (S/s)² of what was released is what the ledger was told."""
-    told = multiplier**-2 if multiplier > 0 else math.inf
-    if not math.isclose(released.precision, told, rel_tol=1e-9):
-        raise RuntimeError(
-            f"Released precision {released.precision} differs from the accounted {told}: this is a bug."
-        )

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from quietgrad._gradients.blocks import Space
 from quietgrad._gradients.stages import ClippedSum, Released
 from quietgrad._mechanism.mechanism import Mechanism
-from quietgrad._noise.base import Noise, NoiseDraw
+from quietgrad._noise.base import Noise, NoiseDraw, NoiseState
 from quietgrad._noise.sources import NoiseSource, SeededSource
 from quietgrad._privatizer.privatizer import Privatizer
 from quietgrad._sampling.batches import PoissonBatches
@@ -98,7 +99,10 @@ class TracedNoise(Noise):
     def event(self, noise_multiplier: float, step: int) -> Event:
         return self.noise.event(noise_multiplier, step)
 
-    def release(self, total: ClippedSum, draw: NoiseDraw) -> Released:
-        released = self.noise.release(total, draw)
+    def init(self, space: Space) -> NoiseState:
+        return self.noise.init(space)
+
+    def release(self, total: ClippedSum, draw: NoiseDraw, state: NoiseState) -> tuple[Released, NoiseState]:
+        released, state = self.noise.release(total, draw, state)
         self.note(TracedRelease(draw.step, total, draw.std, draw.divisor, released))
-        return released
+        return released, state

@@ -73,7 +73,7 @@ def encode_update(
     start = load_weights(model, task.weights)
     recorder = Recorder(model)
     sampler = PoissonSampler(1, rate=task.rate, steps=task.rounds)
-    state = RunState(recorder, (), sampler, seed=task.seed)
+    state = RunState(recorder, mechanism, sampler, seed=task.seed)
     saved = {"step": task.round, "public_seed": task.seed, "representations": task.state, "post": []}
     state.load_state_dict(saved)
     with attached(recorder):

@@ -22,7 +22,7 @@ from jaxtyping import Int64
 from torch import Tensor, nn
 
 from quietgrad._capture.recorder import Recorder
-from quietgrad._collective import default_reducer
+from quietgrad._collective import SingleProcess, default_reducer
 from quietgrad._gradients.blocks import DenseGrad, Space, coordinates
 from quietgrad._gradients.stages import BlockwiseGrads, Released
 from quietgrad._mechanism.mechanism import Mechanism
@@ -30,6 +30,7 @@ from quietgrad._noise.sources import NoiseSource, as_source
 from quietgrad._privatizer.explanation import ReleaseReport, release_reports
 from quietgrad._privatizer.facts import check_checkpoint, checkpoint
 from quietgrad._privatizer.step import RunState, Step, write_grads
+from quietgrad._release.releaser import AccountedDraw, Releaser
 from quietgrad._sampling.poisson import PoissonSampler
 from quietgrad.accounting.calibrate import plan
 from quietgrad.accounting.evaluate import epsilon
@@ -92,6 +93,8 @@ class FederatedServer:
         _check_shares(shares, mechanism, clients, rate)
         self.sampler: Final = PoissonSampler(clients, rate=rate, steps=rounds)
         self.plan: Final = plan(mechanism, rate, rounds)
+        # Clients add the noise of shares, so no rank of this process has a part in it.
+        reducer = default_reducer() if shares is None else SingleProcess()
         description = {"mechanism": mechanism.describe(), "clients": clients, "server_lr": lr}
         if shares is not None:
             description["shares"] = asdict(shares)
@@ -99,9 +102,17 @@ class FederatedServer:
         self._source = as_source(noise_source)
         self._engine = Recorder(model)
         seed = secrets.randbits(48) if public_seed is None else public_seed
-        self._state = RunState(self._engine, mechanism.post, self.sampler, seed=seed)
+        self._state = RunState(self._engine, mechanism, self.sampler, seed=seed)
+        self._releaser = Releaser(
+            ledger=self.ledger,
+            states=self._state.noise,
+            source=self._source,
+            reducer=reducer,
+            divisor=self.sampler.expected_batch,
+        )
         self.start: Final = {name: p.detach().clone() for name, p in self._engine.parameters.items()}
         self._step: Step | None = None
+        self._draw: AccountedDraw | None = None
         self._sent: dict[str, Any] = {}
         self._waiting: set[int] = set()
         self.refused: list[str] = []
@@ -129,7 +140,7 @@ class FederatedServer:
         drawn = self.sampler.draw()
         self._waiting, self.refused = set(drawn), []
         if self.shares is not None:
-            self._record()  # whoever runs this server sees the sum as soon as it is opened
+            self._draw = self._record()  # whoever runs this server sees the sum as soon as it is opened
         return drawn
 
     def task(self) -> Task:
@@ -191,8 +202,9 @@ class FederatedServer:
         step = self._step
         assert step is not None, "draw() begins a round"
         assert self.shares is None, "the clients' noise is in the secure sum: release_sum()"
-        self._record()
-        self._move(step, step.release(reducer=default_reducer(), divisor=self.sampler.expected_batch))
+        with self._record() as draw:
+            released = step.release(draw)
+        self._move(step, released)
 
     def release_sum(self, total: Int64[Tensor, " p"], clients: int) -> None:
         """End the round with what a secure sum opened: Σ of what clients sent, whose noise is in it.
@@ -204,16 +216,19 @@ class FederatedServer:
             ValueError: they are fewer than `shares.least` (such a sum has too little noise and should not exist; the
                 model does not move), or the sum has another length.
         """
-        step, shares = self._step, self.shares
+        step, shares, draw = self._step, self.shares, self._draw
         assert step is not None, "draw() begins a round"
         assert shares is not None, "without shares the server adds the noise: release()"
+        assert draw is not None, "under secure aggregation draw() writes the ledger's line"
         if clients < shares.least:
             raise ValueError(
                 f"The sum was opened with {clients} clients, of which {shares.least} are needed for its noise. Set the "
                 "threshold of the secure aggregation to shares.least, and tell these clients: ε does not cover them."
             )
         released = shares.opened(self.mechanism, self._spaces(), total, self.round)
-        step.check_conservation(released)
+        with draw:
+            for part in released:
+                draw.accept(part)
         self._move(step, released)
 
     def abandon(self) -> None:
@@ -250,8 +265,8 @@ class FederatedServer:
         """Close the ledger's file."""
         self.ledger.close()
 
-    def _record(self) -> None:
-        self.ledger.record(self.mechanism.event(self.round), self.sampler.rate, step=self.round)
+    def _record(self) -> AccountedDraw:
+        return self._releaser.record(self.mechanism.event(self.round), self.sampler.rate, step=self.round)
 
     def _move(self, step: Step, released: list[Released]) -> None:
         with attached(self._engine):
@@ -266,7 +281,7 @@ class FederatedServer:
         self._ended()
 
     def _ended(self) -> None:
-        self._step, self._waiting = None, set()
+        self._step, self._draw, self._waiting = None, None, set()
         self._state.step += 1
 
     def _spaces(self) -> list[Space]:

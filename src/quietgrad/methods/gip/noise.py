@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 
 from quietgrad._gradients.blocks import Blocks, flatten, unflatten
 from quietgrad._gradients.stages import ClippedSum, Released
-from quietgrad._noise.base import Noise, NoiseDraw
+from quietgrad._noise.base import Noise, NoiseDraw, NoiseState
 from quietgrad._noise.gaussian import on_grid
 from quietgrad._noise.sources import HardenedSource
 from quietgrad.accounting import events
@@ -32,6 +33,8 @@ class SelectedGaussian(Noise):
         theta: θ, how much the selector cares for the true top-k; 0 is random-k; None until calibrated.
         index_share: the part of ε that θ is calibrated to.
     """
+
+    one_release: ClassVar[bool] = True
 
     grouping: Grouping
     keep: float | Schedule
@@ -63,7 +66,7 @@ class SelectedGaussian(Noise):
             )
         return self.theta
 
-    def release(self, total: ClippedSum, draw: NoiseDraw) -> Released:
+    def release(self, total: ClippedSum, draw: NoiseDraw, state: NoiseState) -> tuple[Released, NoiseState]:
         if isinstance(draw.source, HardenedSource):
             raise ValueError(
                 "noise_source='hardened' is proved for Gaussian releases, not for a choice of indices. Use the default "
@@ -72,12 +75,12 @@ class SelectedGaussian(Noise):
         if draw.std == 0.0:
             chosen = self._selected_by_one(total.wide(), draw)
             bare = {name: (b / draw.divisor).to(total.released_in(name)) for name, b in chosen.items()}
-            return Released(blocks=bare, std=0.0, sensitivity=total.sensitivity / draw.divisor)
+            return Released(blocks=bare, std=0.0, sensitivity=total.sensitivity / draw.divisor), state
         wide = on_grid(total, draw)
         steps = self._selected_by_one({name: wide.grid.steps(b) for name, b in total.blocks.items()}, draw)
         scale = wide.grid.step / draw.divisor
         blocks = {name: (block.double() * scale).to(total.released_in(name)) for name, block in steps.items()}
-        return wide.released(blocks, draw.divisor)
+        return wide.released(blocks, draw.divisor), state
 
     def _selected_by_one(self, blocks: Blocks, draw: NoiseDraw) -> Blocks:
         """The choice looks at the whole sum, so one rank makes it, together with all of the noise."""

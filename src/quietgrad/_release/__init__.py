@@ -1,0 +1,1 @@
+"""The one place where noise meets the ledger."""
