@@ -17,13 +17,13 @@ from quietgrad.accounting import (
     GaussianEvent,
     JointEvent,
     Ledger,
-    MallowsSelection,
     Phase,
     calibrate,
     epsilon,
     steps_within,
 )
 from quietgrad.accounting.calibrate import Steps
+from quietgrad.methods.gip import MallowsSelection
 
 DELTA = 1e-5
 

@@ -10,7 +10,6 @@ from quietgrad.accounting import (
     Event,
     GaussianEvent,
     JointEvent,
-    MallowsSelection,
     Phase,
     calibrate,
     epsilon,
@@ -19,6 +18,7 @@ from quietgrad.accounting import (
     steps_within,
 )
 from quietgrad.accounting.calibrate import Steps
+from quietgrad.methods.gip import MallowsSelection
 from tests.accounting.settings import DELTA
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as native
 
-from quietgrad.accounting import GaussianEvent, JointEvent, MallowsSelection, Phase, delta, epsilon, pld
+from quietgrad.accounting import GaussianEvent, JointEvent, Phase, delta, epsilon, pld
+from quietgrad.methods.gip import MallowsSelection
 from tests.accounting.settings import DELTA, flat
 
 SETTINGS = [(0.7, 0.02, 200), (1.0, 0.1, 50), (2.0, 1 / 60, 3000), (5.0, 1.0, 10), (30.0, 0.25, 400)]

@@ -16,11 +16,11 @@ from quietgrad.accounting import (
     GaussianEvent,
     JointEvent,
     Ledger,
-    MallowsSelection,
     Phase,
     event_from_dict,
     event_to_dict,
 )
+from quietgrad.methods.gip import MallowsSelection
 
 EVENT = GaussianEvent(noise_multiplier=1.1)
 OTHER = GaussianEvent(noise_multiplier=0.9)

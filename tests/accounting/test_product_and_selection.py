@@ -12,9 +12,10 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution as native
 from scipy import stats
 
-from quietgrad.accounting import GaussianEvent, JointEvent, MallowsSelection, Phase, delta, epsilon
-from quietgrad.accounting.pairs import gaussian_loss, group_loss, mallows_loss, subsample
+from quietgrad.accounting import GaussianEvent, JointEvent, Phase, delta, epsilon
+from quietgrad.accounting.pairs import gaussian_loss, subsample
 from quietgrad.accounting.privacy_loss import LossPmf, compose, delta_at, epsilon_at
+from quietgrad.methods.gip.mallows_event import MallowsSelection, group_loss, mallows_loss
 from tests.accounting.settings import DELTA
 
 RATE, STEPS, WIDTH = 0.02, 300, 2e-4

@@ -13,13 +13,13 @@ from dp_accounting.rdp import RdpAccountant
 from quietgrad.accounting import (
     GaussianEvent,
     JointEvent,
-    MallowsSelection,
     Phase,
     epsilon,
     repeat_and_select,
 )
-from quietgrad.accounting.pairs import product_loss, subsample
+from quietgrad.accounting.pairs import subsample
 from quietgrad.accounting.rdp import rdp
+from quietgrad.methods.gip import MallowsSelection
 from tests.accounting.settings import DELTA, flat
 
 JOINT = JointEvent(
@@ -52,7 +52,7 @@ def test_dp_accounting_still_drops_an_integer_sigma_inside_a_composed_event() ->
 @pytest.mark.parametrize("rate", [0.1, 1.0])
 def test_rdp_of_a_joint_event_is_the_moment_of_its_loss(rate: float) -> None:
     orders, values = rdp([Phase(event=JOINT, rate=rate, count=1)])
-    loss = subsample(product_loss(JOINT, 1e-3), rate, 1e-3).remove
+    loss = subsample(JOINT.loss(1e-3), rate, 1e-3).remove
     for order in (2.0, 3.0, 8.0):
         numeric = loss.log_mgf(order - 1) / (order - 1)
         assert values[list(orders).index(order)] == pytest.approx(numeric, rel=1e-4)

@@ -9,7 +9,6 @@ import pytest
 from quietgrad.accounting import (
     GaussianEvent,
     JointEvent,
-    MallowsSelection,
     Phase,
     attack_advantage,
     coalesce,
@@ -17,6 +16,7 @@ from quietgrad.accounting import (
     effective_multiplier,
     epsilon,
 )
+from quietgrad.methods.gip import MallowsSelection
 from tests.accounting.settings import DELTA, REFERENCE, RELATIVE, ROUNDING, Row, flat
 
 

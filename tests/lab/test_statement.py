@@ -20,7 +20,6 @@ from typer.testing import CliRunner
 from quietgrad.accounting import (
     GaussianEvent,
     JointEvent,
-    MallowsSelection,
     Phase,
     attack_advantage,
     epsilon,
@@ -32,6 +31,7 @@ from quietgrad.lab.run.config import load_config
 from quietgrad.lab.run.statement.trade_off import curve_of, curve_of_pair, mu_of
 from quietgrad.lab.run.statement.verification import verify
 from quietgrad.lab.run.train import train
+from quietgrad.methods.gip import MallowsSelection
 from tests.lab.tiny import write_config
 
 runner = CliRunner()

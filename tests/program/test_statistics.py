@@ -22,6 +22,7 @@ from quietgrad._program.statistics import (
     SecondMoments,
     Statistic,
 )
+from quietgrad.accounting import gaussian_precision
 
 RECORDS = 30
 
@@ -124,8 +125,9 @@ def test_the_noise_is_what_the_ledger_was_told(case: Case) -> None:
         draws.append(flat(blocks) * RECORDS - clipped_sum(case.statistic, values))
     (phase,) = statistics.ledger.phases
     # share ¼ against training's ¾ over 9 steps at rate one: σ·√(3/9)
-    assert phase.event.noise_multiplier == pytest.approx(2.0 * math.sqrt(3 / 9))  # type: ignore[union-attr]
-    expected = phase.event.noise_multiplier * case.statistic.bound  # type: ignore[union-attr]
+    multiplier = gaussian_precision(phase.event) ** -0.5
+    assert multiplier == pytest.approx(2.0 * math.sqrt(3 / 9))
+    expected = multiplier * case.statistic.bound
     assert float(torch.cat(draws).std()) == pytest.approx(expected, rel=0.05)
 
 

@@ -17,7 +17,8 @@ from quietgrad._noise.sources import NoiseSource, SeededSource
 from quietgrad._release.conservation import gaussian_multiplier
 from quietgrad._release.noise_states import NoiseStates
 from quietgrad._release.releaser import AccountedDraw, Releaser
-from quietgrad.accounting.events import GaussianEvent, JointEvent, MallowsSelection
+from quietgrad.accounting.events import GaussianEvent, JointEvent
+from quietgrad.methods.gip import MallowsSelection
 
 EVENT = GaussianEvent(noise_multiplier=2.0)
 SELECTION = MallowsSelection(theta=0.1, group_size=8, kept=2, groups=1)

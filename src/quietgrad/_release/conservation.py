@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from quietgrad.accounting.events import Event, GaussianEvent, JointEvent
+from quietgrad.accounting.base import Event, gaussian_precision
 
 TOLERANCE = 1e-9
 """Relative error that adding up float64 precisions may leave; noise that is wrong is wrong by far more."""
@@ -20,10 +20,10 @@ def gaussian_multiplier(event: Event) -> float:
     Raises:
         RuntimeError: the event has no Gaussian part, so no noise can belong to it.
     """
-    gaussian = event.gaussian if isinstance(event, JointEvent) else event
-    if not isinstance(gaussian, GaussianEvent):
+    precision = gaussian_precision(event)
+    if precision == 0.0:
         raise RuntimeError(f"{event} accounts for no Gaussian noise: this is a bug.")
-    return gaussian.noise_multiplier
+    return float(precision**-0.5)
 
 
 def precision_of(sensitivity: float, std: float) -> float:

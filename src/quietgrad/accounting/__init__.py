@@ -1,17 +1,23 @@
 """Privacy accounting: the price of a step and of a run, the noise for a budget, and the durable ledger."""
 
+from typing import Any as _Any
+
+from quietgrad.accounting.base import (
+    Event,
+    event_class,
+    event_from_dict,
+    event_to_dict,
+    gaussian_precision,
+    register_event,
+)
 from quietgrad.accounting.calibrate import calibrate, plan, rate_within, smallest_noise, steps_within
 from quietgrad.accounting.evaluate import attack_advantage, delta, epsilon
 from quietgrad.accounting.events import (
-    Event,
     GaussianEvent,
     JointEvent,
-    MallowsSelection,
     Phase,
     coalesce,
     effective_multiplier,
-    event_from_dict,
-    event_to_dict,
     phase_from_dict,
     phase_to_dict,
 )
@@ -24,7 +30,6 @@ __all__ = [
     "GaussianEvent",
     "JointEvent",
     "Ledger",
-    "MallowsSelection",
     "Phase",
     "attack_advantage",
     "calibrate",
@@ -34,12 +39,21 @@ __all__ = [
     "epsilon",
     "event_from_dict",
     "event_to_dict",
+    "gaussian_precision",
     "phase_from_dict",
     "phase_to_dict",
     "plan",
     "pld",
     "rate_within",
+    "register_event",
     "repeat_and_select",
     "smallest_noise",
     "steps_within",
 ]
+
+
+def __getattr__(name: str) -> _Any:
+    """Find the event that GIP registers; 0.2 defined it here."""
+    if name == "MallowsSelection":
+        return event_class("mallows")
+    raise AttributeError(f"module 'quietgrad.accounting' has no attribute {name!r}")

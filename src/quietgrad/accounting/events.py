@@ -1,15 +1,37 @@
-"""What a training step released, and how often: the words that mechanism, ledger and accountant share."""
+"""The events that every mechanism can use, and phases: how often a run makes which event."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
+
+import numpy as np
+from dp_accounting import dp_event
+from dp_accounting.rdp import rdp_privacy_accountant as dp_rdp
+
+from quietgrad.accounting.base import Event, event_from_dict, event_to_dict, register_event
+from quietgrad.accounting.pairs import StepLoss, gaussian_loss
+from quietgrad.accounting.privacy_loss import LossPmf, compose
+from quietgrad.accounting.renyi_moments import Orders
+
+__all__ = [
+    "Event",
+    "GaussianEvent",
+    "JointEvent",
+    "Phase",
+    "coalesce",
+    "effective_multiplier",
+    "phase_from_dict",
+    "phase_to_dict",
+    "whole_number",
+]
 
 
+@register_event("gaussian")
 @dataclass(frozen=True, kw_only=True)
-class GaussianEvent:
+class GaussianEvent(Event):
     """A Gaussian release with its effective multiplier, σ_eff⁻² = Σ_j (S_j / s_j)².
 
     Args:
@@ -37,46 +59,49 @@ class GaussianEvent:
             )
         object.__setattr__(self, "noise_multiplier", value)
 
+    @property
+    def spread(self) -> float:
+        return 1 / self.noise_multiplier
 
+    @property
+    def is_private(self) -> bool:
+        return self.noise_multiplier > 0
+
+    @property
+    def gaussian_precision(self) -> float:
+        return self.noise_multiplier**-2 if self.noise_multiplier > 0 else math.inf
+
+    @property
+    def only_whole_orders(self) -> bool:
+        return False
+
+    def loss(self, step: float) -> LossPmf:
+        return gaussian_loss(self.noise_multiplier, 1.0, step).remove
+
+    def step_loss(self, rate: float, step: float, *, pessimistic: bool = True) -> StepLoss:
+        # The masses of the cells are known exactly, with subsampling too: no grid before the last one is needed.
+        return gaussian_loss(self.noise_multiplier, rate, step, pessimistic=pessimistic)
+
+    def log_moments(self, largest: int) -> Orders:
+        ks = np.arange(largest + 1)
+        moments: Orders = ks * (ks - 1) / (2 * self.noise_multiplier**2)
+        return moments
+
+    def rdp(self, rate: float, orders: Orders) -> Orders:
+        accountant = dp_rdp.RdpAccountant(orders)
+        event = dp_event.GaussianDpEvent(self.noise_multiplier)
+        accountant.compose(dp_event.PoissonSampledDpEvent(rate, event))
+        return np.asarray(accountant.rdp)
+
+
+@register_event("joint")
 @dataclass(frozen=True, kw_only=True)
-class MallowsSelection:
-    """Noisy top-k of every group: Pr[S] ~ exp(-θ |S - S*|_1), drawn in each group on its own.
+class JointEvent(Event):
+    """A Gaussian and other events released from ONE batch; subsampled as a product, never one by one.
 
     Args:
-        theta: dispersion of the Mallows model; 0 draws uniformly and costs nothing.
-        group_size: coordinates of a group.
-        kept: how many of them are selected.
-        groups: number of groups of this shape.
-
-    Raises:
-        ValueError: the dispersion is negative or infinite, or more is kept than a group has.
-
-    Example:
-        selection = qg.accounting.MallowsSelection(theta=0.1, group_size=64, kept=16, groups=10)
-        event = qg.accounting.JointEvent(gaussian=gaussian, selections=(selection,))
-    """
-
-    theta: float
-    group_size: int
-    kept: int
-    groups: int
-
-    def __post_init__(self) -> None:
-        theta = float(self.theta)
-        if not (0 <= theta < math.inf):
-            raise ValueError(
-                f"Expected theta >= 0 and finite, got {self.theta}. Pass 0 for a uniform choice."
-            )
-        object.__setattr__(self, "theta", theta)
-        for name, least in (("group_size", 1), ("kept", 0), ("groups", 1)):
-            object.__setattr__(self, name, _whole(name, getattr(self, name), least))
-        if self.kept > self.group_size:
-            raise ValueError(f"Expected kept <= group_size={self.group_size}, got {self.kept}. Keep fewer.")
-
-
-@dataclass(frozen=True, kw_only=True)
-class JointEvent:
-    """A Gaussian and selections released from ONE batch; subsampled as a product, never one by one.
+        gaussian: all Gaussian noise of the step.
+        selections: what else the step releases of the batch, each with independent randomness.
 
     Example:
         event = qg.accounting.JointEvent(gaussian=gaussian, selections=(selection,))
@@ -84,13 +109,65 @@ class JointEvent:
     """
 
     gaussian: GaussianEvent
-    selections: tuple[MallowsSelection, ...]
+    selections: tuple[Event, ...]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "selections", tuple(self.selections))
 
+    @property
+    def _priced(self) -> tuple[Event, ...]:
+        return tuple(event for event in self.selections if not event.is_free)
 
-Event: TypeAlias = GaussianEvent | MallowsSelection | JointEvent
+    @property
+    def _parts(self) -> tuple[Event, ...]:
+        return (*self._priced, self.gaussian)
+
+    @property
+    def spread(self) -> float:
+        return math.hypot(*(part.spread for part in self._parts))
+
+    @property
+    def is_private(self) -> bool:
+        return all(part.is_private for part in self._parts)
+
+    @property
+    def gaussian_precision(self) -> float:
+        return sum(part.gaussian_precision for part in self._parts)
+
+    @property
+    def only_whole_orders(self) -> bool:
+        return bool(self._priced)
+
+    def loss(self, step: float) -> LossPmf:
+        # Losses of independent releases add up.
+        return compose([(part.loss(step), 1) for part in self._parts])
+
+    def step_loss(self, rate: float, step: float, *, pessimistic: bool = True) -> StepLoss:
+        if not self._priced or not pessimistic:
+            return self.gaussian.step_loss(rate, step, pessimistic=pessimistic)
+        return super().step_loss(rate, step)
+
+    def log_moments(self, largest: int) -> Orders:
+        return sum((part.log_moments(largest) for part in self._parts), np.zeros(largest + 1))
+
+    def rdp(self, rate: float, orders: Orders) -> Orders:
+        return super().rdp(rate, orders) if self._priced else self.gaussian.rdp(rate, orders)
+
+    def to_dict(self) -> dict[str, Any]:
+        selections = [event_to_dict(selection) for selection in self.selections]
+        return {"gaussian": event_to_dict(self.gaussian), "selections": selections}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> JointEvent:
+        """Return the event that `to_dict` described.
+
+        Raises:
+            ValueError: its Gaussian part is another event.
+        """
+        gaussian = event_from_dict(data["gaussian"])
+        if not isinstance(gaussian, GaussianEvent):
+            raise ValueError(f"Expected a gaussian inside a joint event, got {gaussian}.")
+        return cls(gaussian=gaussian, selections=tuple(map(event_from_dict, data["selections"])))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,17 +187,15 @@ class Phase:
     count: int
 
     def __post_init__(self) -> None:
-        rate = float(self.rate)
-        if not 0 < rate <= 1:
-            raise ValueError(
-                f"Expected rate in (0, 1], got {self.rate}. It is expected batch size / records."
-            )
-        object.__setattr__(self, "rate", rate)
-        object.__setattr__(self, "count", _whole("count", self.count, 0))
+        object.__setattr__(self, "rate", checked_rate(self.rate))
+        object.__setattr__(self, "count", whole_number("count", self.count, 0))
 
 
 def effective_multiplier(multipliers: Iterable[float]) -> float:
-    """The one Gaussian that several releases of the same batch amount to: (Σ_j m_j⁻²)^(−1/2).
+    """Return the one Gaussian that several releases of a batch amount to: (Σ_j m_j⁻²)^(−1/2).
+
+    Returns:
+        its multiplier, 0 if one of them is 0.
 
     Raises:
         ValueError: there is no multiplier.
@@ -136,7 +211,11 @@ def effective_multiplier(multipliers: Iterable[float]) -> float:
 
 
 def coalesce(phases: Iterable[Phase]) -> tuple[Phase, ...]:
-    """The same run, with equal neighbours as one phase and without empty ones."""
+    """Merge equal neighbours into one phase, and drop empty phases.
+
+    Returns:
+        the same run.
+    """
     merged: list[Phase] = []
     for phase in phases:
         if merged and (merged[-1].event, merged[-1].rate) == (phase.event, phase.rate):
@@ -146,46 +225,20 @@ def coalesce(phases: Iterable[Phase]) -> tuple[Phase, ...]:
     return tuple(merged)
 
 
-def event_to_dict(event: Event) -> dict[str, Any]:
-    """A JSON-able description; floats survive JSON exactly."""
-    if isinstance(event, GaussianEvent):
-        return {"kind": "gaussian", "noise_multiplier": event.noise_multiplier}
-    if isinstance(event, MallowsSelection):
-        fields = {name: getattr(event, name) for name in ("theta", "group_size", "kept", "groups")}
-        return {"kind": "mallows", **fields}
-    return {
-        "kind": "joint",
-        "gaussian": event_to_dict(event.gaussian),
-        "selections": [event_to_dict(selection) for selection in event.selections],
-    }
-
-
-def event_from_dict(data: Mapping[str, Any]) -> Event:
-    """The event that `event_to_dict` described.
-
-    Raises:
-        ValueError: it describes no event that this version knows.
-    """
-    fields = {key: value for key, value in data.items() if key != "kind"}
-    try:
-        if data["kind"] == "gaussian":
-            return GaussianEvent(**fields)
-        if data["kind"] == "mallows":
-            return MallowsSelection(**fields)
-        if data["kind"] == "joint":
-            return _joint_from_dict(fields)
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"Expected the description of an event, got {dict(data)}.") from error
-    raise ValueError(f"Expected kind gaussian, mallows or joint, got {data['kind']!r}. Update quietgrad.")
-
-
 def phase_to_dict(phase: Phase) -> dict[str, Any]:
-    """A JSON-able description of a phase."""
+    """Describe a phase as plain data.
+
+    Returns:
+        what `phase_from_dict` takes.
+    """
     return {"event": event_to_dict(phase.event), "rate": phase.rate, "count": phase.count}
 
 
 def phase_from_dict(data: Mapping[str, Any]) -> Phase:
-    """The phase that `phase_to_dict` described.
+    """Make the phase that `phase_to_dict` described.
+
+    Returns:
+        an equal phase.
 
     Raises:
         ValueError: it describes no phase.
@@ -196,18 +249,23 @@ def phase_from_dict(data: Mapping[str, Any]) -> Phase:
         raise ValueError(f"Expected the description of a phase, got {data}.") from error
 
 
-def _joint_from_dict(fields: Mapping[str, Any]) -> JointEvent:
-    gaussian = event_from_dict(fields["gaussian"])
-    selections = tuple(event_from_dict(item) for item in fields["selections"])
-    if not isinstance(gaussian, GaussianEvent):
-        raise ValueError(f"Expected a gaussian inside a joint event, got {gaussian}.")
-    chosen = tuple(item for item in selections if isinstance(item, MallowsSelection))
-    if len(chosen) != len(selections):
-        raise ValueError(f"Expected only selections beside the gaussian of a joint event, got {selections}.")
-    return JointEvent(gaussian=gaussian, selections=chosen)
+def checked_rate(rate: float) -> float:
+    """Return a Poisson rate as a float.
+
+    Raises:
+        ValueError: it is not in (0, 1].
+    """
+    if not 0 < float(rate) <= 1:
+        raise ValueError(f"Expected rate in (0, 1], got {rate}. It is expected batch size / records.")
+    return float(rate)
 
 
-def _whole(name: str, value: float, least: int) -> int:
+def whole_number(name: str, value: float, least: int) -> int:
+    """Return a number as an int.
+
+    Raises:
+        ValueError: it is not whole, or below `least`.
+    """
     if int(value) != value or value < least:
         raise ValueError(f"Expected {name} to be a whole number >= {least}, got {value}.")
     return int(value)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from quietgrad.accounting.base import Event, event_from_dict, event_to_dict
 from quietgrad.accounting.chain import (
     digest,
     header_of,
@@ -20,14 +21,7 @@ from quietgrad.accounting.chain import (
     what_changed,
     write_line,
 )
-from quietgrad.accounting.events import (
-    Event,
-    Phase,
-    coalesce,
-    event_from_dict,
-    event_to_dict,
-    phase_from_dict,
-)
+from quietgrad.accounting.events import Phase, coalesce, phase_from_dict
 
 _DIGEST = 32
 """Bytes of a line's hash that are kept to compare with checkpoints."""

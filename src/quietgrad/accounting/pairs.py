@@ -1,4 +1,7 @@
-"""The dominating pair of one step as losses on a grid: Gaussian, Mallows selection, subsampled product."""
+"""The dominating pair of one step as losses on a grid: the Gaussian's, and Poisson subsampling of any pair.
+
+No event is known here. Each builds its loss from these functions (`base.Event`).
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,7 @@ from jaxtyping import Float64, Int64
 from numpy import ndarray
 from scipy import special
 
-from quietgrad.accounting.combinatorics import log_choose
-from quietgrad.accounting.events import Event, GaussianEvent, JointEvent, MallowsSelection
-from quietgrad.accounting.privacy_loss import LossPmf, compose, rising_share, split
+from quietgrad.accounting.privacy_loss import LossPmf, rising_share, split
 
 REACH = 10.0
 """The Gaussian is cut where less than 1e-23 of its mass is left; the cut part counts as loss +∞."""
@@ -27,20 +28,10 @@ class StepLoss:
     add: LossPmf
 
 
-def step_loss(event: Event, rate: float, step: float, *, pessimistic: bool = True) -> StepLoss:
-    """The privacy loss of one Poisson-subsampled event on a grid of width `step`.
-
-    Optimistic estimates leave the selections out: forgetting them is a post-processing, so they are lower
-    bounds.
-    """
-    gaussian, selections = parts_of(event)
-    if gaussian is not None and not (selections and pessimistic):
-        return gaussian_loss(gaussian.noise_multiplier, rate, step, pessimistic=pessimistic)
-    if not (selections and pessimistic):
-        nothing = LossPmf(step=step, lower=0, mass=np.ones(1), infinity=0.0, pessimistic=pessimistic)
-        return StepLoss(remove=nothing, add=nothing)
-    fine = min(step, deviation(event, 1.0) / 200)
-    return subsample(product_loss(event, fine), rate, step)
+def no_loss(step: float, *, pessimistic: bool = True) -> StepLoss:
+    """Return the loss of a release that says nothing."""
+    nothing = LossPmf(step=step, lower=0, mass=np.ones(1), infinity=0.0, pessimistic=pessimistic)
+    return StepLoss(remove=nothing, add=nothing)
 
 
 def gaussian_loss(noise_multiplier: float, rate: float, step: float, *, pessimistic: bool = True) -> StepLoss:
@@ -67,39 +58,6 @@ def gaussian_loss(noise_multiplier: float, rate: float, step: float, *, pessimis
     return StepLoss(remove=remove, add=add)
 
 
-def mallows_loss(selection: MallowsSelection) -> LossPmf:
-    """The loss of all groups of a selection, exactly on a grid of width 2 θ."""
-    return compose([(group_loss(selection), selection.groups)])
-
-
-def group_loss(selection: MallowsSelection) -> LossPmf:
-    """One group of a selection: loss 2 θ (h1 - h2).
-
-    The worst neighbours have disjoint top sets A1, A2 (disjoint complements if more than half is kept); h1,
-    h2 are how many of A1, A2 were drawn: Pr[h1, h2] ~ C(K,h1) C(K,h2) C(l-2K, K-h1-h2) exp(2 θ h1).
-    """
-    kept = min(selection.kept, selection.group_size - selection.kept)
-    others = selection.group_size - 2 * kept
-    h1, h2 = (axis.ravel() for axis in np.indices((kept + 1, kept + 1)))
-    valid = (h1 + h2 <= kept) & (kept - h1 - h2 <= others)
-    h1, h2 = h1[valid], h2[valid]
-    log_weight = log_choose(kept, h1) + log_choose(kept, h2) + log_choose(others, kept - h1 - h2)
-    log_weight = log_weight + 2 * selection.theta * h1
-    mass = np.zeros(2 * kept + 1)
-    np.add.at(mass, h1 - h2 + kept, np.exp(log_weight - special.logsumexp(log_weight)))
-    return LossPmf(step=2 * selection.theta, lower=-kept, mass=mass, infinity=0.0)
-
-
-def product_loss(event: Event, step: float) -> LossPmf:
-    """Everything one batch released, before subsampling: the losses of independent releases add up."""
-    gaussian, selections = parts_of(event)
-    losses = [mallows_loss(selection) for selection in selections]
-    pmfs = [split(loss.losses, loss.mass, step=step, infinity=loss.infinity) for loss in losses]
-    if gaussian is not None:
-        pmfs.append(gaussian_loss(gaussian.noise_multiplier, 1.0, step).remove)
-    return compose([(pmf, 1) for pmf in pmfs])
-
-
 def subsample(pmf: LossPmf, rate: float, step: float) -> StepLoss:
     """Poisson subsampling of any symmetric pair: ((1-q) Q + q P, Q) and its mirror, on a new grid.
 
@@ -124,43 +82,21 @@ def subsample(pmf: LossPmf, rate: float, step: float) -> StepLoss:
 
 
 @lru_cache(maxsize=4096)
-def deviation(event: Event, rate: float) -> float:
-    """About the standard deviation of one step's loss: sets the grid, never the answer."""
-    gaussian, selections = parts_of(event)
-    squared = sum(8 * _selection_zcdp(selection) for selection in selections) / 4
-    if gaussian is not None:
-        squared += gaussian.noise_multiplier**-2
+def deviation(spread: float, rate: float) -> float:
+    """Estimate the standard deviation of a step's loss from that before subsampling, as if it were Gaussian."""
     z = np.linspace(-8, 8, 801)
     weight = np.exp(-(z**2) / 2)
-    base = math.sqrt(squared)
-    losses = _subsampled(np.concatenate([base * z - squared / 2, base * z + squared / 2]), rate)
+    losses = _subsampled(np.concatenate([spread * z - spread**2 / 2, spread * z + spread**2 / 2]), rate)
     weights = np.concatenate([(1 - rate) * weight, rate * weight])
     weights /= weights.sum()
     mean = np.sum(weights * losses)
     return float(np.sqrt(np.sum(weights * (losses - mean) ** 2)))
 
 
-def reach(event: Event, rate: float) -> float:
-    """About the width of one step's losses: with `deviation` it says how many grid points they take."""
-    spread = deviation(event, 1.0)
+def reach(spread: float, rate: float) -> float:
+    """Estimate the width of a step's losses; over the grid's width it is the number of points they take."""
     bottom, top = _subsampled(np.array([-REACH, REACH]) * spread + np.array([-1, 1]) * spread**2 / 2, rate)
     return float(top - bottom)
-
-
-def parts_of(event: Event) -> tuple[GaussianEvent | None, tuple[MallowsSelection, ...]]:
-    """The Gaussian and the selections with a price inside an event."""
-    if isinstance(event, GaussianEvent):
-        return event, ()
-    selections = event.selections if isinstance(event, JointEvent) else (event,)
-    priced = tuple(s for s in selections if s.theta > 0 and 0 < s.kept < s.group_size)
-    return (event.gaussian if isinstance(event, JointEvent) else None), priced
-
-
-def _selection_zcdp(selection: MallowsSelection) -> float:
-    """Small-θ zCDP of all groups: 4 θ² min(K, l-K) p (1-p) l / (l-1) each, p = K / l."""
-    size, kept = selection.group_size, min(selection.kept, selection.group_size - selection.kept)
-    share = kept / size
-    return selection.groups * 4 * selection.theta**2 * kept * share * (1 - share) * size / max(size - 1, 1)
 
 
 def _from_cells(

@@ -10,7 +10,7 @@ from dp_accounting.pld.pld_pmf import DensePLDPmf
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 from quietgrad.accounting.events import Phase, coalesce
-from quietgrad.accounting.pairs import deviation, parts_of, reach, step_loss
+from quietgrad.accounting.pairs import deviation, reach
 from quietgrad.accounting.privacy_loss import LossPmf, best_tilt, compose, delta_at, epsilon_at
 
 TOLERANCE = 1e-4
@@ -81,13 +81,12 @@ def pld_delta(phases: Iterable[Phase], epsilon: float) -> float:
 
 def is_private(phases: Iterable[Phase]) -> bool:
     """False if a release had no noise at all: then ε is infinite."""
-    gaussians = (parts_of(phase.event)[0] for phase in phases if phase.count)
-    return all(gaussian is None or gaussian.noise_multiplier > 0 for gaussian in gaussians)
+    return all(phase.event.is_private for phase in phases if phase.count)
 
 
 def _refine(runs: tuple[Phase, ...], tolerance: float, on: Callable[[float], float]) -> tuple[float, bool]:
     """An upper bound `on(step)` on finer and finer grids: (value, whether it stopped moving)."""
-    finest = max(reach(run.event, run.rate) for run in runs) / MOST_POINTS
+    finest = max(reach(run.event.spread, run.rate) for run in runs) / MOST_POINTS
     step = max(_spread(runs) * COARSEST, finest, 1e-15)
     best = on(step)
     while step / 2 >= finest:
@@ -117,13 +116,13 @@ def _delta_on(runs: tuple[Phase, ...], epsilon: float, step: float) -> float:
 
 def _sides(runs: tuple[Phase, ...], step: float, *, pessimistic: bool = True) -> tuple[Side, Side]:
     """Each phase's one-step loss with its count, for taking a record away and for its mirror."""
-    losses = [(step_loss(run.event, run.rate, step, pessimistic=pessimistic), run.count) for run in runs]
+    losses = [(run.event.step_loss(run.rate, step, pessimistic=pessimistic), run.count) for run in runs]
     return [(loss.remove, count) for loss, count in losses], [(loss.add, count) for loss, count in losses]
 
 
 def _spread(runs: tuple[Phase, ...]) -> float:
     # The split adds at most step²/4 of variance per step: the grid follows the run's mean variance per step.
-    variance = sum(run.count * deviation(run.event, run.rate) ** 2 for run in runs)
+    variance = sum(run.count * deviation(run.event.spread, run.rate) ** 2 for run in runs)
     return math.sqrt(variance / sum(run.count for run in runs))
 
 

@@ -7,21 +7,15 @@ from collections.abc import Iterable
 from typing import Literal
 
 import numpy as np
-from dp_accounting import dp_event
 from dp_accounting.rdp import rdp_privacy_accountant as dp_rdp
-from jaxtyping import Float64
-from numpy import ndarray
-from scipy import special
 
-from quietgrad.accounting.combinatorics import log_choose
-from quietgrad.accounting.events import Event, GaussianEvent, Phase, coalesce
-from quietgrad.accounting.pairs import group_loss, parts_of
+from quietgrad.accounting.events import Phase, coalesce
 from quietgrad.accounting.pld import is_private
+from quietgrad.accounting.renyi_moments import Orders
 
 Tries = Literal["logarithmic", "geometric", "poisson"]
 """The distribution of the number of tries."""
 
-Orders = Float64[ndarray, " orders"]
 INTEGER_ORDERS = np.concatenate([np.arange(2, 64), np.arange(64, 257, 8), [512, 1024]]).astype(float)
 """Orders at which the moments of a subsampled product are a finite sum: whole ones."""
 
@@ -29,13 +23,11 @@ INTEGER_ORDERS = np.concatenate([np.arange(2, 64), np.arange(64, 257, 8), [512, 
 def rdp(phases: Iterable[Phase]) -> tuple[Orders, Orders]:
     """Orders, and the run's RDP at each: budgets add over steps."""
     runs = coalesce(phases)
-    plain = all(not parts_of(run.event)[1] for run in runs)
-    orders = np.asarray(dp_rdp.DEFAULT_RDP_ORDERS, dtype=float) if plain else INTEGER_ORDERS
+    whole = any(run.event.only_whole_orders for run in runs)
+    orders = INTEGER_ORDERS if whole else np.asarray(dp_rdp.DEFAULT_RDP_ORDERS, dtype=float)
     if not is_private(runs):
         return orders, np.full_like(orders, np.inf)
-    return orders, sum(
-        (run.count * _step_rdp(run.event, run.rate, orders) for run in runs), np.zeros_like(orders)
-    )
+    return orders, sum((run.count * run.event.rdp(run.rate, orders) for run in runs), np.zeros_like(orders))
 
 
 def rdp_epsilon(phases: Iterable[Phase], delta: float) -> float:
@@ -95,37 +87,3 @@ def logarithmic_gamma(mean: float) -> float:
         too_few = middle == 1 or math.expm1(-math.log(middle)) / -math.log(middle) < mean
         low, high = (low, middle) if too_few else (middle, high)
     return low
-
-
-def _step_rdp(event: Event, rate: float, orders: Orders) -> Orders:
-    gaussian, selections = parts_of(event)
-    if not selections:
-        return _gaussian_rdp(gaussian, rate) if gaussian is not None else np.zeros_like(orders)
-    largest = int(orders.max())
-    moments = np.zeros(largest + 1)  # log E_Q[exp(k L)] of the product, for k = 0, 1, 2, ...
-    ks = np.arange(largest + 1)
-    if gaussian is not None:
-        moments += ks * (ks - 1) / (2 * gaussian.noise_multiplier**2)
-    for selection in selections:
-        loss = group_loss(selection)
-        moments += selection.groups * np.array([loss.log_mgf(k - 1) for k in ks])
-    return np.array([_subsampled_moment(int(order), rate, moments) / (order - 1) for order in orders])
-
-
-def _gaussian_rdp(gaussian: GaussianEvent, rate: float) -> Orders:
-    accountant = dp_rdp.RdpAccountant()
-    event = dp_event.GaussianDpEvent(gaussian.noise_multiplier)
-    accountant.compose(dp_event.PoissonSampledDpEvent(rate, event))
-    return np.asarray(accountant.rdp)
-
-
-def _subsampled_moment(order: int, rate: float, moments: Orders) -> float:
-    """log E_Q[(1 - q + q exp(L))^a] = log Σ_k C(a,k) (1-q)^(a-k) q^k E_Q[exp(k L)].
-
-    The mirrored direction is smaller for a pair that a symmetry exchanges (Mironov et al. 2019, theorem 5).
-    """
-    if rate == 1:
-        return float(moments[order])
-    ks = np.arange(order + 1)
-    weights = log_choose(order, ks) + (order - ks) * math.log1p(-rate) + ks * math.log(rate)
-    return max(0.0, float(special.logsumexp(weights + moments[: order + 1])))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quietgrad.accounting.events import GaussianEvent, JointEvent, Phase, coalesce
-from quietgrad.accounting.pairs import parts_of
+from quietgrad.accounting.base import gaussian_precision
+from quietgrad.accounting.events import GaussianEvent, Phase, coalesce
 from quietgrad.accounting.pld import pld, pld_epsilon
 
 # Rounding every step's loss down costs about steps·grid/2 of ε: this share of it.
@@ -34,7 +34,7 @@ def shown_epsilon(phases: Sequence[Phase], delta: float, times: float) -> float:
 
 def louder(phase: Phase, times: float) -> Phase:
     """The phase at `times` its μ; selections are left out, as forgetting them is a post-processing."""
-    gaussian = phase.event.gaussian if isinstance(phase.event, JointEvent) else parts_of(phase.event)[0]
-    assert gaussian is not None, "every step of a mechanism has a Gaussian part"
-    event = GaussianEvent(noise_multiplier=gaussian.noise_multiplier / times)
+    precision = gaussian_precision(phase.event)
+    assert precision > 0, "every step of a mechanism has a Gaussian part"
+    event = GaussianEvent(noise_multiplier=precision**-0.5 / times)
     return Phase(event=event, rate=phase.rate, count=phase.count)

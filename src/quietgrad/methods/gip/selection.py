@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Int, Int64, Real
 from torch import Tensor
 
-from quietgrad.accounting.events import MallowsSelection
+from quietgrad.methods.gip.mallows_event import MallowsSelection
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class Grouping:
         return tuple(shape for shape in ((whole, self.group_size), (1, rest)) if shape[0] and shape[1])
 
     def selections(self, theta: float, keep: float) -> tuple[MallowsSelection, ...]:
-        """What the accountant is told."""
+        """Return the events of a choice in every group."""
         return tuple(
             MallowsSelection(theta=theta, group_size=size, kept=kept_of(size, keep), groups=groups)
             for groups, size in self.shapes

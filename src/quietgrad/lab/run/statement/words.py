@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from quietgrad.accounting.events import Event, GaussianEvent, JointEvent
+from quietgrad.accounting import Event, GaussianEvent, JointEvent
 from quietgrad.lab.formatting import epsilon_text
 from quietgrad.lab.models.hf_folder import PREFIX
 from quietgrad.lab.run.statement.recorded import RecordedRun
 from quietgrad.lab.run.task import is_pretrained
+from quietgrad.methods.gip import MallowsSelection
 
 TUNING = {
     "unstated": "Tuning: ε is of this one run. Every other run on the same records, such as trying learning rates or "
@@ -109,9 +110,10 @@ def _event(event: Event) -> str:
     if isinstance(event, GaussianEvent):
         return f"Gaussian noise with multiplier {event.noise_multiplier:.4g}"
     if isinstance(event, JointEvent):
-        chosen = sum(selection.groups for selection in event.selections)
-        return f"{_event(event.gaussian)} and {chosen} noisy selections"
-    return "noisy selections"
+        chosen = sum(part.groups for part in event.selections if isinstance(part, MallowsSelection))
+        others = [str(part) for part in event.selections if not isinstance(part, MallowsSelection)]
+        return " and ".join([_event(event.gaussian), f"{chosen} noisy selections", *others])
+    return "noisy selections" if isinstance(event, MallowsSelection) else str(event)
 
 
 def assumptions(run: RecordedRun) -> list[str]:
