@@ -11,7 +11,7 @@ import torch
 from tests.annotations import WANTED, executed
 
 torch.set_num_threads(1)
-os.environ["QUIETGRAD_CACHE"] = "off"  # what one test has measured is none of the next one's
+os.environ.pop("QUIETGRAD_CACHE", None)  # what one test has measured is none of the next one's
 
 
 @pytest.fixture(autouse=True)

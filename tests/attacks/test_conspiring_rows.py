@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 import quietgrad as qg
 from quietgrad._gradients.factored import FactoredGrad
-from quietgrad._gradients.row_arithmetic import POSITIONS, RUN, SPENT, UNIT, longest, runs
 from quietgrad._gradients.stages import BlockwiseGrads
+from quietgrad._kernels.rounding import POSITIONS, RUN, SPENT, UNIT, longest, runs
 from quietgrad._mechanism.clipping import MARGIN, clip_weights
 
 

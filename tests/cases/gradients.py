@@ -12,9 +12,9 @@ from quietgrad._gradients.blocks import BlockGrads, DenseGrad
 from quietgrad._gradients.convolution import ConvGrad
 from quietgrad._gradients.factored import FactoredGrad
 from quietgrad._gradients.indexed import IndexedGrad
-from quietgrad._gradients.patches import Window
 from quietgrad._gradients.stages import BlockwiseGrads
 from quietgrad._gradients.tied import TiedGrad
+from quietgrad._kernels.patches import Window
 
 Tensors = dict[str, Tensor]
 """What a kind is made of; the first dimension holds the samples."""

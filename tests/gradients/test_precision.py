@@ -12,10 +12,10 @@ from quietgrad._gradients.blocks import BlockGrads, DenseGrad
 from quietgrad._gradients.convolution import ConvGrad
 from quietgrad._gradients.factored import FactoredGrad
 from quietgrad._gradients.indexed import IndexedGrad
-from quietgrad._gradients.patches import Window
 from quietgrad._gradients.row_arithmetic import EXCESS, row_squared_norms, weighted_rows
 from quietgrad._gradients.stages import BlockwiseGrads
 from quietgrad._gradients.tied import TiedGrad
+from quietgrad._kernels.patches import Window
 from quietgrad._mechanism.clipping import FlatClip
 
 SEEDS = range(20)

@@ -10,8 +10,8 @@ from quietgrad._gradients.blocks import BlockGrads, DenseGrad
 from quietgrad._gradients.convolution import ConvGrad
 from quietgrad._gradients.factored import FactoredGrad
 from quietgrad._gradients.indexed import IndexedGrad
-from quietgrad._gradients.patches import Window
 from quietgrad._gradients.zero import ZeroGrad
+from quietgrad._kernels.patches import Window
 
 N, RANK = 5, 2
 

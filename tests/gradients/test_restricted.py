@@ -9,8 +9,8 @@ from quietgrad._gradients.blocks import BlockGrads, DenseGrad
 from quietgrad._gradients.convolution import ConvGrad
 from quietgrad._gradients.factored import FactoredGrad
 from quietgrad._gradients.indexed import IndexedGrad
-from quietgrad._gradients.patches import Window
 from quietgrad._gradients.restricted import RestrictedOuterGrad, WholeNormGrad, whole_rows
+from quietgrad._kernels.patches import Window
 
 N = 7
 

@@ -1,4 +1,4 @@
-"""The choice of ways: measured once, within the budget, or by rule."""
+"""The choice of algorithms: measured once, within the budget, or by rule."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from quietgrad._capture.recorder import Recorder
-from quietgrad._gradients import remembered, tuning
+from quietgrad._gradients import timings, tuning
 from quietgrad._gradients.factored import FactoredGrad
 from quietgrad._gradients.tuning import TunableGrads, Tuner
-from quietgrad._kernels import library
+from quietgrad._kernels import levels, library
 
 
 def block(n: int = 8, t: int = 4, i: int = 6, o: int = 5) -> FactoredGrad:
@@ -68,7 +68,7 @@ def test_trials_form_few_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_second_run_starts_tuned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv(remembered.VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv(timings.VARIABLE, str(tmp_path / "cache"))
     timed = counting(monkeypatch)
     _, first = Tuner(None, deterministic=False).select_algorithm("w", block())
     seen = len(timed)
@@ -80,50 +80,65 @@ def test_a_second_run_starts_tuned(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     (file,) = (tmp_path / "cache").iterdir()
     assert "8, 4, 6" not in file.read_text(), "how many samples there were is not written down"
     assert "4, 6, 5" in file.read_text()
-    for other in {"off", *library.levels()} - {library.level()}:
-        with library.at(other):
-            assert remembered.RememberedTimes().of(block().signature()[1:]) == {}, (
-                "other kernels, other times"
-            )
+    for other in {"off", *levels.levels()} - {levels.level()}:
+        with levels.use_level(other):
+            assert timings.MeasuredTimes().of(block().signature()[1:]) == {}, "other kernels, other times"
 
 
 def test_times_of_a_kernel_that_was_changed_are_not_used(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv(remembered.VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv(timings.VARIABLE, str(tmp_path / "cache"))
     built = tmp_path / "kernels.so"
     monkeypatch.setattr(library, "native", lambda: SimpleNamespace(_name=str(built)))
-    monkeypatch.setattr(library, "level", lambda: "avx2")
+    monkeypatch.setattr(levels, "level", lambda: "avx2")
 
     def after(build: bytes) -> dict[str, float]:
         built.write_bytes(build)
-        remembered.code.cache_clear()
-        return remembered.RememberedTimes().of((1,))
+        timings.code.cache_clear()
+        return timings.MeasuredTimes().of((1,))
 
     assert after(b"first") == {}
-    remembered.RememberedTimes().keep((1,), {"ghost": 2.0})
+    timings.MeasuredTimes().keep((1,), {"ghost": 2.0})
     assert after(b"first") == {"ghost": 2.0}
     assert after(b"second") == {}
-    remembered.code.cache_clear()
+    timings.code.cache_clear()
 
 
 @pytest.mark.parametrize("content", ["", "[1]", '{"a": 3}', '{"a": {"b": "c"}}'])
 def test_a_file_that_makes_no_sense_is_done_without(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: str
 ) -> None:
-    monkeypatch.setenv(remembered.VARIABLE, str(tmp_path))
-    (tmp_path / f"ways-{remembered.machine()}.json").write_text(content)
-    assert remembered.RememberedTimes().of((1,)) == {}
+    monkeypatch.setenv(timings.VARIABLE, str(tmp_path))
+    (tmp_path / f"times-{timings.machine()}.json").write_text(content)
+    assert timings.MeasuredTimes().of((1,)) == {}
     assert Tuner(None, deterministic=False).select_algorithm("w", block())[1].milliseconds > 0
 
 
-def test_without_a_folder_nothing_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv(remembered.VARIABLE, str(tmp_path / "file"))
+def test_a_folder_that_cannot_be_written_is_done_without(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(timings.VARIABLE, str(tmp_path / "file"))
     (tmp_path / "file").write_text("not a folder")
     assert Tuner(None, deterministic=False).select_algorithm("w", block())[1].milliseconds > 0
-    monkeypatch.delenv(remembered.VARIABLE)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert remembered.folder() == tmp_path / "quietgrad"
+
+
+@pytest.mark.parametrize("setting", [None, "", "off"])
+def test_nothing_is_written_unless_a_folder_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, setting: str | None
+) -> None:
+    monkeypatch.delenv(timings.VARIABLE, raising=False)
+    if setting is not None:
+        monkeypatch.setenv(timings.VARIABLE, setting)
+    for home in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(home, str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    timed, tuner = counting(monkeypatch), Tuner(None, deterministic=False)
+    assert tuner.select_algorithm("w", block())[1].milliseconds > 0
+    seen = len(timed)
+    tuner.select_algorithm("w", block(n=2000))
+    assert len(timed) == seen > 0, "the tuner itself knows what it measured"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_rule_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

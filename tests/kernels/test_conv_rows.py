@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 
 from quietgrad._gradients.convolution import ConvGrad
-from quietgrad._gradients.kernel_gradients import by_patches, directly
-from quietgrad._gradients.patches import Window
-from quietgrad._kernels import library
+from quietgrad._gradients.kernel_gradients import by_patches, kernel_gradients
+from quietgrad._kernels import levels
+from quietgrad._kernels.patches import Window
 from tests.cases.gradients import KINDS
 from tests.laws.test_law2_floating_point import distances, scales
 
-pytestmark = pytest.mark.skipif(not library.levels(), reason="the C library was not built")
-LEVELS = library.levels()
+pytestmark = pytest.mark.skipif(not levels.levels(), reason="the C library was not built")
+LEVELS = levels.levels()
 
 Movement = tuple[int, int, int, int, tuple[int, int], tuple[int, int], tuple[int, int], tuple[int, int]]
 """Images, channels, size, outputs, kernel, stride, padding, dilation."""
@@ -50,8 +50,8 @@ def test_rows_are_those_of_the_reference_and_norms_not_below_theirs(
 ) -> None:
     inputs, backprops, window = drawn(movement, n)
     truth = by_patches(inputs.double(), backprops.double(), window)
-    with library.at(level):
-        rows, squared = directly(inputs, backprops, window)
+    with levels.use_level(level):
+        rows, squared = kernel_gradients(inputs, backprops, window)
     assert rows.dtype == torch.float32
     torch.testing.assert_close(rows.double(), truth, rtol=1e-4, atol=1e-4)
     exact = rows.double().square().sum((1, 2))
@@ -70,9 +70,9 @@ def test_rows_do_not_depend_on_where_numbers_lie(kind: str, level: str) -> None:
         "sliced": lambda x: torch.cat([x, x], 4)[..., : x.shape[4]],
     }
     inputs, backprops = (layouts[kind](x) for x in (inputs, backprops))
-    with library.at(level):
-        rows, squared = directly(inputs, backprops, window)
-        same, norms = directly(inputs.contiguous(), backprops.contiguous(), window)
+    with levels.use_level(level):
+        rows, squared = kernel_gradients(inputs, backprops, window)
+        same, norms = kernel_gradients(inputs.contiguous(), backprops.contiguous(), window)
     assert torch.equal(rows, same)
     assert torch.equal(squared, norms)
 
@@ -81,7 +81,7 @@ def test_rows_do_not_depend_on_where_numbers_lie(kind: str, level: str) -> None:
 def test_a_row_that_is_not_a_number_stays_alone_and_is_dropped(level: str) -> None:
     inputs, backprops, window = drawn(MOVEMENTS[0])
     inputs[1, 0, 0, 0, 0] = float("nan")
-    with library.at(level):
+    with levels.use_level(level):
         block = ConvGrad(inputs, backprops, window, algorithm="direct")
         squared = block.squared_norms()
         total = block.weighted_sum(torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64))
@@ -92,7 +92,7 @@ def test_a_row_that_is_not_a_number_stays_alone_and_is_dropped(level: str) -> No
 @pytest.mark.parametrize("level", LEVELS)
 def test_one_sample_moves_the_clipped_sum_by_at_most_the_bound(level: str) -> None:
     case = next(case for case in KINDS if case.name == "conv_direct")
-    with library.at(level):
+    with levels.use_level(level):
         for seed in range(5):
             tensors = case.draw(9, torch.Generator().manual_seed(seed))
             scale = scales(torch.float32, seed).view(-1, 1, 1, 1, 1)
@@ -100,10 +100,10 @@ def test_one_sample_moves_the_clipped_sum_by_at_most_the_bound(level: str) -> No
             distances(case, tensors, [1.0, 1e-9, 1e4][seed % 3], range(9), f"{level} seed {seed}")
 
 
-def test_without_the_library_the_way_is_not_offered() -> None:
+def test_without_a_kernel_the_algorithm_is_not_offered() -> None:
     inputs, backprops, window = drawn(MOVEMENTS[0])
-    with library.at(LEVELS[-1]):
+    with levels.use_level(LEVELS[-1]):
         assert "direct" in ConvGrad(inputs, backprops, window).memory_cost()
         assert "direct" not in ConvGrad(inputs.double(), backprops.double(), window).memory_cost()
-    with library.at("off"):
+    with levels.use_level("off"):
         assert "direct" not in ConvGrad(inputs, backprops, window).memory_cost()

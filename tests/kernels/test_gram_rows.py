@@ -6,14 +6,13 @@ import pytest
 import torch
 
 from quietgrad._gradients.factored import FactoredGrad
-from quietgrad._gradients.gram import factor_norms
-from quietgrad._kernels import library
-from quietgrad._kernels.gram_rows import served
+from quietgrad._gradients.gram import factor_norms, gram_sums
+from quietgrad._kernels import levels
 from tests.cases.gradients import KINDS
 from tests.laws.test_law2_floating_point import distances, scales
 
-pytestmark = pytest.mark.skipif(not library.levels(), reason="the C library was not built")
-LEVELS = library.levels()
+pytestmark = pytest.mark.skipif(not levels.levels(), reason="the C library was not built")
+LEVELS = levels.levels()
 SIZES = [(1, 8, 8), (2, 16, 8), (3, 1, 24), (4, 8, 7), (6, 25, 16), (13, 40, 3), (64, 32, 96), (5, 1030, 513)]
 """Positions, inputs, outputs: in whole vectors and not, in one float32 sum and in several."""
 
@@ -25,10 +24,10 @@ def test_norms_and_lengths_are_those_of_the_reference(size: tuple[int, int, int]
     g = torch.Generator().manual_seed(n)
     t, i, o = size
     a, b = torch.randn(n, t, i, generator=g), torch.randn(n, t, o, generator=g)
-    with library.at("off"):
+    with levels.use_level("off"):
         expected = factor_norms(a, b)
-    with library.at(level):
-        assert served(a, b)
+    with levels.use_level(level):
+        assert gram_sums.find_kernel(a, b, 0.0) is not None
         found = factor_norms(a, b)
     torch.testing.assert_close(found.squared, expected.squared, rtol=2e-3, atol=0.0)
     torch.testing.assert_close(found.lengths, expected.lengths, rtol=1e-5, atol=0.0)
@@ -49,7 +48,7 @@ def test_norms_do_not_depend_on_where_numbers_lie(kind: str, level: str) -> None
         "sliced": lambda x: torch.cat([x, x], 2)[..., : x.shape[2]],
     }
     a, b = (layouts[kind](x) for x in (a, b))
-    with library.at(level):
+    with levels.use_level(level):
         found, same = factor_norms(a, b), factor_norms(a.contiguous(), b.contiguous())
     assert torch.equal(found.squared, same.squared)
     assert torch.equal(found.lengths, same.lengths)
@@ -61,7 +60,7 @@ def test_a_row_that_is_not_a_number_stays_alone_and_is_dropped(value: float, lev
     g = torch.Generator().manual_seed(0)
     a, b = torch.randn(3, 5, 8, generator=g), torch.randn(3, 5, 8, generator=g)
     b[1, 4, 0] = value
-    with library.at(level):
+    with levels.use_level(level):
         block = FactoredGrad(a, b, algorithm="ghost")
         squared = block.squared_norms()
         total = block.weighted_sum(torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64))
@@ -76,7 +75,7 @@ def test_positions_that_cancel_are_careful_rows_or_not_below_the_truth(seed: int
     a = torch.randn(6, 1, 16, generator=g).expand(6, 8, 16) * (1 + 1e-6 * torch.randn(6, 8, 1, generator=g))
     b = torch.randn(6, 8, 8, generator=g)
     b = b - b.mean(1, keepdim=True)
-    with library.at(level):
+    with levels.use_level(level):
         found = factor_norms(a, b)
         norms = FactoredGrad(a, b, algorithm="ghost").squared_norms()
     truth = torch.einsum("nto,nti->noi", b.double(), a.double()).square().sum((1, 2))
@@ -87,7 +86,7 @@ def test_positions_that_cancel_are_careful_rows_or_not_below_the_truth(seed: int
 @pytest.mark.parametrize("level", LEVELS)
 def test_one_sample_moves_the_clipped_sum_by_at_most_the_bound(level: str) -> None:
     case = next(case for case in KINDS if case.name == "tokens_ghost_vectors")
-    with library.at(level):
+    with levels.use_level(level):
         for seed in range(5):
             tensors = case.draw(9, torch.Generator().manual_seed(seed))
             tensors["b"] = (tensors["b"].double() * scales(torch.float32, seed).view(-1, 1, 1)).float()
@@ -102,7 +101,7 @@ def test_roundings_that_all_go_down_are_made_up_for(lanes: int, length: int, lev
     a = torch.full((1, 4, length), 0.99 * 2.0**-12.5)
     a[..., :lanes] = 1.0
     b = torch.eye(4, 8)[None]
-    with library.at(level):
+    with levels.use_level(level):
         found = factor_norms(a, b)
     truth = torch.einsum("nto,nti->noi", b.double(), a.double()).square().sum((1, 2))
     assert not bool(found.careful.any())
@@ -113,16 +112,17 @@ def test_roundings_that_all_go_down_are_made_up_for(lanes: int, length: int, lev
 def test_words_that_are_unlike_each_other_need_no_forming(level: str) -> None:
     """A vocabulary's inner products are long: counted as one float32 sum they would make every record careful."""
     a, b = torch.eye(64)[None].repeat(2, 1, 4), torch.eye(64, 50_257)[None].repeat(2, 1, 1)
-    with library.at(level):
+    with levels.use_level(level):
         found = factor_norms(a, b)
     assert not bool(found.careful.any())
     assert bool((found.squared >= 4 * 64).all())
 
 
 def test_empty_double_and_unbuilt_take_the_torch_path() -> None:
-    with library.at(LEVELS[-1]):
-        assert served(torch.randn(2, 3, 7), torch.randn(2, 3, 8))
-        assert not served(torch.randn(0, 3, 8), torch.randn(0, 3, 8))
-        assert not served(torch.randn(2, 3, 8).double(), torch.randn(2, 3, 8).double())
-    with library.at("off"):
-        assert not served(torch.randn(2, 3, 8), torch.randn(2, 3, 8))
+    with levels.use_level(LEVELS[-1]):
+        assert gram_sums.find_kernel(torch.randn(2, 3, 7), torch.randn(2, 3, 8), 0.0) is not None
+        assert gram_sums.find_kernel(torch.randn(0, 3, 8), torch.randn(0, 3, 8), 0.0) is None
+        wide = torch.randn(2, 3, 8, dtype=torch.float64)
+        assert gram_sums.find_kernel(wide, wide, 0.0) is None
+    with levels.use_level("off"):
+        assert gram_sums.find_kernel(torch.randn(2, 3, 8), torch.randn(2, 3, 8), 0.0) is None

@@ -13,16 +13,16 @@ from quietgrad._collective import SingleProcess
 from quietgrad._gradients.blocks import Blocks
 from quietgrad._gradients.grid import Grid
 from quietgrad._gradients.stages import ClippedSum
-from quietgrad._kernels import library
-from quietgrad._kernels.integer_noise import makes_key_streams
+from quietgrad._kernels import levels, library
+from quietgrad._kernels.integer_noise import aes_instructions
 from quietgrad._noise.aes import Words
 from quietgrad._noise.base import NoiseDraw, NoiseState
 from quietgrad._noise.gaussian import Gaussian, add_integers
 from quietgrad._noise.sources import AT_ONCE, RoundedGaussian, SeededSource
 
 KEY = bytes(range(1, 33))
-pytestmark = pytest.mark.skipif(not library.levels(), reason="the C library was not built")
-LEVELS = library.levels()
+pytestmark = pytest.mark.skipif(not levels.levels(), reason="the C library was not built")
+LEVELS = levels.levels()
 
 
 @pytest.mark.parametrize("kind", [1, 2])
@@ -63,7 +63,7 @@ def drawn(level: str, log_std: int, count: int, seed: int) -> tuple[np.ndarray, 
     """The draws, from an odd place in the stream, and what comes after them."""
     words = Words(bytes([seed]) * 32, seed)
     words.fill(np.empty(seed % 19, np.uint8))
-    with library.at(level):
+    with levels.use_level(level):
         return RoundedGaussian(log_std).draw(count, words), words.take(3)
 
 
@@ -100,10 +100,8 @@ def test_points_that_float64_cannot_decide_and_both_ends_are_settled_alike(
 
 
 def test_levels_with_instructions_for_aes_make_their_own_bits() -> None:
-    native = library.native()
-    assert native is not None
-    with library.at("portable"):
-        assert makes_key_streams(native) == 0
+    with levels.use_level("portable"):
+        assert aes_instructions() == 0
 
 
 def blocks() -> Blocks:
@@ -138,7 +136,7 @@ def test_every_level_adds_the_same_steps(level: str, scale: float | None, with_n
             if scale is not None or name != "odd"
         }
         values = {name: b for name, b in blocks().items() if name in out}
-        with library.at(each):
+        with levels.use_level(each):
             add_integers(values, Grid(5e-8), SeededSource(1) if with_noise else None, out, scale=scale)
         found.append(out)
     for name, block in found[0].items():

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 
 import quietgrad as qg
-from quietgrad._kernels import library
-from quietgrad._kernels.norm_rows import norm_rows, served
+from quietgrad._capture.adapters.norm import norm_gradients
+from quietgrad._kernels import levels
 
-pytestmark = pytest.mark.skipif(not library.levels(), reason="the C library was not built")
-LEVELS = library.levels()
+pytestmark = pytest.mark.skipif(not levels.levels(), reason="the C library was not built")
+LEVELS = levels.levels()
 SIZES = [(1, 1, 1), (3, 5, 7), (2, 64, 256), (4, 3, 33)]
 """Samples, positions, numbers."""
 
@@ -23,10 +23,9 @@ def drawn(size: tuple[int, int, int]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def in_c(level: str, *parts: Tensor) -> tuple[Tensor, Tensor]:
-    native = library.native()
-    assert native is not None
-    with library.at(level):
-        return norm_rows(native, *parts)
+    with levels.use_level(level):
+        assert norm_gradients.find_kernel(*parts) is not None
+        return norm_gradients(*parts)
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -68,7 +67,7 @@ def test_a_layers_gradients_are_the_loops(level: str) -> None:
     layer, x = nn.LayerNorm(6), torch.randn(4, 3, 6, generator=torch.Generator().manual_seed(0))
     batches = qg.PoissonBatches(torch.utils.data.TensorDataset(x), rate=1.0, steps=1)
     private = qg.Privatizer(layer, qg.methods.dp_sgd(clip=1e3).with_noise(0.0), batches)
-    with library.at(level):
+    with levels.use_level(level):
         for batch in batches:
             ((rows,),) = batch.split(4)
             private.backward(layer(rows).square().sum((1, 2)))
@@ -81,9 +80,10 @@ def test_a_layers_gradients_are_the_loops(level: str) -> None:
     torch.testing.assert_close(found, list(expected), rtol=1e-5, atol=1e-5)
 
 
-def test_half_precision_and_the_torch_path_are_not_served() -> None:
-    with library.at(LEVELS[-1]):
-        assert served(torch.randn(2, 3))
-        assert not served(torch.randn(2, 3).half())
-    with library.at("off"):
-        assert not served(torch.randn(2, 3))
+def test_half_precision_takes_the_torch_path() -> None:
+    with levels.use_level(LEVELS[-1]):
+        assert norm_gradients.find_kernel(*drawn((2, 3, 4))) is not None
+        half = [part.half() for part in drawn((2, 3, 4))]
+        assert norm_gradients.find_kernel(*half) is None
+    with levels.use_level("off"):
+        assert norm_gradients.find_kernel(*drawn((2, 3, 4))) is None

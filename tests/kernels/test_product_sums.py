@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from ctypes import CDLL
-
 import pytest
 import torch
 from torch import Tensor
 
-from quietgrad._gradients import convolution, row_arithmetic
+from quietgrad._gradients import kernel_gradients
 from quietgrad._gradients.convolution import ConvGrad
-from quietgrad._gradients.kernel_gradients import convolve, form, positions_first
-from quietgrad._gradients.patches import Window, strips, unfold_rows
-from quietgrad._gradients.row_arithmetic import POSITIONS, UNIT, runs, weighted_products
-from quietgrad._kernels import library
-from quietgrad._kernels.product_sums import patch_sums, product_sums, served
+from quietgrad._gradients.kernel_gradients import convolve, form
+from quietgrad._gradients.row_arithmetic import products_in_runs, weighted_products
+from quietgrad._kernels import levels, product_sums
+from quietgrad._kernels.patches import Window, positions_first, unfold_rows
+from quietgrad._kernels.rounding import POSITIONS, UNIT, runs
 
-pytestmark = pytest.mark.skipif(not library.levels(), reason="the C library was not built")
-LEVELS = library.levels()
+pytestmark = pytest.mark.skipif(not levels.levels(), reason="the C library was not built")
+LEVELS = levels.levels()
 SIZES = [
     (300, 1, 1, 1),
     (300, 1, 7, 17),
@@ -40,10 +38,9 @@ def made(size: tuple[int, int, int, int]) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def in_c(b: Tensor, a: Tensor, weights: Tensor, level: str, most: int = POSITIONS) -> Tensor:
-    native = library.native()
-    assert native is not None
-    with library.at(level):
-        return product_sums(native, b, a, weights, list(runs(len(a), a.shape[1], a.dtype, most)))
+    with levels.use_level(level):
+        places = list(runs(len(a), a.shape[1], a.dtype, most))
+        return product_sums.products_in_runs(b, a, weights, places)
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -129,7 +126,7 @@ def test_threads_do_not_touch_the_bits(level: str) -> None:
 @pytest.mark.parametrize("size", [(0, 1, 3, 4), (512, 1, 0, 4), (1, 0, 3, 4)])
 def test_nothing_adds_up_to_nothing(size: tuple[int, int, int, int]) -> None:
     b, a, weights = made(size)
-    assert not served(a, b)
+    assert products_in_runs.find_kernel(b, a, weights, [slice(0, 1), slice(1, 2)]) is None
     found = weighted_products(b, a, weights)
     assert found.shape == (size[2], size[3])
     assert bool((found == 0).all())
@@ -146,20 +143,17 @@ def test_a_sum_does_not_lie_in_memory_that_the_next_one_takes() -> None:
 
 
 @pytest.mark.skipif(LEVELS[-1:] == ("portable",), reason="torch's products are taken there")
-def test_several_runs_take_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    called: list[str] = []
-
-    def counted(native: CDLL, b: Tensor, a: Tensor, weights: Tensor, places: list[slice]) -> Tensor:
-        called.append(library.level())
-        return product_sums(native, b, a, weights, places)
-
-    monkeypatch.setattr(row_arithmetic, "product_sums", counted)
-    for level, expected in (("off", 0), ("portable", 0), (LEVELS[-1], 1)):
-        b, a, weights = made((300, 1, 7, 17))
-        with library.at(level):
-            weighted_products(b, a, weights)
-        assert len(called) == expected
-        called.clear()
+def test_several_runs_take_the_kernel() -> None:
+    b, a, weights = made((300, 1, 7, 17))
+    several, one = list(runs(300, 1, a.dtype)), [slice(0, 300)]
+    for level in ("off", "portable"):
+        with levels.use_level(level):
+            assert products_in_runs.find_kernel(b, a, weights, several) is None
+    with levels.use_level(LEVELS[-1]):
+        kernel = products_in_runs.find_kernel(b, a, weights, several)
+        assert kernel is not None
+        assert kernel.run is product_sums.products_in_runs
+        assert products_in_runs.find_kernel(b, a, weights, one) is None
 
 
 # ---- patches of pictures -------------------------------------------------------------------------------------
@@ -191,12 +185,10 @@ def test_patches_read_off_their_picture_add_up_to_the_bits_of_unfolded_ones(
     inputs, backprops, weights = picture(window)
     weights[3] = 0.0
     inputs[3] = torch.nan
-    b, native = positions_first(backprops), library.native()
-    assert native is not None
-    with library.at(level):
-        places = list(runs(len(b), b.shape[1], b.dtype))
-        found = patch_sums(native, b, strips(inputs, window), weights, places)
-    assert len(places) > 1
+    b = positions_first(backprops)
+    with levels.use_level(level):
+        found = product_sums.patch_products(inputs, backprops, weights, window)
+    assert len(list(runs(len(b), b.shape[1], b.dtype))) > 1
     assert torch.equal(found, in_c(b, unfold_rows(inputs, window), weights, level))
     assert bool(found.isfinite().all())
 
@@ -207,10 +199,12 @@ def test_a_convolutions_sum_takes_patches_where_they_lie(
 ) -> None:
     inputs, backprops, weights = picture(window)
     grads = ConvGrad(inputs, backprops, window, algorithm="pixels")
-    with library.at(LEVELS[-1]):
-        if not served(inputs, backprops):
+    with levels.use_level(LEVELS[-1]):
+        if kernel_gradients.patch_products.find_kernel(inputs, backprops, weights, window) is None:
             pytest.skip("no level here whose products are faster than torch's")
-        monkeypatch.setattr(convolution, "unfold_rows", lambda *_: pytest.fail("nothing is to be unfolded"))
+        monkeypatch.setattr(
+            kernel_gradients, "unfold_rows", lambda *_: pytest.fail("nothing is to be unfolded")
+        )
         found = grads.weighted_sum(weights)
     truth = torch.einsum("n...,n->...", form(inputs.double(), backprops.double(), window), weights)
     torch.testing.assert_close(found, truth, rtol=1e-4, atol=1e-4)

@@ -7,11 +7,10 @@ import torch
 from torch import Tensor
 
 from quietgrad._gradients.row_arithmetic import row_squared_norms, weighted_rows
-from quietgrad._kernels import library
-from quietgrad._kernels.rows import served
+from quietgrad._kernels import levels
 
-pytestmark = pytest.mark.skipif(not library.levels(), reason="the C library was not built")
-LEVELS = library.levels()
+pytestmark = pytest.mark.skipif(not levels.levels(), reason="the C library was not built")
+LEVELS = levels.levels()
 SIZES = [(1, 1), (3, 31), (5, 32), (4, 33), (130, 100), (7, 5000), (2, 4097)]
 """Rows and their lengths: in whole vectors and blocks and not."""
 
@@ -25,8 +24,9 @@ def drawn(size: tuple[int, int]) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_norms_and_sums_are_those_of_float64(size: tuple[int, int], level: str) -> None:
     rows, weights = drawn(size)
-    with library.at(level):
-        assert served(rows)
+    with levels.use_level(level):
+        assert row_squared_norms.find_kernel(rows) is not None
+        assert weighted_rows.find_kernel(weights, rows) is not None
         squared, total = row_squared_norms(rows), weighted_rows(weights, rows)
     truth = rows.double().square().sum(1)
     assert bool((squared >= truth * (1 - 1e-15)).all())
@@ -42,7 +42,7 @@ def test_every_level_and_number_of_threads_gives_the_same_bits(size: tuple[int, 
         for level in LEVELS:
             for threads in (1, 2, 3):
                 torch.set_num_threads(threads)
-                with library.at(level):
+                with levels.use_level(level):
                     found.append(torch.cat([row_squared_norms(rows), weighted_rows(weights, rows)]))
     finally:
         torch.set_num_threads(before)
@@ -53,7 +53,7 @@ def test_every_level_and_number_of_threads_gives_the_same_bits(size: tuple[int, 
 @pytest.mark.parametrize("scale", [1e-44, 1e-30, 1e30, 3e38])
 def test_nothing_is_lost_to_float32s_range(scale: float, level: str) -> None:
     rows = torch.full((2, 300), scale)
-    with library.at(level):
+    with levels.use_level(level):
         squared, total = row_squared_norms(rows), weighted_rows(torch.tensor([1e-35, 1.0]).double(), rows)
     assert bool((squared >= rows.double().square().sum(1)).all())
     torch.testing.assert_close(total, rows[0].double() * (1 + 1e-35), rtol=1e-12, atol=0.0)
@@ -66,7 +66,7 @@ def test_what_is_not_a_number_stays_alone_and_adds_nothing_with_weight_zero(valu
     rows[4, 7], weights[4] = value, 0.0
     clean = rows.clone()
     clean[4] = 0.0
-    with library.at(level):
+    with levels.use_level(level):
         assert row_squared_norms(rows).isfinite().logical_not().nonzero().tolist() == [[4]]
         assert torch.equal(weighted_rows(weights, rows), weighted_rows(weights, clean))
 
@@ -74,7 +74,7 @@ def test_what_is_not_a_number_stays_alone_and_adds_nothing_with_weight_zero(valu
 @pytest.mark.parametrize("level", LEVELS)
 def test_rows_may_lie_apart_or_on_each_other(level: str) -> None:
     rows, weights = drawn((6, 40))
-    with library.at(level):
+    with levels.use_level(level):
         for laid in (torch.cat([rows, rows], 1)[:, :40], rows[:1].expand(6, 40), rows.T.contiguous().T):
             dense = laid.contiguous()
             assert torch.equal(row_squared_norms(laid), row_squared_norms(dense))
@@ -82,9 +82,9 @@ def test_rows_may_lie_apart_or_on_each_other(level: str) -> None:
 
 
 def test_empty_double_and_unbuilt_take_the_torch_path() -> None:
-    with library.at(LEVELS[-1]):
-        assert not served(torch.randn(0, 3))
-        assert not served(torch.randn(3, 0))
-        assert not served(torch.randn(3, 4).double())
-    with library.at("off"):
-        assert not served(torch.randn(3, 4))
+    with levels.use_level(LEVELS[-1]):
+        for rows in (torch.randn(0, 3), torch.randn(3, 0), torch.randn(3, 4).double()):
+            assert row_squared_norms.find_kernel(rows) is None
+            assert weighted_rows.find_kernel(torch.ones(len(rows)), rows) is None
+    with levels.use_level("off"):
+        assert row_squared_norms.find_kernel(torch.randn(3, 4)) is None

@@ -15,6 +15,7 @@ from quietgrad._noise.aes import Words
 from quietgrad._noise.below import Span
 from quietgrad._noise.pieces import BOXES, PER_STD, REACH, SLOTS, STRIPS, UNIT, cut
 from quietgrad._noise.sources import AT_ONCE, RoundedGaussian, default
+from quietgrad._noise.trials import roofs, tent_points
 from tests.noise.scripted import Scripted
 
 
@@ -36,7 +37,7 @@ def test_all_words_together_give_every_integer_of_the_tents_its_exact_count() ->
         (v.ravel() << 28 | slot.ravel() & 15).astype(np.uint32),
     )
     out = np.empty(count, np.int32)
-    slots = small._from_tents(out, words)
+    slots = tent_points(small._tables, out, words)
     pieces = cut(128)
     found = np.bincount(out[slots < pieces.tents.sum()] + 1100, minlength=2200)
     expected = np.zeros(2200, np.int64)
@@ -54,7 +55,7 @@ def test_tents_and_boxes_together_have_the_mass_of_the_rounded_gaussian(log_std:
     integers = np.arange(-REACH * std, REACH * std)
     strips = (integers + REACH * std) // (std // PER_STD // STRIPS)
     first_box = np.searchsorted(np.repeat(np.arange(len(cut(std).boxes)), cut(std).boxes), strips)
-    tents = drawn._roof(first_box, integers) * drawn._height * UNIT
+    tents = roofs(drawn._tables, first_box, integers) * drawn._height * UNIT
     curve = masses(integers, std) * std * math.sqrt(2 * math.pi)
     boxes = curve - tents
     assert boxes.min() > 0, "the tents take no more than is there"
@@ -142,7 +143,7 @@ def trial(sampler: RoundedGaussian, box: int, *bits: int) -> int | None:
     slot, part = divmod(box, BOXES)
     words = Scripted(np.array([part << 56, *bits], np.uint64))
     out = np.zeros(1, np.int32)
-    rejected = sampler._from_boxes(out, np.array([0]), np.array([slot]), words)
+    rejected = sampler._from_boxes(out, np.array([0], np.int32), np.array([slot], np.int16), words)
     return None if len(rejected) else int(out[0])
 
 
@@ -150,7 +151,7 @@ def crossed(sampler: RoundedGaussian) -> tuple[int, int, float]:
     """A box that the curve goes through, its first integer, and how high the curve is in it there."""
     boxes = np.arange(sampler._boxes)
     starts, height = sampler._box["start"][boxes].astype(np.int64), sampler._height * UNIT
-    floor = sampler._roof(boxes, starts) + sampler._box["level"][boxes]
+    floor = roofs(sampler._tables, boxes, starts) + sampler._box["level"][boxes]
     share = np.exp(-(((starts - 0.5) / sampler.std) ** 2) / 2) / height - floor
     box = int(np.flatnonzero((share > 0.2) & (share < 0.8))[100])
     return box, int(starts[box]), float(share[box])

@@ -15,38 +15,30 @@ from quietgrad._gradients.factored import FactoredGrad
 from quietgrad._gradients.gram import GramNorms, gram_norms
 from quietgrad._gradients.kept_kernels import KeptKernels, in_kernel_order
 from quietgrad._gradients.kernel_gradients import (
-    IN_CACHE,
     by_patches,
     convolve,
-    directly,
     form,
     grouped,
-    positions_first,
+    kernel_gradients,
+    patch_products,
+    patches_of,
     positions_last,
 )
-from quietgrad._gradients.patches import Window, from_rows, pixel_gram, strips, unfold, unfold_rows
 from quietgrad._gradients.pooling import Pooling
 from quietgrad._gradients.restricted import WholeNormGrad, whole_rows
 from quietgrad._gradients.row_arithmetic import (
-    POSITIONS,
-    added_up,
     at_least_single,
     inner_products,
     outer_sums,
     row_squared_norms,
-    weighted_patches,
-    weighted_products,
     weighted_rows,
 )
 from quietgrad._gradients.tuning import TunableGrads, rounded
-from quietgrad._kernels.conv_rows import served
-from quietgrad._kernels.product_sums import served as products_served
+from quietgrad._kernels.patches import Window, from_rows, pixel_gram, positions_first, unfold
 
 GHOSTS = ("ghost", "pixels")
 KEPT = ("grouped", "patches", "direct")
 ALGORITHMS = (*GHOSTS, *KEPT, "chunked")
-LONG_STRIP = 32
-"""Numbers of a row of the kernel from which on patches are read off their picture."""
 
 
 class ConvGrad(TunableGrads):
@@ -60,7 +52,7 @@ class ConvGrad(TunableGrads):
         pixels  the same, the patches' Gram matrix from that of the pixels.
         grouped every gradient from one native backward, the samples folded into its groups; kept.
         patches every gradient as a product of unfolded patches; kept.
-        direct  every gradient by the C kernel, with its norm; kept.
+        direct  every gradient by a kernel that norms it too; kept.
         chunked every gradient as in `grouped`, a few samples at a time and dropped again.
     """
 
@@ -124,7 +116,7 @@ class ConvGrad(TunableGrads):
         size, t = self.inputs.element_size(), self.positions
         formed = self.samples * math.prod(self.shape) * size
         algorithms = {"grouped": formed, "chunked": 0}
-        if served(self.inputs, self.backprops, self.window.groups):
+        if kernel_gradients.find_kernel(self.inputs, self.backprops, self.window) is not None:
             algorithms["direct"] = formed
         if self.window.groups == 1:
             patches = self.samples * t * self.window.taps * size
@@ -263,7 +255,7 @@ class ConvGrad(TunableGrads):
             if self.algorithm == "pixels":
                 inputs = pixel_gram(self.inputs, self.window)
             else:
-                patches = self._patches(self.inputs)
+                patches = patches_of(self.inputs, self.window)
                 inputs = torch.bmm(patches, patches.transpose(1, 2))
             b = self._outputs()
             outputs = torch.bmm(b.transpose(1, 2), b)
@@ -278,47 +270,15 @@ class ConvGrad(TunableGrads):
         )
 
     def _matmul_sum(self, weights: Float[Tensor, " n"]) -> Float[Tensor, "*shape"]:
-        """Of patches, where they lie in the picture or unfolded a few samples at a time. torch's own backward would add
-        up all positions of all samples in float32, in an order of its own."""
-        b = positions_first(self.backprops)
-        if self._in_strips():
-            total: Tensor = weighted_patches(b, strips(self.inputs, self.window), weights)
-        else:
-            total = added_up(
-                weighted_products(b[rows], self._patches(self.inputs[rows]), weights[rows])
-                for rows in self._unfolded_at_once()
-            )
+        total = patch_products(self.inputs, self.backprops, weights, self.window)
         if self.window.dims != 2:
             return total.reshape(self.shape)
         return from_rows(total, self.window).contiguous()
 
-    def _in_strips(self) -> bool:
-        """Whether the C library sums patches off their picture: each strip is packed by itself, and a short one would
-        be mostly filled up."""
-        window = self.window
-        return (
-            window.dims == 2
-            and window.groups == 1
-            and window.dilation[1] == 1
-            and window.kernel[1] * window.kernel[3] >= LONG_STRIP
-            and self.inputs.shape[1] == 1
-            and products_served(self.inputs, self.backprops)
-        )
-
-    def _unfolded_at_once(self) -> Iterator[slice]:
-        """Samples whose patches are in the cache together: as many as are added up in float32, or a multiple."""
-        together = max(1, POSITIONS // max(1, self.positions))
-        size = max(1, together * self.positions * self.window.taps * self.inputs.element_size())
-        step = together * max(1, IN_CACHE // size)
-        return (slice(start, start + step) for start in range(0, max(1, self.samples), step))
-
-    def _patches(self, inputs: Float[Tensor, "n m i *space"]) -> Float[Tensor, "n t taps"]:
-        return (unfold_rows if self.window.dims == 2 else unfold)(inputs, self.window)
-
     def _keep(self) -> Tensor:
         """Formed and kept, with the norms where they come with it."""
         if self._formed is None and self.algorithm == "direct":
-            self._formed, self._squared = directly(self.inputs, self.backprops, self.window)
+            self._formed, self._squared = kernel_gradients(self.inputs, self.backprops, self.window)
         elif self._formed is None:
             make = by_patches if self.algorithm == "patches" else grouped
             self._formed = make(self.inputs, self.backprops, self.window)

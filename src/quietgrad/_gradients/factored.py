@@ -15,8 +15,6 @@ from quietgrad._gradients.gram import GramNorms, factor_norms
 from quietgrad._gradients.pooling import Pooling
 from quietgrad._gradients.restricted import RestrictedOuterGrad, whole_rows
 from quietgrad._gradients.row_arithmetic import (
-    POSITIONS,
-    RUN,
     TINY,
     at_least_single,
     each_off,
@@ -28,6 +26,7 @@ from quietgrad._gradients.row_arithmetic import (
     weighted_rows,
 )
 from quietgrad._gradients.tuning import TunableGrads, rounded
+from quietgrad._kernels.rounding import POSITIONS, RUN
 
 ALGORITHMS = ("outer", "ghost", "formed", "chunked")
 CHEAP_GRAM = 0.4

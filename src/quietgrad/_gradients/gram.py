@@ -20,9 +20,9 @@ import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
-from quietgrad._gradients.row_arithmetic import LOST, longest, slack
-from quietgrad._kernels.gram_rows import gram_rows, roundings, served
-from quietgrad._kernels.library import in_use
+from quietgrad._kernels.gram_rows import GramSums
+from quietgrad._kernels.registry import operation
+from quietgrad._kernels.rounding import LOST, longest, slack
 
 OVERCLIP = 0.02
 """A bound above this part of ‖G‖² over-clips by 1%."""
@@ -57,17 +57,26 @@ class GramNorms:
 
 
 def factor_norms(a: Float[Tensor, "n t i"], b: Float[Tensor, "n t o"]) -> GramNorms:
-    """From the factors: by the C kernel where it serves, which computes half of each Gram matrix and keeps none."""
-    inner, library = a.shape[2] + b.shape[2], in_use()
-    if library is None or not served(a, b):
-        return gram_norms(_gram(a), _gram(b), inner=inner, terms=_terms(a) + _terms(b), dtype=a.dtype)
-    squared, roots = gram_rows(library, a, b, lost=LOST * max(inner, a.shape[1]))
-    terms = roundings(a.shape[2]) + roundings(b.shape[2])
-    return _bounded(squared, roots, a.dtype, positions=a.shape[1], inner=inner, terms=terms)
+    """Compute the norms from the factors."""
+    inner, positions = a.shape[2] + b.shape[2], a.shape[1]
+    sums = gram_sums(a, b, LOST * max(inner, positions))
+    return _bounded(sums, a.dtype, positions=positions, inner=inner)
+
+
+@operation()
+def gram_sums(a: Float[Tensor, "n t i"], b: Float[Tensor, "n t o"], lost: float) -> GramSums:
+    """Compute what Gram norms need, and count the roundings in it.
+
+    Args:
+        lost: is added to each ‖a_t‖² and ‖b_t‖²: what products too small for float32 may add up to.
+
+    Checked by: tests/kernels/test_gram_rows.py, tests/attacks/test_conspiring_rows.py
+    """
+    return _sums_of(_gram(a), _gram(b), lost, _terms(a) + _terms(b) + a.shape[1])
 
 
 def _gram(x: Float[Tensor, "n t d"]) -> Float[Tensor, "n t t"]:
-    """x xᵀ of every sample; DEPTH features at a time, added up in float64, where there are more."""
+    """Compute x xᵀ of every sample; DEPTH features at a time, added up in float64, where there are more."""
     if x.shape[2] <= DEPTH or x.dtype == torch.float64:
         return torch.bmm(x, x.transpose(1, 2))
     total = x.new_zeros(len(x), x.shape[1], x.shape[1], dtype=torch.float64)
@@ -88,45 +97,39 @@ def gram_norms(
     terms: int,
     dtype: torch.dtype,
 ) -> GramNorms:
-    """From the Gram matrices of the factors.
+    """Compute the norms from the Gram matrices of the factors.
 
     Args:
         inner: numbers in an inner product of inputs and in one of outputs, together.
         terms: how many of these were added up in `dtype`.
     """
     positions = inputs.shape[1]
+    sums = _sums_of(inputs, outputs, LOST * max(inner, positions), terms + positions)
+    return _bounded(sums, dtype, positions=positions, inner=inner)
+
+
+def _sums_of(
+    inputs: Float[Tensor, "n t t"], outputs: Float[Tensor, "n t t"], lost: float, roundings: int
+) -> GramSums:
     wide = torch.promote_types(inputs.dtype, outputs.dtype)
     squared = torch.linalg.vecdot(inputs.to(wide), outputs.to(wide)).double().sum(1)
-    lost = LOST * max(inner, positions)
     a, b = (
         (each.diagonal(dim1=1, dim2=2).double().clamp_min(0.0) + lost).sqrt() for each in (inputs, outputs)
     )
-    roots = torch.stack([(a * b).sum(1), a.sum(1), b.sum(1)], 1)
-    return _bounded(squared, roots, dtype, positions=positions, inner=inner, terms=terms + positions)
+    return GramSums(squared, torch.stack([(a * b).sum(1), a.sum(1), b.sum(1)], 1), roundings)
 
 
-def _bounded(
-    squared: Float64[Tensor, " n"],
-    roots: Float64[Tensor, "n 3"],
-    dtype: torch.dtype,
-    *,
-    positions: int,
-    inner: int,
-    terms: int,
-) -> GramNorms:
-    """With the rounding bound added.
-
-    Args:
-        terms: roundings in `dtype` of one of the products that are added up.
-        roots: the sums over t of ‖a_t‖‖b_t‖, ‖a_t‖ and ‖b_t‖, with what may be lost of each.
-    """
+def _bounded(found: GramSums, dtype: torch.dtype, *, positions: int, inner: int) -> GramNorms:
+    """Add the rounding bound of the implementation that computed these sums."""
     # In numpy: these are few numbers of many layers, and torch would take most of its time to begin.
-    norms, sums = squared.cpu().numpy(), roots.cpu().numpy()
+    norms, sums = found.squared.cpu().numpy(), found.roots.cpu().numpy()
     with np.errstate(all="ignore"):
         squares = sums * sums
         flushed = LOST * max(inner, positions)
-        bound = slack(dtype, terms) * squares[:, 0] + flushed * (squares[:, 1] + squares[:, 2] + positions)
+        bound = slack(dtype, found.roundings) * squares[:, 0] + flushed * (
+            squares[:, 1] + squares[:, 2] + positions
+        )
         within = (bound <= OVERCLIP * norms) & (squares[:, 0] <= longest(positions) ** 2 * norms)
-        found = np.maximum(norms, 0.0) + bound, sums[:, 0], ~within  # also where a norm is not a number
-    bounded, lengths, careful = (torch.from_numpy(each).to(squared.device) for each in found)
+        parts = np.maximum(norms, 0.0) + bound, sums[:, 0], ~within  # also where a norm is not a number
+    bounded, lengths, careful = (torch.from_numpy(each).to(found.squared.device) for each in parts)
     return GramNorms(bounded, lengths, careful, cancels=not within.all())

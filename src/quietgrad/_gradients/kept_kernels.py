@@ -7,8 +7,8 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from quietgrad._gradients.blocks import BlockGrads
-from quietgrad._gradients.patches import Window, from_rows
 from quietgrad._gradients.row_arithmetic import weighted_rows
+from quietgrad._kernels.patches import Window, from_rows
 
 CHANNELS_LAST = ("patches", "direct")
 """Ways whose gradients have the taps in the order of `unfold_rows`."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from quietgrad._gradients.patches import Window, from_rows, unfold_rows
-from quietgrad._gradients.row_arithmetic import row_squared_norms, slack
-from quietgrad._kernels.conv_rows import conv_rows, served
-from quietgrad._kernels.library import in_use
+from quietgrad._gradients.row_arithmetic import added_up, row_squared_norms, weighted_products
+from quietgrad._kernels.patches import Window, from_rows, positions_first, unfold, unfold_rows
+from quietgrad._kernels.registry import operation
+from quietgrad._kernels.rounding import POSITIONS
 
 IN_CACHE = 1 << 21
 """Bytes of patches that are unfolded at a time."""
@@ -39,34 +41,53 @@ def by_patches(
     return formed
 
 
-def directly(
+@operation()
+def kernel_gradients(
     inputs: Float[Tensor, "n m i h w"], backprops: Float[Tensor, "n m o h2 w2"], window: Window
 ) -> tuple[Float[Tensor, "n o taps"], Float64[Tensor, " n"]]:
-    """What `by_patches` gives, by the C kernel where it serves, and the squared norms, never below the truth."""
-    library = in_use()
-    if library is None or not served(inputs, backprops, window.groups):
-        rows = by_patches(inputs, backprops, window)
-        return rows, row_squared_norms(rows)
-    rows, squared = conv_rows(
-        library,
-        inputs,
-        backprops,
-        window.kernel[2:],
-        stride=window.stride,
-        padding=window.padding,
-        dilation=window.dilation,
+    """Form all kernel gradients, taps as in `unfold_rows`, and their squared norms, never below the truth.
+
+    Checked by: tests/kernels/test_conv_rows.py
+    """
+    rows = by_patches(inputs, backprops, window)
+    return rows, row_squared_norms(rows)
+
+
+@operation()
+def patch_products(
+    inputs: Float[Tensor, "n m i *space"],
+    backprops: Float[Tensor, "n m o *space2"],
+    weights: Float[Tensor, " n"],
+    window: Window,
+) -> Float[Tensor, "o taps"]:
+    """Compute Σ_n w_n Σ_t b_t a_tᵀ, a the patches of a sample, unfolded a few samples at a time.
+
+    torch's own backward would add up all positions of all samples in float32, in an order of its own.
+
+    Checked by: tests/kernels/test_product_sums.py
+    """
+    b = positions_first(backprops)
+    return added_up(
+        weighted_products(b[rows], patches_of(inputs[rows], window), weights[rows])
+        for rows in _unfolded_at_once(len(inputs), b.shape[1], window.taps * inputs.element_size())
     )
-    return rows, squared * (1 + slack(torch.float64, rows[0].numel()))
+
+
+def patches_of(inputs: Float[Tensor, "n m i *space"], window: Window) -> Float[Tensor, "n t taps"]:
+    """Unfold patches, in two dimensions with channels last."""
+    return (unfold_rows if window.dims == 2 else unfold)(inputs, window)
+
+
+def _unfolded_at_once(samples: int, positions: int, patch_bytes: int) -> Iterator[slice]:
+    """Group samples whose patches are in the cache together: as many as are in one run, or a multiple."""
+    together = max(1, POSITIONS // max(1, positions))
+    step = together * max(1, IN_CACHE // max(1, together * positions * patch_bytes))
+    return (slice(start, start + step) for start in range(0, max(1, samples), step))
 
 
 def positions_last(backprops: Float[Tensor, "n m o *space"]) -> Float[Tensor, "n o t"]:
     """A view where m = 1: a transposed copy would cost as much as a product."""
     return backprops.transpose(1, 2).flatten(2)
-
-
-def positions_first(maps: Float[Tensor, "n m c *space"]) -> Float[Tensor, "n t c"]:
-    """All positions of a sample one after the other."""
-    return maps.flatten(3).permute(0, 1, 3, 2).reshape(len(maps), -1, maps.shape[2])
 
 
 def convolve(

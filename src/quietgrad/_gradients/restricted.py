@@ -7,7 +7,8 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from quietgrad._gradients.blocks import BlockGrads, Positions
-from quietgrad._gradients.row_arithmetic import as_rows, slack
+from quietgrad._gradients.row_arithmetic import as_rows
+from quietgrad._kernels.rounding import slack
 
 
 class WholeNormGrad(BlockGrads):

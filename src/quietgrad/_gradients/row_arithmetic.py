@@ -1,4 +1,4 @@
-"""Norms, sums and products of rows, one a sample, that are as right as they say whatever the numbers are.
+"""Norms, sums and products of rows, one a sample, in torch; kernels may replace those that are operations.
 
 **Norms.** Sums of squares that neither overflow, underflow nor fall below the truth, whatever the length of the rows.
 
@@ -9,26 +9,8 @@ root and the root's square 2u more; u = 2⁻²⁴. With runs of SQUARES numbers 
 Squares below 2⁻¹²⁶ may be lost: a sum that p of them could have changed by 10⁻⁶ is added again in float64, as is one
 that overflowed. float64 holds the square of a float32 exactly.
 
-**Sums** over samples: a few rows at a time in their own precision, these sums in float64.
-
-    Σ_i w_i·g_i = Σ_runs fl32(Σ_{i in run} w_i·g_i)        the outer sum in float64, if there are several runs
-
-Formal guarantee: two batches that differ in one row, which is zero in the other one, differ in the sum of one run; all
-other runs hold the same numbers in the same places and add up to the same bits. Nothing grows with the batch. In
-whatever order a processor adds the K terms of a run, its float32 sum is off by at most u·Σ_k ‖s_k‖, s_k the partial
-sums and u = 2⁻²⁴; a term is in at most K of them. With every row at most C long, the two sums differ, beyond the row
-itself, by at most
-
-* formed rows, K = r ≤ RUN: 2u·Σ_{k≤r} k·C = 2.5·10⁻⁴·C;
-* products of factors, r samples of t positions, K = r·t ≤ POSITIONS, Σ_t ‖a_t‖‖b_t‖ ≤ κ·C for every sample:
-  2u·(r·K − r(r−1)/2)·κ·C, since at worst each sample's terms are one, added before all others. With t = 1 that is
-  3.9·10⁻³·C; `longest` says which κ keeps it below SPENT with more positions. A run within one sample is empty in the
-  other batch: u·K·κ·C.
-
-The C library adds all formed rows in float64: at most n²·2⁻⁵²·C for n of them, 3·10⁻⁶·C for a hundred thousand.
-
-A clip's margin is above SPENT. The bound is reached to a fourth by rows along one coordinate that first add up to a
-power of two and then are half a unit of rounding long (`tests/attacks/test_conspiring_rows.py`).
+**Sums** over samples: a few rows at a time in float32, these sums in float64. `_kernels.rounding` says why, and how far
+one sample can move such a sum.
 
 **Products** of per-sample matrices with one matrix, and inner products of rows. Every sample is multiplied on its own
 (`bmm`), so that its row does not depend on who else is in the batch, not even in the last bit: where huge tokens
@@ -37,17 +19,14 @@ cancel, the last bits are all there is.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from jaxtyping import Bool, Float, Float64, Shaped
 from torch import Tensor
 
-from quietgrad._kernels.library import in_use
-from quietgrad._kernels.product_sums import patch_sums, product_sums, served
-from quietgrad._kernels.rows import row_squares, row_sums
-from quietgrad._kernels.rows import served as served_rows
+from quietgrad._kernels.registry import device_of_first, operation
+from quietgrad._kernels.rounding import LOST, POSITIONS, RUN, runs, slack
 
 SINGLE = frozenset({torch.float32, torch.float64})
 """Precisions that rows are left in: asked of every gradient in every step, so that nothing is computed for it."""
@@ -75,9 +54,6 @@ def zero_rows(rows: Shaped[Tensor, "n *rest"], dropped: Bool[Tensor, " n"]) -> S
 SQUARES = 128
 """Squares that are added in the rows' own precision."""
 
-LOST = 2.0**-126
-"""The largest square that a processor may take for zero."""
-
 EXCESS = 2e-5
 """The most, relative to the truth, that a squared norm lies above it: the slack, for rounding that went up."""
 
@@ -85,11 +61,13 @@ AT_ONCE = 1 << 20
 """Numbers that are converted to float64 at a time."""
 
 
+@operation()
 def row_squared_norms(rows: Float[Tensor, "n *rest"]) -> Float64[Tensor, " n"]:
-    """‖row‖² in float64, never below the truth and at most EXCESS of it above it."""
-    flat, library = as_rows(rows), in_use()
-    if library is not None and served_rows(flat):
-        return row_squares(library, flat) * (1 + slack(torch.float64, flat.shape[1]))
+    """Compute ‖row‖² in float64, never below the truth and at most EXCESS of it above it.
+
+    Checked by: tests/gradients/test_precision.py, tests/kernels/test_rows.py
+    """
+    flat = as_rows(rows)
     if flat.dtype == torch.float64:
         return _squared_in_float64(flat)
     squared = (1 + slack(flat.dtype, min(SQUARES, flat.shape[1]))) * _squared_in_runs(flat)
@@ -98,12 +76,6 @@ def row_squared_norms(rows: Float[Tensor, "n *rest"]) -> Float64[Tensor, " n"]:
         chosen = (~trusted).nonzero().flatten()
         squared[chosen] = _squared_in_float64(flat[chosen])
     return squared
-
-
-def slack(dtype: torch.dtype, terms: int) -> float:
-    """How far a norm's square, computed from that many squares in a precision, may lie below the truth."""
-    u = float(torch.finfo(dtype).eps) / 2
-    return (terms + 4) * u / (1 - (terms + 4) * u)
 
 
 def _squared_in_runs(flat: Float[Tensor, "n p"]) -> Float64[Tensor, " n"]:
@@ -128,53 +100,11 @@ def _squared_in_float64(flat: Float[Tensor, "n p"]) -> Float64[Tensor, " n"]:
 
 # ---- sums ----------------------------------------------------------------------------------------------------
 
-RUN = 64
-"""Formed rows that are added up in float32."""
-
-POSITIONS = 256
-"""Positions whose products are added up in float32: fewer would cost more passes over the result, which is as large as
-the parameter; more would need a wider margin."""
-
-SPENT = 4.5e-3
-"""What the roundings of one run may move a sum, in parts of the clip's bound."""
-
-UNIT = 2.0**-24
-"""u, float32's unit of rounding."""
-
 TINY = 2.0**-100
 """A weight below this comes near what float32 rounds coarsely or flushes to zero: such a row is added in float64."""
 
 SMALL = 1 << 15
 """Numbers that are converted to float64 faster than added in runs."""
-
-
-def runs(samples: int, positions: int, dtype: torch.dtype, most: int = POSITIONS) -> Iterator[slice]:
-    """Which positions, those of all samples side by side, are added up at a time: whole samples, or parts of one.
-
-    Args:
-        positions: of each sample.
-        most: positions of a run.
-    """
-    total, each = samples * positions, max(1, positions)
-    if dtype == torch.float64:
-        return iter([slice(0, total)])
-    if each <= most:
-        step = most // each * each
-        return (slice(start, min(start + step, total)) for start in range(0, max(1, total), step))
-    step = math.ceil(each / math.ceil(each / most))
-    return (
-        slice(start, min(start + step, first + each))
-        for first in range(0, max(1, total), each)
-        for start in range(first, first + each, step)
-    )
-
-
-def longest(positions: int) -> float:
-    """κ: the largest Σ_t ‖a_t‖‖b_t‖/‖G‖ of a sample with which a run of products stays within SPENT."""
-    together = max(1, POSITIONS // max(1, positions))
-    terms = min(max(1, positions) * together, POSITIONS)
-    partial_sums = terms if together == 1 else 2 * (together * terms - together * (together - 1) / 2)
-    return SPENT / (UNIT * partial_sums)
 
 
 def added_up(parts: Iterable[Tensor]) -> Float[Tensor, "..."]:
@@ -191,16 +121,28 @@ def added_up(parts: Iterable[Tensor]) -> Float[Tensor, "..."]:
 def weighted_products(
     b: Float[Tensor, "n t o"], a: Float[Tensor, "n t i"], weights: Float[Tensor, " n"], most: int = POSITIONS
 ) -> Float[Tensor, "o i"]:
-    """Σ_n w_n Σ_t b_t a_tᵀ in runs; a sample of weight 0 adds exactly 0, even if it is not a number.
+    """Compute Σ_n w_n Σ_t b_t a_tᵀ in runs of at most `most` positions."""
+    return products_in_runs(b, a, weights, list(runs(len(a), a.shape[1], a.dtype, most)))
 
-    Several runs are one pass of the C library's, which writes no run's product to memory.
+
+@operation()
+def products_in_runs(
+    b: Float[Tensor, "n t o"],
+    a: Float[Tensor, "n t i"],
+    weights: Float[Tensor, " n"],
+    places: Sequence[slice],
+) -> Float[Tensor, "o i"]:
+    """Compute Σ_n w_n Σ_t b_t a_tᵀ; a sample of weight 0 adds exactly 0, even if it is not a number.
+
+    Args:
+        places: the runs; together they are all positions of all samples.
+
+    Checked by: tests/kernels/test_product_sums.py, tests/attacks/test_conspiring_rows.py
     """
-    places, library = list(runs(len(a), a.shape[1], a.dtype, most)), in_use()
-    if library is not None and len(places) > 1 and served(a, b):
-        return product_sums(library, b, a, weights, places)
     dropped = weights == 0
     a, b = zero_rows(a, dropped), zero_rows(b, dropped)
     w = weights.to(a.dtype).view(-1, 1, 1)
+    # The narrower factor is the cheaper one to scale.
     if a.shape[2] < b.shape[2]:
         a = a * w
     else:
@@ -209,21 +151,12 @@ def weighted_products(
     return added_up(b[part].T @ a[part] for part in places)
 
 
-def weighted_patches(
-    b: Float[Tensor, "n t o"], strips: Sequence[Float[Tensor, "n h w i"]], weights: Float[Tensor, " n"]
-) -> Float64[Tensor, "o strips_i"]:
-    """The same for a's that are the strips of patches side by side, by the C library alone: it reads them off their
-    picture, where torch's products would want them unfolded."""
-    library = in_use()
-    assert library is not None
-    return patch_sums(library, b, strips, weights, list(runs(len(b), b.shape[1], b.dtype)))
-
-
+@operation(lambda _, rows: device_of_first(rows))
 def weighted_rows(weights: Float[Tensor, " n"], rows: Float[Tensor, "n p"]) -> Float[Tensor, " p"]:
-    """Σ_i w_i·row_i; a row of weight 0 adds exactly 0, even if it is not a number. The C library's are float64 sums."""
-    library = in_use()
-    if library is not None and served_rows(rows):
-        return row_sums(library, weights, rows)
+    """Compute Σ_i w_i·row_i; a row of weight 0 adds exactly 0, even if it is not a number.
+
+    Checked by: tests/gradients/test_precision.py, tests/kernels/test_rows.py
+    """
     ordinary = weights.abs() >= TINY
     if bool(ordinary.all()):
         return _in_runs(weights, rows)

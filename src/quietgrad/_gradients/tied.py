@@ -14,7 +14,8 @@ from quietgrad._gradients.factored import FactoredGrad
 from quietgrad._gradients.gram import OVERCLIP
 from quietgrad._gradients.indexed import IndexedGrad
 from quietgrad._gradients.pooling import Pooling
-from quietgrad._gradients.row_arithmetic import inner_products, longest, slack
+from quietgrad._gradients.row_arithmetic import inner_products
+from quietgrad._kernels.rounding import longest, slack
 
 _FORMED = 1 << 22
 """Numbers of gradients that are formed at a time."""

@@ -1,4 +1,10 @@
-"""Which way each layer takes: measured once per shape under a memory budget, or fixed by rule; and the report of it."""
+"""Select the algorithm of each layer: measured once per shape under a memory budget, or fixed by a rule.
+
+Several algorithms give the same norms and sums of a layer; which is fastest depends on its shape, the processor and the
+kernels at hand. So the first batch with a new shape tries those that could win on a few samples, and the choice stays
+for that shape. Times are of one thread's processor time, so that other processes do not decide. An algorithm that keeps
+formed gradients must be clearly faster than one that does not, and must fit the budget that all layers share.
+"""
 
 from __future__ import annotations
 
@@ -13,26 +19,26 @@ from typing import Any, TypeVar
 import torch
 
 from quietgrad._gradients.blocks import BlockGrads
-from quietgrad._gradients.remembered import RememberedTimes, Times
+from quietgrad._gradients.timings import MeasuredTimes, Times
 
 DEFAULT_BUDGET = 1 << 30
 """Bytes that formed gradients of one batch may take together if the user sets no budget."""
 
 ROUNDS = 3
 HOPELESS = 2.0
-"""A way that is this much slower than the best one after a round is not run again."""
+"""An algorithm that is this much slower than the best one after a round is not run again."""
 WORTH_TRYING = 2.5
-"""A way with this many times the multiplications of the one with the fewest is not tried."""
+"""An algorithm with this many times the multiplications of the one with the fewest is not tried."""
 TRIAL_BYTES = 1 << 23
 """Formed gradients of a trial."""
 PRICE_OF_MEMORY = 1.45
-"""A way that keeps gradients must be this much faster than one that does not."""
+"""An algorithm that keeps gradients must be this much faster than one that does not."""
 
 Self = TypeVar("Self", bound="TunableGrads")
 
 
 class TunableGrads(BlockGrads):
-    """Gradients with several ways to the same norms and sums."""
+    """Gradients with several algorithms for the same norms and sums."""
 
     @property
     def row_bytes(self) -> float:
@@ -40,15 +46,15 @@ class TunableGrads(BlockGrads):
 
     @abstractmethod
     def memory_cost(self) -> dict[str, int]:
-        """Each valid way → bytes that it keeps between norm and sum, beyond the factors."""
+        """Map each valid algorithm to the bytes that it keeps between norm and sum, beyond the factors."""
 
     @abstractmethod
     def rule(self) -> str:
-        """The way by counting multiplications, used when nothing may be measured; one that holds nothing."""
+        """Choose by counting multiplications, where nothing may be measured; one that keeps nothing."""
 
     @abstractmethod
     def with_algorithm(self: Self, algorithm: str, chunk: int | None = None) -> Self:
-        """The same gradients by another way, nothing computed yet.
+        """Return the same gradients with another algorithm, nothing computed yet.
 
         Args:
             chunk: samples that are formed at once where they are not kept.
@@ -56,20 +62,20 @@ class TunableGrads(BlockGrads):
 
     @abstractmethod
     def work(self) -> dict[str, float]:
-        """Multiplications of each way, norm and sum together, for one sample."""
+        """Count the multiplications of each algorithm, norm and sum together, for one sample."""
 
     @abstractmethod
     def first(self: Self, count: int) -> Self:
-        """The gradients of the first samples alone."""
+        """Return the gradients of the first samples alone."""
 
     @abstractmethod
     def signature(self) -> tuple[Any, ...]:
-        """What the fastest way depends on; first the number of samples, rounded to a power of two."""
+        """Return what the fastest algorithm depends on; first the number of samples, rounded to a power of two."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A way, and what it takes for one sample (0 if it was chosen by rule): how many were drawn is private."""
+    """An algorithm, and its time for one sample: how many samples were drawn is private. 0 if chosen by rule."""
 
     algorithm: str
     milliseconds: float
@@ -77,13 +83,13 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerReport:
-    """One parameter's way through the engine.
+    """Which algorithm one parameter takes, and what it costs.
 
     Args:
-        way: how norms and sums are computed (outer, ghost, pixels, formed, grouped, patches, chunked, or the only
-            one there is: indexed, tied, dense, zero).
-        milliseconds: norm plus sum of an expected batch, as measured when the way was chosen; 0 where there was no
-            choice.
+        algorithm: how norms and sums are computed (outer, ghost, pixels, formed, grouped, patches, chunked, or the
+            only one there is: indexed, tied, dense, zero).
+        milliseconds: norm plus sum of an expected batch, as measured when the algorithm was chosen; 0 where there
+            was no choice.
         megabytes: what the gradients of an expected batch hold beyond the factors. Neither is that of a drawn one: how
             many rows were drawn, and how many different tokens they hold, is private.
     """
@@ -95,7 +101,7 @@ class LayerReport:
 
 
 def for_rows(reports: Iterable[LayerReport], rows: float) -> tuple[LayerReport, ...]:
-    """Reports of single rows as those of a batch."""
+    """Turn reports of single rows into those of a batch."""
     return tuple(
         replace(layer, milliseconds=rows * layer.milliseconds, megabytes=rows * layer.megabytes)
         for layer in reports
@@ -103,7 +109,7 @@ def for_rows(reports: Iterable[LayerReport], rows: float) -> tuple[LayerReport, 
 
 
 class Tuner:
-    """Chooses and remembers ways.
+    """Selects algorithms, once per shape.
 
     Args:
         memory_budget: bytes for all formed gradients of a batch together.
@@ -118,15 +124,15 @@ class Tuner:
         self.budget = DEFAULT_BUDGET if memory_budget is None else memory_budget
         self.deterministic = deterministic
         self._choices: dict[tuple[Any, ...], Choice] = {}
-        self._remembered = RememberedTimes()
+        self._measured_times = MeasuredTimes()
         self._left = self.budget
 
     def begin(self) -> None:
-        """A new batch: the whole budget is free again."""
+        """Begin a new batch: the whole budget is free again."""
         self._left = self.budget
 
     def select_algorithm(self, name: str, block: BlockGrads) -> tuple[BlockGrads, LayerReport]:
-        """The block of a parameter, made to take its best way, and the report of it, of a single row."""
+        """Return the block of a parameter with its best algorithm, and the report of it, of a single row."""
         if not isinstance(block, TunableGrads) or block.samples == 0:
             report = LayerReport(
                 layer=name, algorithm=block.algorithm, milliseconds=0.0, megabytes=block.row_bytes / 1e6
@@ -153,16 +159,16 @@ class Tuner:
         return self._choices[key]
 
     def _fastest(self, block: TunableGrads, memory_cost: dict[str, int]) -> Choice:
-        """The way of the least time, by what is remembered or measured now."""
+        """Choose the algorithm of the least time, as measured before or now."""
         if len(memory_cost) == 1:
             return Choice(next(iter(memory_cost)), 0.0)
         hopeful = self._hopeful(block, memory_cost)
         shape = block.signature()[1:]
-        times = self._remembered.of(shape)
+        times = self._measured_times.of(shape)
         unknown = [algorithm for algorithm in hopeful if algorithm not in times]
         if unknown:
             times |= self._measured(block, unknown)
-            self._remembered.keep(shape, {algorithm: times[algorithm] for algorithm in unknown})
+            self._measured_times.keep(shape, {algorithm: times[algorithm] for algorithm in unknown})
         algorithm = min(
             hopeful,
             key=lambda algorithm: times[algorithm] * (PRICE_OF_MEMORY if memory_cost[algorithm] else 1.0),
@@ -170,14 +176,16 @@ class Tuner:
         return Choice(algorithm, times[algorithm])
 
     def _hopeful(self, block: TunableGrads, memory_cost: dict[str, int]) -> list[str]:
-        """Ways whose multiplications do not rule them out."""
+        """List the algorithms whose multiplications do not rule them out."""
         work = block.work()
         least = min(work[algorithm] for algorithm in memory_cost)
         return [algorithm for algorithm in memory_cost if work[algorithm] <= WORTH_TRYING * least]
 
     def _measured(self, block: TunableGrads, algorithms: list[str]) -> Times:
-        """Milliseconds a sample. Ways take turns on a few samples and the best time of each counts: the processor time
-        of one thread, which other processes (and threads that spin while they wait for them) do not disturb."""
+        """Measure milliseconds a sample: algorithms take turns on a few samples, and the best time of each counts.
+
+        It is the processor time of one thread, which other processes and spinning threads do not disturb.
+        """
         few = block.first(self._tried(block))
         best = dict.fromkeys(algorithms, math.inf)
         with _one_thread():
@@ -188,7 +196,7 @@ class Tuner:
         return {algorithm: time / few.samples for algorithm, time in best.items()}
 
     def _tried(self, block: TunableGrads) -> int:
-        """Samples of a trial: what it forms must not become the step's peak of memory."""
+        """Choose the samples of a trial: what it forms must not become the step's peak of memory."""
         largest = max(block.memory_cost().values()) / block.samples
         return max(1, min(block.samples, int(TRIAL_BYTES // max(1.0, largest))))
 
@@ -201,13 +209,13 @@ class Tuner:
         return 1e3 * (time.thread_time() - start)
 
     def _chunk(self, block: TunableGrads) -> int:
-        """Samples formed at once, so that a chunk takes at most 1/16 of the budget and 16 MB."""
+        """Choose the samples formed at once: a chunk takes at most 1/16 of the budget and 16 MB."""
         one = max(1, math.prod(block.shape)) * 8
         return max(1, min(self.budget // 16, 1 << 24) // one)
 
 
 def rounded(samples: int) -> int:
-    """The next power of two: batches of nearly the same size share a choice."""
+    """Round up to a power of two: batches of nearly the same size share a choice."""
     return 1 << max(0, samples - 1).bit_length()
 
 

@@ -1,1 +1,6 @@
-"""C kernels for what torch has no fast way to; each has its torch implementation beside it, which is the reference."""
+"""Kernels for what torch is slow at: a registry of operations, and their implementations in C.
+
+Every operation has a torch reference, which is what a kernel is checked against and what runs where there is none.
+"""
+
+from quietgrad._kernels import c_backend as c_backend

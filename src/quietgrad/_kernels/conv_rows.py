@@ -1,15 +1,17 @@
-"""Kernel gradients of every sample in C, with their norms; the reference is `gradients.kernel_gradients.by_patches`."""
+"""Kernel gradients of every sample in C, with their norms; the reference is `_gradients.kernel_gradients`."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from quietgrad._kernels.library import address, in_use, level_number
+from quietgrad._kernels.levels import level_number
+from quietgrad._kernels.library import address, is_float32, loaded
+from quietgrad._kernels.patches import Window
+from quietgrad._kernels.rounding import slack
 
 
 class Movement(ctypes.Structure):
@@ -26,42 +28,31 @@ class Movement(ctypes.Structure):
     )
 
 
-def served(inputs: Tensor, backprops: Tensor, groups: int) -> bool:
-    """Whether the kernel takes a convolution: two-dimensional, in float32 on the CPU, one group, and it is there."""
-    return (
-        in_use() is not None
-        and groups == 1
-        and inputs.dim() == 5
-        and all(
-            x.dtype == torch.float32 and x.device.type == "cpu" and x.numel() for x in (inputs, backprops)
-        )
-    )
+def takes_convolution(inputs: Tensor, backprops: Tensor, window: Window) -> bool:
+    """Tell whether the kernel takes a convolution: two-dimensional, one group, float32."""
+    return window.groups == 1 and window.dims == 2 and is_float32(inputs, backprops)
 
 
-def conv_rows(
-    library: ctypes.CDLL,
-    inputs: Float[Tensor, "n m i h w"],
-    backprops: Float[Tensor, "n m o h2 w2"],
-    kernel: Sequence[int],
-    *,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
+def kernel_gradients(
+    inputs: Float[Tensor, "n m i h w"], backprops: Float[Tensor, "n m o h2 w2"], window: Window
 ) -> tuple[Float[Tensor, "n o taps"], Float64[Tensor, " n"]]:
-    """All gradients, taps as in `unfold_rows`, and the sums of their squares in float64.
+    """Compute all gradients, taps as in `unfold_rows`, and their squared norms.
 
-    Args:
-        kernel: rows and columns.
+    The norms are those of the float32 numbers that are returned. Their squares are exact in float64, so the slack for
+    float64 sums makes them no smaller than the truth.
     """
     (n, m, channels, height, width), outputs = inputs.shape, backprops.shape[2]
     two, five = ctypes.c_int64 * 2, ctypes.c_int64 * 5
+    kernel, stride, padding, dilation = (
+        two(*pair) for pair in (window.kernel[2:], window.stride, window.padding, window.dilation)
+    )
     movement = Movement(
         m, channels, height, width, outputs, *backprops.shape[3:],
-        two(*kernel), two(*stride), two(*padding), two(*dilation), five(*inputs.stride()), five(*backprops.stride()),
+        kernel, stride, padding, dilation, five(*inputs.stride()), five(*backprops.stride()),
     )  # fmt: skip
-    rows = torch.empty(n, outputs, kernel[0] * kernel[1] * channels)
+    rows = torch.empty(n, outputs, window.taps)
     squared = torch.empty(n, dtype=torch.float64)
-    failed = library.qg_conv_grads(
+    failed = loaded().qg_conv_grads(
         ctypes.byref(movement),
         address(inputs),
         address(backprops),
@@ -73,4 +64,4 @@ def conv_rows(
     )
     if failed:
         raise MemoryError("No memory for the gradients of a convolution.")
-    return rows, squared
+    return rows, squared * (1 + slack(torch.float64, rows[0].numel()))

@@ -1,4 +1,4 @@
-"""Squared norms and weighted sums of formed rows in C, in float64; the reference is `gradients.row_arithmetic`."""
+"""Squared norms and weighted sums of formed rows in C, in float64; the reference is `_gradients.row_arithmetic`."""
 
 from __future__ import annotations
 
@@ -8,41 +8,36 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from quietgrad._kernels.library import address, in_use, level_number
+from quietgrad._kernels.levels import level_number
+from quietgrad._kernels.library import address, loaded
+from quietgrad._kernels.rounding import slack
 
 
-def served(rows: Float[Tensor, "n p"]) -> bool:
-    """Whether the kernels take these rows: float32 on the CPU, not empty, and they are there."""
-    return (
-        rows.dtype == torch.float32
-        and rows.device.type == "cpu"
-        and rows.numel() > 0
-        and in_use() is not None
-    )
-
-
-def row_squares(library: ctypes.CDLL, rows: Float[Tensor, "n p"]) -> Float64[Tensor, " n"]:
-    """‖row‖², rounded p times in float64."""
-    rows = rows if rows.stride(1) == 1 else rows.contiguous()
-    squared = torch.empty(len(rows), dtype=torch.float64)
-    library.qg_row_squares(
-        address(rows),
-        *map(ctypes.c_int64, (rows.stride(0), *rows.shape)),
+def row_squared_norms(rows: Float[Tensor, "n *rest"]) -> Float64[Tensor, " n"]:
+    """Compute ‖row‖² in float64, with what p roundings may have taken away added."""
+    flat = rows.flatten(1) if rows.dim() > 1 else rows[:, None]
+    flat = flat if flat.stride(1) == 1 else flat.contiguous()
+    squared = torch.empty(len(flat), dtype=torch.float64)
+    loaded().qg_row_squares(
+        address(flat),
+        *map(ctypes.c_int64, (flat.stride(0), *flat.shape)),
         address(squared),
         level_number(),
         torch.get_num_threads(),
     )
-    return squared
+    return squared * (1 + slack(torch.float64, flat.shape[1]))
 
 
-def row_sums(
-    library: ctypes.CDLL, weights: Float[Tensor, " n"], rows: Float[Tensor, "n p"]
-) -> Float64[Tensor, " p"]:
-    """Σ_i w_i·row_i in the order of the rows; one of weight 0 is not read."""
+def weighted_rows(weights: Float[Tensor, " n"], rows: Float[Tensor, "n p"]) -> Float64[Tensor, " p"]:
+    """Compute Σ_i w_i·row_i in the order of the rows; one of weight 0 is not read.
+
+    All rows are added in float64: two batches that differ in one row of length C differ by at most n²·2⁻⁵²·C more,
+    3·10⁻⁶·C for a hundred thousand rows.
+    """
     rows = rows if rows.stride(1) == 1 else rows.contiguous()
     wide = weights.double().contiguous()
     total = torch.empty(rows.shape[1], dtype=torch.float64)
-    library.qg_row_sums(
+    loaded().qg_row_sums(
         address(rows),
         ctypes.c_int64(rows.stride(0)),
         address(wide),

@@ -6,14 +6,31 @@ import os
 from typing import Any
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
-from quietgrad._kernels.integer_noise import BLOCK, KeyPlace, key_stream, makes_key_streams
-from quietgrad._kernels.library import in_use
+from quietgrad._kernels.integer_noise import BLOCK, KeyPlace
+from quietgrad._kernels.registry import on_the_cpu, operation
 
 ZEROS = memoryview(bytes(1 << 20))
 """What is encrypted: the key stream itself comes out."""
+
+
+@operation(on_the_cpu)
+def key_stream(place: KeyPlace, out: NDArray[np.uint8]) -> None:
+    """Overwrite `out` with the bytes of AES-256's key stream from a place on.
+
+    Checked by: tests/noise/test_aes.py, tests/kernels/test_integer_noise.py
+    """
+    block, inside = divmod(place.position, BLOCK)
+    nonce = place.number.to_bytes(8, "big") + block.to_bytes(8, "big")
+    stream = Cipher(algorithms.AES(place.key), modes.CTR(nonce)).encryptor()
+    stream.update(ZEROS[:inside])
+    for start in range(0, len(out), len(ZEROS)):
+        part = out[start : start + len(ZEROS)]
+        written = stream.update_into(ZEROS[: len(part)], part.data)
+        # Bytes left as they were would be no noise at all.
+        assert written == len(part), f"AES wrote {written} of {len(part)} bytes"
 
 
 class Words:
@@ -30,7 +47,6 @@ class Words:
 
     def __init__(self, key: bytes | None = None, number: int = 0) -> None:
         self._key, self._number, self._used = key or os.urandom(32), number, 0
-        self._stream: CipherContext | None = None
 
     def place(self) -> KeyPlace:
         """Where the next bits are, for a kernel that makes them itself; `skip` says how many it took."""
@@ -39,35 +55,15 @@ class Words:
     def skip(self, size: int) -> None:
         """Leave out the next bytes: somebody else has used them."""
         self._used += size
-        self._stream = None
 
     def fill(self, out: NDArray[Any]) -> None:
-        """Overwrite a contiguous array of integers with the next bits.
-
-        They are made in C where that serves: a new context of `cryptography` takes longer than most draws.
-        """
-        raw, library = out.view(np.uint8), in_use()
-        if library is not None and makes_key_streams(library):
-            key_stream(library, self.place(), raw)
-            self.skip(len(raw))
-            return
-        for start in range(0, len(raw), len(ZEROS)):
-            part = raw[start : start + len(ZEROS)]
-            written = self._at_place().update_into(ZEROS[: len(part)], part.data)
-            # Bytes left as they were would be no noise at all.
-            assert written == len(part), f"AES wrote {written} of {len(part)} bytes"
-            self._used += written
+        """Overwrite a contiguous array of integers with the next bits."""
+        raw = out.view(np.uint8)
+        key_stream(self.place(), raw)
+        self.skip(len(raw))
 
     def take(self, count: int) -> NDArray[np.uint64]:
         """The next `count` words of 64 bits."""
         out = np.empty(count, np.uint64)
         self.fill(out)
         return out
-
-    def _at_place(self) -> CipherContext:
-        if self._stream is None:
-            block, inside = divmod(self._used, BLOCK)
-            nonce = self._number.to_bytes(8, "big") + block.to_bytes(8, "big")
-            self._stream = Cipher(algorithms.AES(self._key), modes.CTR(nonce)).encryptor()
-            self._stream.update(ZEROS[:inside])
-        return self._stream

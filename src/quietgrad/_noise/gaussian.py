@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Int32
+from jaxtyping import Int32
 from torch import Tensor
 
 from quietgrad._gradients.blocks import Blocks, packed
 from quietgrad._gradients.grid import WORST_ROUNDING, Grid
 from quietgrad._gradients.stages import ClippedSum, Released
-from quietgrad._kernels.integer_noise import add_steps, served
-from quietgrad._kernels.library import Scratch, in_use
+from quietgrad._kernels.integer_noise import Piece
+from quietgrad._kernels.registry import operation
+from quietgrad._kernels.scratch import Scratch
 from quietgrad._noise.base import Noise, NoiseDraw, NoiseState
 from quietgrad._noise.sources import NoiseSource
 from quietgrad.accounting import events
@@ -142,43 +143,39 @@ def add_integers(
         source: of z; None adds nothing.
         scale: None writes the whole numbers themselves.
     """
-    library = in_use()
     for group in _drawn_together(list(blocks.values()), list(out.values())):
-        sizes = [value.numel() for value, _ in group]
-        drawn = None if source is None else _drawn(source, sum(sizes))
-        if library is not None and all(served(*piece, scale is not None) for piece in group):
-            add_steps(library, group, drawn, step=grid.step, scale=scale)
+        if source is None:
+            add_steps(group, None, step=grid.step, scale=scale)
             continue
-        parts = [None] * len(group) if drawn is None else drawn.split(sizes)
-        for (value, target), part in zip(group, parts, strict=True):
-            _add_in_torch(value, target, part, grid, scale)
+        with SCRATCH.borrow("drawn", sum(value.numel() for value, _ in group), np.int32) as memory:
+            drawn = torch.from_numpy(memory)
+            source.fill(drawn)
+            add_steps(group, drawn, step=grid.step, scale=scale)
 
 
-def _add_in_torch(
-    values: Tensor, targets: Tensor, drawn: Tensor | None, grid: Grid, scale: float | None
+@operation(lambda pieces, _: pieces[0][0].device.type)
+def add_steps(
+    pieces: Sequence[Piece], drawn: Int32[Tensor, " count"] | None, *, step: float, scale: float | None
 ) -> None:
-    starts = range(0, max(1, len(values)), AT_ONCE)
-    for part in (slice(start, start + AT_ONCE) for start in starts):
-        value = values[part]
-        whole = grid.rounded(value, out=_whole(value))
-        if drawn is not None:
-            whole += drawn[part].to(value.device)
-        targets[part].copy_(whole if scale is None else whole.mul_(scale))
+    """Write scale·(round(x/γ) + z) of each piece (x, target), the draws z of all pieces one after the other.
+
+    Args:
+        scale: None writes the whole numbers themselves.
+
+    Checked by: tests/kernels/test_integer_noise.py, tests/noise/test_gaussian.py
+    """
+    grid, start = Grid(step), 0
+    for values, targets in pieces:
+        for first in range(0, values.numel(), AT_ONCE):
+            value, target = values[first : first + AT_ONCE], targets[first : first + AT_ONCE]
+            whole = grid.rounded(value)
+            if drawn is not None:
+                whole += drawn[start + first : start + first + len(value)].to(value.device)
+            target.copy_(whole if scale is None else whole.mul_(scale))
+        start += values.numel()
 
 
-def _drawn(source: NoiseSource, count: int) -> Int32[Tensor, " count"]:
-    drawn = torch.from_numpy(SCRATCH("drawn", count, np.int32))
-    source.fill(drawn)
-    return drawn
-
-
-def _whole(value: Tensor) -> Float64[Tensor, " m"]:
-    if value.device.type != "cpu":
-        return torch.empty_like(value, dtype=torch.float64)
-    return torch.from_numpy(SCRATCH("whole", value.numel(), np.float64))
-
-
-def _drawn_together(values: list[Tensor], out: list[Tensor]) -> Iterator[list[tuple[Tensor, Tensor]]]:
+def _drawn_together(values: list[Tensor], out: list[Tensor]) -> Iterator[list[Piece]]:
     """Flat pieces of the blocks with their places in `out`, as many at a time as are drawn together."""
     pieces = (
         piece
@@ -188,7 +185,7 @@ def _drawn_together(values: list[Tensor], out: list[Tensor]) -> Iterator[list[tu
     return packed(pieces, lambda piece: piece[0].numel(), DRAWN)
 
 
-def _pieces(value: Tensor, target: Tensor) -> Iterable[tuple[Tensor, Tensor]]:
+def _pieces(value: Tensor, target: Tensor) -> Iterable[Piece]:
     """Parts that are drawn together; most blocks are one, and a model has many."""
     if value.numel() <= DRAWN:
         return ((value, target),)

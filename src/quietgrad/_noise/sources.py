@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import hashlib
 from abc import ABC, abstractmethod
-from ctypes import CDLL
 from fractions import Fraction
 
 import numpy as np
@@ -20,12 +19,12 @@ from jaxtyping import Int32, Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
-from quietgrad._kernels import integer_noise as kernel
-from quietgrad._kernels.library import Scratch, in_use
+from quietgrad._kernels.integer_noise import BOX, UNSETTLED, PieceTables
 from quietgrad._noise.aes import Words
 from quietgrad._noise.below import Span, lies_below
 from quietgrad._noise.discrete_gaussian import SIGMA, discrete_gaussian, random_words
 from quietgrad._noise.pieces import BOXES, PER_STD, REACH, SLOTS, STRIPS, UNIT, cut
+from quietgrad._noise.trials import draw_boxes, draw_tents, find_integers, roofs
 
 # ---- exactly rounded Gaussians -------------------------------------------------------------------------------
 
@@ -37,9 +36,6 @@ DOUBT = 2.0**-40
 """Closer than this to the curve, float64 does not decide; its error is below 2⁻⁴⁸."""
 NEVER = 2.0**40
 """The level of a box that lies above the curve."""
-
-
-SCRATCH = Scratch()
 
 
 class RoundedGaussian:
@@ -61,23 +57,20 @@ class RoundedGaussian:
         pieces = cut(self.std)
         self._height, self._tents = pieces.height, int(pieces.tents.sum())
         self._end = self._height * Fraction(UNIT) / STRIPS
-        centres = np.arange(-REACH * PER_STD, REACH * PER_STD + 1) * self._apart
-        self._centres = np.zeros(SLOTS, np.int32)
-        self._centres[: self._tents] = np.repeat(centres + 1, pieces.tents)  # u + u' has mean −1
+        numbers = np.zeros(SLOTS, np.int8)
+        numbers[: self._tents] = np.repeat(np.arange(-REACH * PER_STD, REACH * PER_STD + 1), pieces.tents)
         strips = np.repeat(np.arange(len(pieces.boxes)), pieces.boxes)
         self._boxes, rest = len(strips), (SLOTS - self._tents) * BOXES - len(strips)
         # Integers of few bits and small whole levels: each is held exactly.
-        self._box = np.zeros(len(strips) + rest, kernel.BOX)
+        self._box = np.zeros(len(strips) + rest, BOX)
         mine = self._box[: len(strips)]
         mine["start"] = (strips - REACH * PER_STD * STRIPS) * (self._apart // STRIPS)
         mine["left"], mine["right"] = pieces.tents[strips // STRIPS], pieces.tents[strips // STRIPS + 1]
         mine["level"] = np.concatenate([np.arange(count) for count in pieces.boxes])
         self._box["level"][len(strips) :] = NEVER
-        self._numbers = np.zeros(SLOTS, np.int8)
-        self._numbers[: self._tents] = (self._centres[: self._tents] - 1) // self._apart
-        self._tables = kernel.PieceTables(
-            centre=self._numbers.ctypes.data,
-            box=self._box.ctypes.data,
+        self._tables = PieceTables(
+            centre=numbers,
+            box=self._box,
             tents=self._tents,
             boxes=self._boxes,
             strips=STRIPS,
@@ -85,6 +78,7 @@ class RoundedGaussian:
             log_apart=self._bits,
             height=self._height * UNIT,
             doubt=DOUBT,
+            at_once=AT_ONCE,
         )
 
     def draw(self, count: int, words: Words) -> NDArray[np.int32]:
@@ -107,89 +101,21 @@ class RoundedGaussian:
 
     def _trials(self, out: NDArray[np.int32], words: Words) -> NDArray[np.intp]:
         """One trial for each place; returns the places that were rejected."""
-        library = in_use()
-        return self._in_numpy(out, words) if library is None else self._in_c(out, words, library)
+        return self._from_boxes(out, *draw_tents(self._tables, out, words), words)
 
-    def _in_numpy(self, out: NDArray[np.int32], words: Words) -> NDArray[np.intp]:
-        places, slots = [], []
-        for start in range(0, len(out), AT_ONCE):
-            slot = self._from_tents(out[start : start + AT_ONCE], words)
-            boxed = np.flatnonzero(slot >= self._tents)
-            slots.append(slot[boxed] - np.uint16(self._tents))
-            places.append(boxed + start)
-        if not places:
-            return np.empty(0, np.intp)
-        return self._from_boxes(out, np.concatenate(places), np.concatenate(slots).astype(np.intp), words)
-
-    def _from_tents(self, out: NDArray[np.int32], words: Words) -> NDArray[np.uint16]:
-        """Overwrite `out` with points of tents and return the slots; where that is no tent, `out` means nothing."""
-        count, shift = len(out), np.int32(32 - self._bits)
-        raw, index = SCRATCH("words", 8 * count, np.uint8), SCRATCH("index", count, np.intp)
-        words.fill(raw)
-        first, second = raw.view(np.int32).reshape(2, count)
-        # What the points leave of the words, at their other end: nine bits of one and four of the other.
-        slot = first.astype(np.uint16)
-        slot <<= np.uint16(4)
-        slot &= np.uint16(SLOTS - 16)
-        slot |= second.astype(np.uint16) & np.uint16(15)
-        np.copyto(index, slot)
-        np.take(self._centres, index, out=out, mode="wrap")
-        # A signed shift leaves a uniform integer between −apart/2 and apart/2.
-        first >>= shift
-        second >>= shift
-        out += first
-        out += second
-        return slot
-
-    def _in_c(self, out: NDArray[np.int32], words: Words, library: CDLL) -> NDArray[np.intp]:
-        """The same integers from the same bits."""
-        places, slots = SCRATCH("places", len(out), np.int32), SCRATCH("slots", len(out), np.int16)
-        if kernel.makes_key_streams(library):
-            found = kernel.tents(library, words.place(), self._tables, out, AT_ONCE, places, slots)
-            words.skip(8 * len(out))
-        else:
-            raw = SCRATCH("words", 8 * len(out), np.uint8)
-            words.fill(raw)
-            found = kernel.tents(library, raw, self._tables, out, AT_ONCE, places, slots)
-        places, slots = places[:found], slots[:found]
-        drawn = words.take(2 * found)
-        verdicts = kernel.boxes(library, drawn, self._tables, out, places, slots)
-        (unsettled,) = (verdicts == kernel.UNSETTLED).nonzero()
+    def _from_boxes(
+        self, out: NDArray[np.int32], places: NDArray[np.int32], slots: NDArray[np.int16], words: Words
+    ) -> NDArray[np.intp]:
+        """Points of boxes for the places that want one; returns the places whose point lies above the curve."""
+        drawn = words.take(2 * len(places))
+        verdicts = draw_boxes(self._tables, out, places, slots, drawn)
+        (unsettled,) = (verdicts == UNSETTLED).nonzero()
         if len(unsettled):
-            first, second = drawn.reshape(2, found)[:, unsettled]
+            first, second = drawn.reshape(2, -1)[:, unsettled]
             chosen = places[unsettled].astype(np.intp), slots[unsettled].astype(np.intp)
             verdicts[unsettled] = self._settle(out, *chosen, first, second, words)
         rejected: NDArray[np.intp] = places[verdicts == 0].astype(np.intp)
         return rejected
-
-    def _from_boxes(
-        self, out: NDArray[np.int32], places: NDArray[np.intp], slots: NDArray[np.intp], words: Words
-    ) -> NDArray[np.intp]:
-        """Points of boxes for the places that want one; returns the places whose point lies above the curve."""
-        first, second = words.take(2 * len(places)).reshape(2, len(places))
-        box, integer = self._integer(slots, first)
-        fraction = (first & np.uint64((1 << self._within) - 1)) * 2.0**-self._within
-        x = (integer + (fraction - 0.5)) * (1 / self.std)
-        y = (self._roof(box, integer) + self._box["level"][box].astype(np.float64) + second * 2.0**-64) * (
-            self._height * UNIT
-        )
-        curve = np.exp(-0.5 * x * x)
-        accepted = y < curve
-        out[places] = integer
-        ends = (box == self._boxes) | (box == self._boxes + 1)
-        unsettled = np.flatnonzero((np.abs(y - curve) < DOUBT) | ends)
-        chosen = places[unsettled], slots[unsettled], first[unsettled], second[unsettled]
-        accepted[unsettled] = self._settle(out, *chosen, words)
-        rejected: NDArray[np.intp] = places[~accepted]
-        return rejected
-
-    def _integer(
-        self, slots: NDArray[np.intp], first: NDArray[np.uint64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The box of each point, and the integer."""
-        box = slots * BOXES + (first >> np.uint64(56)).view(np.int64)
-        inside = (first >> np.uint64(self._within)).view(np.int64) & (self._apart // STRIPS - 1)
-        return box, self._box["start"][box] + inside
 
     def _settle(
         self,
@@ -201,7 +127,7 @@ class RoundedGaussian:
         words: Words,
     ) -> list[bool]:
         """Exact arithmetic for the few points that need it: whether each counts."""
-        boxes, integers = self._integer(slots, first)
+        boxes, integers = find_integers(self._tables, slots, first)
         kept = []
         for i, (box, integer) in enumerate(zip(boxes.tolist(), integers.tolist(), strict=True)):
             if box in (self._boxes, self._boxes + 1):
@@ -212,19 +138,11 @@ class RoundedGaussian:
                 kept.append(self._settled(box, integer, int(first[i]), int(second[i]), words))
         return kept
 
-    def _roof(self, box: NDArray[np.intp], integer: NDArray[np.int64]) -> NDArray[np.float64]:
-        """How high the tents are at an integer, in boxes: exact in float64."""
-        along = integer & (self._apart - 1)
-        left, right = self._box["left"][box], self._box["right"][box]
-        weighted = left * (self._apart - along) + right * along
-        roof: NDArray[np.float64] = weighted * np.float64(STRIPS / self._apart)
-        return roof
-
     def _settled(self, box: int, integer: int, first: int, second: int, words: Words) -> bool:
         """The same comparison for one point, exactly."""
         within = self._within
         fraction = Fraction(first & ((1 << within) - 1), 1 << within)
-        roof = Fraction(float(self._roof(np.array([box]), np.array([integer]))[0]))
+        roof = Fraction(float(roofs(self._tables, np.array([box]), np.array([integer]))[0]))
         level = Fraction(float(self._box["level"][box]))
         height = self._height * Fraction(UNIT)
         return lies_below(

@@ -12,7 +12,7 @@ from quietgrad._capture.independence import check_independence
 from quietgrad._capture.recorder import Recorder
 from quietgrad._gradients.blocks import coordinates
 from quietgrad._gradients.tuning import LayerReport
-from quietgrad._kernels.library import described
+from quietgrad._kernels.levels import describe
 from quietgrad._privatizer.step import Step
 from quietgrad._sampling.poisson import PoissonSampler
 
@@ -77,7 +77,7 @@ def explain(step: Step, recorder: Recorder, sampler: PoissonSampler, inputs: Seq
         layers=recorder.explain(rows),
         releases=release_reports(step),
         independence=_independence(recorder, inputs),
-        kernels=described(),
+        kernels=describe(),
     )
 
 

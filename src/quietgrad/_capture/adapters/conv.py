@@ -11,7 +11,7 @@ from quietgrad._capture.call import Adapter, Call, Pieces, inputs_for
 from quietgrad._capture.layout import Placement
 from quietgrad._gradients.blocks import DenseGrad
 from quietgrad._gradients.convolution import ConvGrad
-from quietgrad._gradients.patches import Window
+from quietgrad._kernels.patches import Window
 
 Conv = nn.Conv1d | nn.Conv2d | nn.Conv3d
 

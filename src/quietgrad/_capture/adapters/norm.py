@@ -14,8 +14,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from quietgrad._capture.call import Adapter, Call, Pieces, inputs_for
 from quietgrad._capture.layout import Placement
 from quietgrad._gradients.blocks import DenseGrad
-from quietgrad._kernels.library import in_use
-from quietgrad._kernels.norm_rows import norm_rows, served
+from quietgrad._kernels.registry import operation
 
 
 def _input(call: Call) -> Tensor:
@@ -48,40 +47,52 @@ class LayerNormAdapter(Adapter):
         module = call.unit.module
         assert isinstance(module, nn.LayerNorm | nn.RMSNorm)
         b = backprops[0].reshape(len(backprops[0]), -1, *module.normalized_shape)
-        in_one_pass = _in_c(call, layouts[0], b)
-        if in_one_pass is not None:
-            return {name: DenseGrad(in_one_pass[name]) for name in call.unit.names}
+        found = _from_statistics(call, layouts[0], b)
+        if found is not None:
+            return {name: DenseGrad(found[name]) for name in call.unit.names}
         pieces: Pieces = {}
         if "weight" in call.unit.names:
-            x = inputs_for(_normal(module, _input(call), call.extras), layouts[0], b).reshape(b.shape)
+            x = inputs_for(_normal(module, _input(call)), layouts[0], b).reshape(b.shape)
             pieces["weight"] = DenseGrad((b * x).sum(1))
         if "bias" in call.unit.names:
             pieces["bias"] = DenseGrad(b.sum(1))
         return pieces
 
 
-def _in_c(call: Call, layout: Placement | None, b: Float[Tensor, "n t ..."]) -> dict[str, Tensor] | None:
-    """Both gradients in one pass, where the C library serves and torch has left its statistics."""
-    library = in_use()
-    if library is None or layout is None or not call.extras or not served(_input(call), b, *call.extras):
+def _from_statistics(
+    call: Call, layout: Placement | None, b: Float[Tensor, "n t ..."]
+) -> dict[str, Tensor] | None:
+    """Compute both gradients where torch has left its statistics, in the input's precision."""
+    x = _input(call)
+    if layout is None or not call.extras or call.extras[0].dtype != x.dtype:
         return None
     n, t = b.shape[:2]
-    x, *statistics = (layout.samples_first(part, n) for part in (_input(call), *call.extras))
-    found = norm_rows(
-        library, x.reshape(n, t, -1), b.reshape(n, t, -1), *(s.reshape(n, t) for s in statistics)
-    )
+    x, *statistics = (layout.samples_first(part, n) for part in (x, *call.extras))
+    found = norm_gradients(x.reshape(n, t, -1), b.reshape(n, t, -1), *(s.reshape(n, t) for s in statistics))
     return {name: part.reshape(n, *b.shape[2:]) for name, part in zip(("weight", "bias"), found, strict=True)}
 
 
-def _normal(module: nn.LayerNorm | nn.RMSNorm, x: Tensor, statistics: list[Tensor]) -> Tensor:
-    """x̂, as torch's own kernel computes it."""
+@operation()
+def norm_gradients(
+    x: Float[Tensor, "n t d"],
+    b: Float[Tensor, "n t d"],
+    mean: Float[Tensor, "n t"],
+    scale: Float[Tensor, "n t"],
+) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d"]]:
+    """Compute ∂γ = Σ_t b_t ∘ (x_t − mean_t)·scale_t and ∂β = Σ_t b_t.
+
+    Checked by: tests/kernels/test_norm_rows.py
+    """
+    normal = torch.addcmul((-mean * scale)[:, :, None], x, scale[:, :, None])
+    return (b * normal).sum(1), b.sum(1)
+
+
+def _normal(module: nn.LayerNorm | nn.RMSNorm, x: Tensor) -> Tensor:
+    """Compute x̂ again, where its statistics are missing or rounded otherwise."""
     shape = list(module.normalized_shape)
     if isinstance(module, nn.RMSNorm):
         return F.rms_norm(x, shape, None, module.eps)
-    if not statistics or statistics[0].dtype != x.dtype:
-        return F.layer_norm(x, shape, None, None, module.eps)
-    mean, scale = statistics
-    return torch.addcmul(-mean * scale, x, scale)
+    return F.layer_norm(x, shape, None, None, module.eps)
 
 
 class GroupNormAdapter(Adapter):

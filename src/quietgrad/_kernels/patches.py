@@ -84,6 +84,11 @@ def from_rows(gradient: Float[Tensor, "... taps"], window: Window) -> Float[Tens
     return torch.unflatten(gradient, -1, (kh, kw, channels)).movedim(-1, -3)
 
 
+def positions_first(maps: Float[Tensor, "n m c *space"]) -> Float[Tensor, "n t c"]:
+    """Lay all positions of a sample one after the other."""
+    return maps.flatten(3).permute(0, 1, 3, 2).reshape(len(maps), -1, maps.shape[2])
+
+
 def pixel_gram(inputs: Float[Tensor, "n 1 i h w"], window: Window) -> Float[Tensor, "n t t"]:
     """Inner products of patches from inner products of pixels.
 

@@ -1,9 +1,11 @@
-"""Measured times of ways, kept in the user's cache: a second run starts tuned.
+"""Measured times of algorithms: kept for as long as a tuner lives, and in a folder if the user names one.
 
-A file holds, for one processor, torch and code of the ways, milliseconds a sample of each way for each shape of layer.
-How many samples a batch held is not in it. The positions of a sample are: where batches are padded to their longest
-record, that is a record's length, so only the user may read the file, and it is not for publishing. `QUIETGRAD_CACHE`
-names another folder, or `off`.
+`QUIETGRAD_CACHE=<folder>` keeps times for the next run, which then starts tuned. A file holds, for one processor, torch
+and code, milliseconds a sample of each algorithm for each shape of layer. The number of samples is not in it. The
+positions of a sample are: where batches are padded to their longest record, that is a record's length. So only the user
+may read the file, and it is not for publishing.
+
+Checked by: tests/gradients/test_tuning.py
 """
 
 from __future__ import annotations
@@ -20,34 +22,29 @@ from typing import Any
 
 import torch
 
-from quietgrad._kernels import library
+from quietgrad._kernels import levels, library
 
 VARIABLE = "QUIETGRAD_CACHE"
 
 Times = dict[str, float]
-"""Way → milliseconds a sample."""
+"""Algorithm → milliseconds a sample."""
 
 
 def folder() -> Path | None:
-    """Where the file is; None where nothing is to be kept."""
+    """Return where times are kept; None, the default, keeps nothing. "off" was 0.2's word for that."""
     chosen = os.environ.get(VARIABLE)
-    if chosen == "off":
-        return None
-    if chosen:
-        return Path(chosen)
-    cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "quietgrad"
+    return None if chosen in (None, "", "off") else Path(chosen)
 
 
 def machine() -> str:
-    """What times depend on beside the shape."""
+    """Hash what times depend on beside the shape."""
     parts = (
         platform.machine(),
         platform.processor(),
         str(os.cpu_count()),
         torch.backends.cpu.get_cpu_capability(),
         torch.__version__,
-        library.level(),
+        levels.level(),
         code(),
     )
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
@@ -55,7 +52,7 @@ def machine() -> str:
 
 @functools.cache
 def code() -> str:
-    """Of the kernels as they were built and of the ways as they are written: another one takes other times."""
+    """Hash the kernels as they were built and the algorithms as they are written: others take other times."""
     native = library.native()
     sources = sorted(Path(__file__).parent.glob("*.py"))
     digest = hashlib.sha256()
@@ -64,16 +61,16 @@ def code() -> str:
     return digest.hexdigest()
 
 
-class RememberedTimes:
-    """Read once, written whenever something was measured; a file that cannot be read or written is done without."""
+class MeasuredTimes:
+    """Times by shape. A file is read once and written after each measurement; one that cannot be is done without."""
 
     def __init__(self) -> None:
         place = folder()
-        self._file = None if place is None else place / f"ways-{machine()}.json"
+        self._file = None if place is None else place / f"times-{machine()}.json"
         self._known = self._read()
 
     def of(self, shape: tuple[Any, ...]) -> Times:
-        """What was measured for a shape, perhaps nothing."""
+        """Return what was measured for a shape, perhaps nothing."""
         return dict(self._known.get(repr(shape), {}))
 
     def keep(self, shape: tuple[Any, ...], times: Times) -> None:
@@ -98,6 +95,7 @@ class RememberedTimes:
             return {}
 
     def _write(self, file: Path) -> None:
+        """Replace the file as a whole: another process reads the old or the new one, never half of it."""
         file.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=file.parent, suffix=".json")
         with os.fdopen(handle, "w", encoding="utf-8") as out:

@@ -1,0 +1,35 @@
+"""The C kernels, registered for the CPU: importing this module is what makes them available."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from quietgrad._kernels import conv_rows, gram_rows, integer_noise, norm_rows, product_sums, rows
+from quietgrad._kernels.levels import OFF, level
+from quietgrad._kernels.library import is_float32
+from quietgrad._kernels.registry import register
+
+KERNELS: tuple[tuple[Callable[..., Any], Callable[..., bool]], ...] = (
+    (rows.row_squared_norms, is_float32),
+    (rows.weighted_rows, lambda _, rows: is_float32(rows)),
+    (product_sums.products_in_runs, product_sums.takes_products),
+    (product_sums.patch_products, product_sums.takes_patches),
+    (gram_rows.gram_sums, lambda a, b, _: is_float32(a, b)),
+    (conv_rows.kernel_gradients, conv_rows.takes_convolution),
+    (norm_rows.norm_gradients, is_float32),
+    (integer_noise.key_stream, lambda *_: integer_noise.aes_instructions() > 0),
+    (integer_noise.draw_tents, lambda *_: True),
+    (integer_noise.draw_boxes, lambda *_: True),
+    (integer_noise.add_steps, integer_noise.takes_pieces),
+)
+"""Each kernel has the name of its operation; beside it, which arguments it takes."""
+
+
+def _where_built(supports: Callable[..., bool]) -> Callable[..., bool]:
+    """Ask for the library first: a predicate may then ask for the level."""
+    return lambda *args, **kwargs: level() != OFF and supports(*args, **kwargs)
+
+
+for _run, _supports in KERNELS:
+    register(_run.__name__, device="cpu", backend="C", run=_run, supports=_where_built(_supports))
