@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -17,8 +18,8 @@ from quietgrad.lab.papers.committed import Result, command_of, committed, write_
 from quietgrad.lab.papers.digest import page
 from quietgrad.lab.papers.experiment import Place
 from quietgrad.lab.papers.finding import Row, finding_from
-from quietgrad.lab.papers.quick import quick
 from quietgrad.lab.papers.registry import EXPERIMENTS, experiment_of
+from quietgrad.lab.papers.training_entries import trainings_of
 from quietgrad.lab.papers.trainings import Cell, Trainings
 from quietgrad.lab.papers.verdicts import Level, Order, judge
 from quietgrad.lab.run.interrupt import Stopped
@@ -79,7 +80,7 @@ def test_the_configs_of_an_experiment_parse_and_its_claims_name_its_cells(
     assert all(label in configs for claim in experiment.claims for label in claim.rows)
     budgets = {(c.privacy.epsilon, c.privacy.noise_multiplier) for n, c in configs.items() if "N.P." not in n}
     plans = {(c.data.private, c.training.epochs, c.training.batch) for c in configs.values()}
-    if not experiment.x and "ε" not in "".join(configs) and "σ" not in "".join(configs):
+    if not experiment.x_label and "ε" not in "".join(configs) and "σ" not in "".join(configs):
         assert len(budgets) == 1, "rows are compared at one budget"
     assert len(plans) <= 2
 
@@ -159,7 +160,8 @@ def test_an_interrupted_experiment_goes_on_in_the_middle_of_its_run(
     changes = ("method.name=dp_sgd", "method.clip=1.0", "data.private=500", "training.epochs=6")
     cells = tuple(Cell(label=name, config="gip_mnist_eps2", changes=(*changes, f"data.test={test}"))
                   for name, test in (("first", 100), ("second", 101)))  # fmt: skip
-    experiment = Trainings(cells=cells, plans={"quick": quick()}, claims=())
+    plan = dataclasses.replace(trainings_of("gip")["table5"].plans["quick"], cells=())
+    experiment = Trainings(cells=cells, plans={"quick": plan}, claims=())
     place, steps = Place(out=tmp_path), []
     whole = Run.step
 

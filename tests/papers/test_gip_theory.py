@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import quietgrad as qg
-from quietgrad.lab.papers.experiments.gip_paper import beta, expected_swaps, pruning_error
+from quietgrad.lab.papers.experiments.gip_figures import beta, expected_swaps, pruning_error
 from quietgrad.methods.gip.noise import SelectedGaussian
 
 

@@ -89,14 +89,23 @@ def paper(name: str) -> Paper:
     return papers()[name]
 
 
-def _paper(name: str) -> Paper:
+def read_entries(name: str) -> dict[str, Any]:
+    """Return a paper's TOML file as it is written."""
     text = (files("quietgrad.lab.papers") / "entries" / f"{name}.toml").read_text(encoding="utf-8")
     raw: dict[str, Any] = tomllib.loads(text)
-    entries = tuple(
-        Entry(**{key: _one_line(value) for key, value in row.items()}) for row in raw.pop("entry")
-    )
-    return Paper(id=name, entries=entries, **{key: _one_line(value) for key, value in raw.items()})
+    return raw
 
 
-def _one_line(value: Any) -> Any:
+def one_line(value: Any) -> Any:
+    """Join the lines of a text; leave other values alone."""
     return " ".join(value.split()) if isinstance(value, str) else value
+
+
+def _paper(name: str) -> Paper:
+    raw = read_entries(name)
+    head = {key: one_line(value) for key, value in raw.items() if key not in ("entry", "changes", "plans")}
+    entries = tuple(
+        Entry(**{key: one_line(value) for key, value in row.items() if key != "trainings"})
+        for row in raw["entry"]
+    )
+    return Paper(id=name, entries=entries, **head)

@@ -6,22 +6,26 @@ from collections.abc import Mapping
 
 from quietgrad.lab.papers.experiment import Experiment
 from quietgrad.lab.papers.experiments import (
-    gep_paper,
-    gip_paper,
-    pdp_sgd_paper,
-    random_freeze_paper,
-    rgp_paper,
+    gep_figures,
+    gip_figures,
+    pdp_sgd_figures,
+    random_freeze_figures,
+    rgp_figures,
 )
+from quietgrad.lab.papers.training_entries import trainings_of
 
+_COMPUTED = {
+    "gep": gep_figures.COMPUTED,
+    "rgp": rgp_figures.COMPUTED,
+    "pdp_sgd": pdp_sgd_figures.COMPUTED,
+    "random_freeze": random_freeze_figures.COMPUTED,
+    "gip": gip_figures.COMPUTED,
+}
 EXPERIMENTS: Mapping[str, Mapping[str, Experiment]] = {
-    "gep": gep_paper.EXPERIMENTS,
-    "rgp": rgp_paper.EXPERIMENTS,
-    "pdp_sgd": pdp_sgd_paper.EXPERIMENTS,
-    "random_freeze": random_freeze_paper.EXPERIMENTS,
-    "gip": gip_paper.EXPERIMENTS,
+    paper: {**trainings_of(paper), **computed} for paper, computed in _COMPUTED.items()
 }
 
 
 def experiment_of(paper: str, entry: str) -> Experiment | None:
-    """None for what a test or a reader checks."""
+    """Return the experiment of an entry, or None for what a test or a reader checks."""
     return EXPERIMENTS[paper].get(entry)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import math
 import statistics
@@ -44,12 +43,14 @@ class Cell:
         config: a config of the package.
         changes: `section.key=value`, after those of the scale.
         theirs: the paper's accuracy in percent.
+        at: (curve, number): where the accuracy is drawn, in a figure of accuracies against a number.
     """
 
     label: str
     config: str
     changes: tuple[str, ...] = ()
     theirs: float | None = None
+    at: tuple[str, float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,14 +86,13 @@ class Trainings(Experiment):
 
     Args:
         curves: draw test accuracy over epochs, as the paper's figure does.
-        x: draw the accuracy against this number of each cell instead, label → (curve, number).
+        x_label: what the numbers of `Cell.at` are, where cells have one.
     """
 
     cells: tuple[Cell, ...]
     plans: Mapping[Scale, Plan]
     claims: tuple[Claim, ...]
     curves: bool = False
-    x: Mapping[str, tuple[str, float]] = dataclasses.field(default_factory=dict)
     x_label: str = ""
     log_x: bool = False
 
@@ -134,22 +134,21 @@ class Trainings(Experiment):
         )
 
     def _pictures(self, rows: Sequence[Row], curves: Sequence[Curve]) -> tuple[Picture, ...]:
-        if self.x:
-            lines: dict[str, list[tuple[float, float]]] = {}
-            for row in rows:
-                if row.label in self.x:
-                    name, number = self.x[row.label]
-                    lines.setdefault(name, []).append((number, row.ours))
-            drawn = tuple(
-                Curve(
-                    label=name, x=tuple(a for a, _ in sorted(points)), y=tuple(b for _, b in sorted(points))
-                )
-                for name, points in lines.items()
-            )
+        places = {cell.label: cell.at for cell in self.cells}
+        lines: dict[str, list[tuple[float, float]]] = {}
+        for row in rows:
+            if at := places.get(row.label):
+                lines.setdefault(at[0], []).append((at[1], row.ours))
+        if lines:
+            drawn = tuple(_line(name, sorted(points)) for name, points in lines.items())
             return (Picture(x=self.x_label, y="test accuracy, %", curves=drawn, log_x=self.log_x),)
         if self.curves:
             return (Picture(x="step", y="test accuracy, %", curves=tuple(curves)),)
         return ()
+
+
+def _line(label: str, points: Sequence[tuple[float, float]]) -> Curve:
+    return Curve(label=label, x=tuple(x for x, _ in points), y=tuple(y for _, y in points))
 
 
 def _with(config: Config, lr: float, seed: int) -> Config:
@@ -216,12 +215,7 @@ def _row(cell: Cell, results: Sequence[Mapping[str, Any]], lr: float, seed_sprea
 
 
 def _curve(label: str, result: Mapping[str, Any]) -> Curve:
-    points = result["curve"]
-    return Curve(
-        label=label,
-        x=tuple(float(point["step"]) for point in points),
-        y=tuple(100 * float(point["accuracy"]) for point in points),
-    )
+    return _line(label, [(float(p["step"]), 100 * float(p["accuracy"])) for p in result["curve"]])
 
 
 def _one_run(config: Config, data_dir: Path | None) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -13,7 +14,7 @@ import torch.nn.functional as F
 import quietgrad as qg
 from quietgrad.lab.diagnostics.subspace import ProjectionError, StableRanks
 from quietgrad.lab.models import build
-from quietgrad.lab.papers.experiment import Place
+from quietgrad.lab.papers.experiment import Computed, Experiment, Place
 from quietgrad.lab.papers.finding import Curve, Finding, Picture, Row, Scale
 from quietgrad.lab.papers.pate import Pate, train_pate
 from quietgrad.lab.papers.watched import as_curves, figure_config, mean_of, prepared, watch
@@ -252,3 +253,14 @@ def pate(scale: Scale, place: Place) -> Finding:
         unit="%",
         settings=f"{config.data.name}, {plan.teachers} teachers ({config.model.name}), {plan.queries} queries, σ = 28",
     )
+
+
+COMPUTED: Mapping[str, Experiment] = {
+    "pate": Computed(make=pate, minutes={"quick": 0.3, "reduced": 4.0}),
+    "table4": Computed(make=table4, minutes={"quick": 0.1}),
+    "figure1": Computed(make=figure1, minutes={"quick": 0.1}),
+    "figure2": Computed(make=figure2, minutes={"quick": 0.5}),
+    "figure4": Computed(make=figure4, minutes={"quick": 1.0, "reduced": 2.0}),
+    "figure5": Computed(make=figure5, minutes={"quick": 0.5}),
+    "figure7": Computed(make=figure7, minutes={"quick": 0.7}),
+}

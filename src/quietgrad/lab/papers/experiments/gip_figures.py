@@ -14,123 +14,20 @@ from scipy.stats import norm
 from quietgrad.lab.diagnostics.sparse import CosineSimilarity, cosine_by_dimension
 from quietgrad.lab.papers.experiment import Computed, Experiment, Place
 from quietgrad.lab.papers.finding import Curve, Finding, Picture, Row, Scale
-from quietgrad.lab.papers.quick import quick
-from quietgrad.lab.papers.trainings import Cell, Plan, Trainings
-from quietgrad.lab.papers.verdicts import Level, Order
+from quietgrad.lab.papers.training_entries import trainings_of
 from quietgrad.lab.papers.watched import figure_config, mean_of, prepared, watch
 
 MNIST = "gip_mnist_eps2"
-
-
-def _cells(epochs: int) -> tuple[Cell, ...]:
-    stages = [max(1, epochs * part // 4) for part in (1, 2, 3)]
-    pruned = f'method.keep={{schedule = "Piecewise", values = [1.0, 0.7, 0.4, 0.1], boundaries = {stages}}}'
-    decay = f'method.keep={{schedule = "Exponential", start = 1.0, end = 0.5, length = {epochs - 1}}}'
-    clip = "method.clip=1.0"
-    return (
-        Cell(label="Jax-Privacy (DP-SGD)", config=MNIST, changes=("method.name=dp_sgd", clip), theirs=56.3),
-        Cell(label="Random-0.5", config=MNIST, changes=("method.name=random_k", clip, decay), theirs=57.0),
-        Cell(label="GIP", config=MNIST, changes=(pruned,), theirs=58.67),
-        Cell(
-            label="DataLens",
-            config=MNIST,
-            changes=("method.name=datalens", clip, "method.keep=0.8"),
-            theirs=56.41,
-        ),
-        Cell(label="RGP", config=MNIST, changes=("method.name=rgp", clip, "method.rank=4"), theirs=46.46),
-    )
-
-
-TABLE5 = Trainings(
-    cells=_cells(12),
-    plans={
-        "quick": Plan(changes=quick("training.epochs=4").changes, cells=_cells(4), said=quick().said),
-        "reduced": Plan(
-            changes=(
-                "data.name=fashion-mnist",
-                "data.private=10000",
-                "training.epochs=12",
-                "training.batch=250",
-                "averaging.decay=0.98",
-            ),
-            seeds=3,
-            factors=(1.0, 2.0),
-            said="Fashion-MNIST, 10,000 private records, 26k CNN, 480 steps of 250, ε = 2, C = 1, averaged weights, "
-            "GIP keeps 1, 0.7, 0.4, 0.1 in four stages, lr 1 and 2 tried; theirs: CIFAR-10, WRN-16-4, ε = 1",
-        ),
-    },
-    claims=(Order("GIP", "Jax-Privacy (DP-SGD)"), Order("GIP", "Random-0.5")),
-)
-
-KEPT = (0.05, 0.1, 0.5)
-
-
-def _kept(k: float, epochs: int) -> tuple[Cell, ...]:
-    ramp = f"start = 1.0, end = {k}, length = {epochs - 1}"
-    return (
-        Cell(label=f"GIP, k = {k}", config=MNIST, changes=(f'method.keep={{schedule = "Linear", {ramp}}}',)),
-        Cell(
-            label=f"random-k, k = {k}",
-            config=MNIST,
-            changes=(
-                "method.name=random_k",
-                "method.clip=1.0",
-                f'method.keep={{schedule = "Exponential", {ramp}}}',
-            ),
-        ),
-    )
-
-
-def _ablation(epsilon: float, **options: Any) -> Trainings:
-    """4 epochs of the embedded images, or 12 of Fashion-MNIST, at this ε."""
-    at = f"privacy.epsilon={epsilon}"
-    return Trainings(
-        plans={
-            "quick": Plan(
-                changes=quick("training.epochs=4", at).changes,
-                said=f"3,000 embedded Fashion-MNIST images, 26k CNN, 48 steps of 250, ε = {epsilon:g}, one seed, lr 1",
-            )
-        },
-        **options,
-    )
-
-
-FIGURE4B = _ablation(
-    4.0,
-    cells=tuple(cell for k in KEPT for cell in _kept(k, 4)),
-    claims=(
-        Order(f"GIP, k = {KEPT[0]}", f"random-k, k = {KEPT[0]}"),
-        *(Level(f"GIP, k = {k}", f"GIP, k = {KEPT[0]}") for k in KEPT[1:]),
-    ),
-    x={f"{name}, k = {k}": (name, k) for name in ("GIP", "random-k") for k in KEPT},
-    x_label="part that is kept at the end, k",
-)
-SHARES = (0.001, 0.01, 0.1, 0.5)
-FIGURE4D = _ablation(
-    1.0,
-    cells=tuple(
-        Cell(
-            label=f"{share:.1%} for the indices",
-            config=MNIST,
-            changes=(*_kept(0.1, 4)[0].changes, f"method.index_share={share}"),
-        )
-        for share in SHARES
-    ),
-    claims=tuple(
-        Order("1.0% for the indices", f"{share:.1%} for the indices") for share in SHARES if share != 0.01
-    ),
-    x={f"{share:.1%} for the indices": ("GIP, k = 0.1", share) for share in SHARES},
-    x_label="share of ε for the indices",
-    log_x=True,
-)
+METHODS = trainings_of("gip")["table5"].plans["quick"]
+"""The methods of table 5 on a small network."""
 
 
 def table2(_scale: Scale, place: Place) -> Finding:
     """Seconds of a step, each method on the same small network."""
     theirs = {"Jax-Privacy (DP-SGD)": 6.68, "Random-0.5": 6.6, "GIP": 7.08, "DataLens": 14.18, "RGP": 0.92}
     seconds = {}
-    for cell in _cells(4):
-        changes = (*quick("training.epochs=4", "privacy.epsilon=2.0").changes, *cell.changes)
+    for cell in METHODS.cells:
+        changes = (*METHODS.changes, "privacy.epsilon=2.0", *cell.changes)
         setup, mechanism = prepared(figure_config(MNIST, "quick", changes), place)
         watch(setup, mechanism, [], steps=1)
         setup, mechanism = prepared(figure_config(MNIST, "quick", changes), place)
@@ -175,8 +72,8 @@ def figure1(_scale: Scale, _place: Place) -> Finding:
 
 def figure4(scale: Scale, place: Place) -> Finding:
     rows, curves = [], []
-    for cell in _cells(4)[:3]:
-        changes = (*quick("training.epochs=4", "privacy.epsilon=1.0").changes, *cell.changes)
+    for cell in METHODS.cells[:3]:
+        changes = (*METHODS.changes, "privacy.epsilon=1.0", *cell.changes)
         setup, mechanism = prepared(figure_config(MNIST, scale, changes), place)
         cosine = CosineSimilarity()
         watch(setup, mechanism, [cosine])
@@ -257,12 +154,9 @@ def figure5(_scale: Scale, _place: Place) -> Finding:
     )
 
 
-EXPERIMENTS: Mapping[str, Experiment] = {
+COMPUTED: Mapping[str, Experiment] = {
     "table2": Computed(make=table2, minutes={"quick": 0.5}),
-    "table5": TABLE5,
     "figure1": Computed(make=figure1, minutes={"quick": 0.1}),
     "figure4": Computed(make=figure4, minutes={"quick": 0.5}),
-    "figure4b": FIGURE4B,
-    "figure4d": FIGURE4D,
     "figure5": Computed(make=figure5, minutes={"quick": 0.05}),
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -12,104 +11,8 @@ from torch import Tensor, nn
 from quietgrad.lab.diagnostics.low_rank import LowRankObserver, LowRankReport
 from quietgrad.lab.papers.experiment import Computed, Experiment, Place
 from quietgrad.lab.papers.finding import Curve, Finding, Picture, Row, Scale
-from quietgrad.lab.papers.trainings import Cell, Plan, Trainings
 from quietgrad.lab.papers.verdicts import Order, judge
 from quietgrad.lab.papers.watched import figure_config, mean_of, prepared, watch
-
-MLP = (
-    "data.name=fashion-mnist",
-    "model.name=mlp",
-    "model.hidden=[512, 256]",
-    "training.lr=8.0",
-    "training.momentum=0.0",
-    "training.weight_decay=0.0",
-    "training.schedule=constant",
-    "training.micro_batch=1024",
-    "averaging.decay=0.97",
-)
-ROWS = (
-    ("DP-SGD", "dp_sgd_wrn_28_4_cifar10_eps8", 55.9, ()),
-    ("DP-PowerSGD", "power_sgd_cifar10_eps8", 57.1, ("method.rank=8", "method.error_feedback=true")),
-    ("RGP-random", "rgp_random_cifar10_eps8", 51.0, ("method.rank=8",)),
-    ("RGP", "rgp_cifar10_eps8", 63.4, ("method.rank=8", "method.warmup_steps=0")),
-)
-NON_PRIVATE = ("privacy.noise_multiplier=0.0", "method.clip=1e6", "training.lr=0.1")
-SMALL = (
-    *(
-        Cell(label=label, config=config, changes=(*own, "method.clip=0.5"), theirs=theirs)
-        for label, config, theirs, own in ROWS
-    ),
-    Cell(label="Full (N.P.)", config="dp_sgd_wrn_28_4_cifar10_eps8", changes=NON_PRIVATE, theirs=93.3),
-    Cell(
-        label="Linear (N.P.)",
-        config="dp_sgd_wrn_28_4_cifar10_eps8",
-        changes=(*NON_PRIVATE, 'model.frozen=["!5.*"]'),
-        theirs=39.8,
-    ),
-    Cell(
-        label="RGP (N.P.)",
-        config="rgp_cifar10_eps8",
-        changes=("method.rank=8", "method.warmup_steps=0", *NON_PRIVATE),
-        theirs=91.2,
-    ),
-)
-TABLE2 = Trainings(
-    cells=SMALL,
-    plans={
-        "quick": Plan(
-            changes=(
-                *MLP,
-                "data.name=embedded",
-                "data.private=3000",
-                "data.test=1000",
-                "training.batch=250",
-                "training.epochs=4",
-                "training.lr=4.0",
-            ),
-            said="MLP 784-512-256-10 on 3,000 embedded Fashion-MNIST images, 48 steps of 250, nothing tuned, one seed",
-        ),
-        "reduced": Plan(
-            changes=(*MLP, "data.private=12000", "training.batch=600", "training.epochs=15"),
-            seeds=3,
-            factors=(0.25, 0.5, 1.0, 2.0),
-            said="MLP 784-512-256-10 (535,818 parameters) on Fashion-MNIST, 12,000 private records, 300 steps of 600, "
-            "ε = 8, rank 8, C = 0.5, averaged weights, lr 2 to 16 tried for each method",
-        ),
-        "full": Plan(
-            seeds=3,
-            said="CIFAR-10, WRN28-4, ε = 8, the paper's configs",
-            cells=tuple(Cell(label=label, config=config, theirs=theirs) for label, config, theirs, _ in ROWS),
-        ),
-    },
-    claims=(Order("RGP", "DP-SGD"), Order("RGP", "RGP-random"), Order("RGP", "DP-PowerSGD")),
-)
-TABLE3 = replace(
-    TABLE2,
-    cells=tuple(
-        Cell(
-            label=f"{label}, ε = {e}",
-            config=config,
-            changes=(*own, "method.clip=0.5", f"privacy.epsilon={e}"),
-            theirs=theirs[e],
-        )
-        for label, config, own, theirs in (
-            ("DP-SGD", "dp_sgd_wrn_28_4_cifar10_eps8", (), {2: 37.4, 4: 46.9, 6: 51.7}),
-            (
-                "RGP",
-                "rgp_cifar10_eps8",
-                ("method.rank=8", "method.warmup_steps=0"),
-                {2: 44.0, 4: 53.3, 6: 59.6},
-            ),
-        )
-        for e in (2, 4, 6)
-    ),
-    plans={
-        scale: replace(plan, said=plan.said.replace("ε = 8", "ε as said"))
-        for scale, plan in TABLE2.plans.items()
-        if scale != "full"
-    },
-    claims=tuple(Order(f"RGP, ε = {e}", f"DP-SGD, ε = {e}") for e in (2, 4, 6)),
-)
 
 
 def _reports(scale: Scale, place: Place, *changes: str) -> list[LowRankReport]:
@@ -278,9 +181,7 @@ def _right(inside: Tensor, outside: Tensor, threshold: float) -> float:
     return (float((inside <= threshold).float().mean()) + float((outside > threshold).float().mean())) / 2
 
 
-EXPERIMENTS: Mapping[str, Experiment] = {
-    "table2": TABLE2,
-    "table3": TABLE3,
+COMPUTED: Mapping[str, Experiment] = {
     "table5": Computed(make=table5, minutes={"quick": 1.0}),
     "figure2": Computed(make=figure2, minutes={"quick": 0.4}),
     "figure3": Computed(make=figure3, minutes={"quick": 0.8}),

@@ -14,154 +14,15 @@ from quietgrad._representations.base import Public
 from quietgrad.lab.diagnostics.sparse import EncodedNorms, FreezeCounts
 from quietgrad.lab.papers.experiment import Computed, Experiment, Place
 from quietgrad.lab.papers.finding import Curve, Finding, Picture, Row, Scale
-from quietgrad.lab.papers.quick import quick
-from quietgrad.lab.papers.trainings import Cell, Plan, Trainings
-from quietgrad.lab.papers.verdicts import Level, Order, judge
+from quietgrad.lab.papers.verdicts import Order, judge
 from quietgrad.lab.papers.watched import figure_config, mean_of, prepared, watch
 
-BASELINE, ADJUSTED = "end_to_end_cifar10_eps3", "end_to_end_adjusted_cifar10_eps3"
+ADJUSTED = "end_to_end_adjusted_cifar10_eps3"
 FROZEN, RANKED = "random_freeze_end_to_end_cifar10_eps3", "ranked_freeze_end_to_end_cifar10_eps3"
-HANDCRAFTED = "random_freeze_cifar10_eps3"
 
 
 def _cooling(rate: float, epochs: int) -> str:
     return f'method.freeze={{schedule = "Cooling", rate = {rate}, epochs = {epochs}}}'
-
-
-def _cells(cooling: str) -> tuple[Cell, ...]:
-    return (
-        Cell(label="adjusted baseline", config=ADJUSTED, theirs=63.1),
-        Cell(label="random freeze", config=FROZEN, changes=(cooling,), theirs=64.5),
-        Cell(label="ranked freeze", config=RANKED, changes=(cooling,), theirs=64.6),
-        Cell(
-            label="posterior freeze",
-            config=FROZEN,
-            changes=("method.name=posterior_freeze", "method.clip=1.0", cooling),
-        ),
-    )
-
-
-CLAIMS = (
-    Order("random freeze", "adjusted baseline"),
-    Order("random freeze", "posterior freeze"),
-)
-TABLE3 = Trainings(
-    cells=_cells(_cooling(0.9, 8)),
-    plans={
-        "quick": Plan(changes=quick().changes, cells=_cells(_cooling(0.9, 2)), said=quick().said),
-        "reduced": Plan(
-            changes=(
-                "data.name=fashion-mnist",
-                "data.private=10000",
-                "model.name=tanh_cnn",
-                "privacy.epsilon=2.0",
-                "training.epochs=12",
-                "training.batch=250",
-                "averaging.decay=0.98",
-            ),
-            seeds=3,
-            factors=(0.5, 1.0, 2.0),
-            said="Fashion-MNIST, 10,000 private records, 26k CNN, 480 steps of 250, ε = 2, C = 1, no momentum, cooling "
-            "to 0.9 in 8 epochs, averaged weights, lr 0.5, 1 and 2 tried for each method",
-        ),
-        "full": Plan(
-            seeds=5,
-            said="CIFAR-10, end-to-end CNN, ε = 3, the paper's configs",
-            cells=(Cell(label="baseline", config=BASELINE, theirs=60.4), *_cells(_cooling(0.9, 40))),
-        ),
-    },
-    claims=CLAIMS,
-    curves=True,
-)
-
-
-def _handcrafted(label: str, theirs: float | None, *changes: str) -> Cell:
-    return Cell(label=label, config=HANDCRAFTED, changes=changes, theirs=theirs)
-
-
-LINEAR = ("model.name=feature_linear",)
-TABLE1 = Trainings(
-    cells=(
-        _handcrafted("linear head: DP-SGD", 92.6, *LINEAR, "method.name=dp_sgd", "method.clip=0.1"),
-        _handcrafted("linear head: random freeze", 92.7, *LINEAR, _cooling(0.7, 10)),
-        _handcrafted("handcrafted CNN: DP-SGD", 69.4, "method.name=dp_sgd", "method.clip=0.1"),
-        _handcrafted("handcrafted CNN: random freeze", 69.4, _cooling(0.6, 10)),
-    ),
-    plans={
-        "quick": Plan(
-            changes=(
-                "data.name=embedded",
-                "data.private=6000",
-                "data.test=2000",
-                "training.batch=600",
-                "training.epochs=10",
-                "training.micro_batch=300",
-            ),
-            said="6,000 embedded Fashion-MNIST images, ScatterNet's features, 100 steps of 600, ε = 3, C = 0.1, lr 4, "
-            "momentum 0.9, one seed, nothing tuned; theirs on CIFAR-10, the linear head on SimCLR's features",
-        ),
-        "reduced": Plan(
-            changes=(
-                "data.private=10000",
-                "data.test=2000",
-                "training.batch=1000",
-                "training.epochs=10",
-                "training.micro_batch=250",
-            ),
-            said="CIFAR-10, ScatterNet's features, 10,000 private records, 100 steps of 1,000, ε = 3, C = 0.1, lr 4, "
-            "momentum 0.9, one seed, 2,000 test images; the paper's linear head is on SimCLR's features",
-        ),
-        "full": Plan(
-            seeds=5,
-            said="CIFAR-10, ε = 3, the paper's config of the handcrafted CNN",
-            cells=(
-                _handcrafted("handcrafted CNN: DP-SGD", 69.4, "method.name=dp_sgd", "method.clip=0.1"),
-                _handcrafted("handcrafted CNN: random freeze", 69.4),
-            ),
-        ),
-    },
-    claims=(Order("handcrafted CNN: random freeze", "handcrafted CNN: DP-SGD"),),
-)
-PAIRS = ((1.0, 0.0), (0.5, 0.5), (0.1, 0.9))
-OFF = ((1.0, 0.9), (0.1, 0.0))
-
-
-def _clip_momentum(epsilon: float) -> Trainings:
-    """C/(1 − μ) = 1, and two pairs where it is 10 and 0.1."""
-    cells = tuple(
-        Cell(
-            label=f"C = {c}, μ = {m}",
-            config=ADJUSTED,
-            changes=(f"method.clip={c}", f"training.momentum={m}", f"privacy.epsilon={epsilon}"),
-        )
-        for c, m in (*PAIRS, *OFF)
-    )
-    best = "C = 1.0, μ = 0.0"
-    return Trainings(
-        cells=cells,
-        plans={
-            "quick": Plan(
-                changes=tuple(c for c in quick().changes if "momentum" not in c), said=quick().said
-            ),
-            "reduced": Plan(
-                changes=(
-                    "data.name=fashion-mnist",
-                    "data.private=10000",
-                    "data.test=2000",
-                    "model.name=tanh_cnn",
-                    "training.epochs=4",
-                    "training.batch=250",
-                ),
-                said="Fashion-MNIST, 10,000 private records, 26k CNN, 160 steps of 250, lr 1, one seed, 2,000 tests",
-            ),
-            "full": Plan(seeds=3, said="CIFAR-10, end-to-end CNN, the paper's configs"),
-        },
-        claims=(
-            *(Order(best, f"C = {c}, μ = {m}") for c, m in OFF),
-            *(Level(f"C = {c}, μ = {m}", best) for c, m in PAIRS[1:]),
-        ),
-        curves=True,
-    )
 
 
 class MaskedError(Observer):
@@ -314,12 +175,8 @@ def figure3(scale: Scale, place: Place) -> Finding:
     )
 
 
-EXPERIMENTS: Mapping[str, Experiment] = {
-    "table1": TABLE1,
-    "table3": TABLE3,
+COMPUTED: Mapping[str, Experiment] = {
     "figure1": Computed(make=figure1, minutes={"quick": 0.6}),
     "figure2": Computed(make=figure2, minutes={"quick": 1.0}),
     "figure3": Computed(make=figure3, minutes={"quick": 0.6}),
-    "figure4": _clip_momentum(3.0),
-    "figure7": _clip_momentum(7.53),
 }
