@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections import defaultdict
 
@@ -200,6 +201,31 @@ def test_a_module_name_has_one_meaning() -> None:
             homes[file.stem].append(name)
     shared = {stem for stem, names in homes.items() if len(names) > 1}
     assert shared - set(SAME_NAME_SAME_MEANING) - TO_BE_RENAMED == set()
+
+
+CLASSES_TO_BE_RENAMED = {
+    "Choice",
+    "Entry",
+    "Found",
+    "Parts",
+    "Plan",
+    "Row",
+    "Task",
+    "Trace",
+    "Words",
+}
+"""Classes whose names still have two meanings."""
+
+
+def test_a_class_name_has_one_meaning() -> None:
+    homes = defaultdict(list)
+    for name, file in modules().items():
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ClassDef):
+                homes[node.name].append(name)
+    assert len(homes) > 200
+    shared = {name: found for name, found in homes.items() if len(found) > 1}
+    assert {name: found for name, found in shared.items() if name not in CLASSES_TO_BE_RENAMED} == {}
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ def test_an_input_changed_after_its_use_is_refused() -> None:
     model = Apply(forward, a=nn.Linear(3, 2)).double()
     with (
         recording(model) as recorder,
-        pytest.raises(ValueError, match="input of module 'a' was changed in place"),
+        pytest.raises(qg.PrivacyError, match="input of module 'a' was changed in place"),
     ):
         recorder.collect(squares(model, (images(3),)))
 
@@ -150,7 +150,7 @@ def test_a_second_functional_use_of_a_weight_is_run_again() -> None:
 
 def test_a_penalty_on_the_weights_is_refused_by_name() -> None:
     model = nn.Linear(3, 2).double()
-    with recording(model) as recorder, pytest.raises(ValueError, match="'weight' is used outside"):
+    with recording(model) as recorder, pytest.raises(qg.PrivacyError, match="'weight' is used outside"):
         recorder.collect(squares(model, (images(3),)) + model.weight.square().sum())
 
 
@@ -175,7 +175,7 @@ def test_a_model_that_mixes_samples_is_refused(mix: str) -> None:
     with recording(model) as recorder:
         losses = squares(model, (images(3),))
         losses = losses / losses.sum() if mix == "loss" else losses
-        with pytest.raises(ValueError, match="does not split into samples"):
+        with pytest.raises(qg.PrivacyError, match="does not split into samples"):
             recorder.collect(losses)
 
 
@@ -389,14 +389,14 @@ def test_a_scripted_model_is_refused() -> None:
 
 def test_batch_norm_in_training_mode_is_refused_with_the_remedy() -> None:
     model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4))
-    with pytest.raises(ValueError, match=r"quietgrad\.fix"):
+    with pytest.raises(qg.PrivacyError, match=r"quietgrad\.fix"):
         Recorder(model)
     Recorder(qg.fix(model))
 
 
 def test_batch_norm_switched_to_training_later_is_refused() -> None:
     model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4)).eval()
-    with recording(model), pytest.raises(ValueError, match="BatchNorm2d in training mode"):
+    with recording(model), pytest.raises(qg.PrivacyError, match="BatchNorm2d in training mode"):
         model.train()(torch.randn(2, 2, 5, 5))
 
 
@@ -446,14 +446,25 @@ def test_losses_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
     [
         (nn.Embedding(3, 2, max_norm=1.0), "max_norm"),
         (nn.Embedding(3, 2, scale_grad_by_freq=True), "scale_grad_by_freq"),
-        (nn.LazyLinear(3), "not initialised"),
         (nn.InstanceNorm1d(3, track_running_stats=True), "running statistics"),
-        (nn.Linear(2, 2).requires_grad_(False), "no trainable parameters"),
     ],
 )
 def test_modules_that_cannot_be_private_are_refused(module: nn.Module, reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
+    with pytest.raises(qg.PrivacyError, match=reason):
         Recorder(module)
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        (nn.LazyLinear(3), "not initialised"),
+        (nn.Linear(2, 2).requires_grad_(False), "no trainable parameters"),
+    ],
+)
+def test_modules_that_are_not_ready_are_refused(module: nn.Module, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason) as refused:
+        Recorder(module)
+    assert not isinstance(refused.value, qg.PrivacyError)
 
 
 def test_a_memory_budget_of_nothing_is_refused() -> None:

@@ -110,7 +110,7 @@ class Backward:
         asked = {output.edge.node for call, output in outputs if _key((call, output)) not in spread}
         asked |= {end.edge.node for ends in spread.values() for end in ends}
         passing = [] if keep or n == 1 else _passing(losses, graph.onward(asked), outputs, states)
-        self.attribution.by_graph_analysis.update(call.place for call, _, _ in passing)
+        self.attribution.by_graph_analysis.update(call.module_name for call, _, _ in passing)
         early = {_key((call, output)) for call, output, _ in passing}
         with _on_the_way(passing, n, take):
             left = [pair for pair in outputs if _key(pair) not in early]
@@ -137,13 +137,15 @@ class Backward:
                 doubtful.append(arrival)
         if doubtful:
             self.unattributed = _prove(losses, doubtful)
-            self.attribution.by_probing.update(a.call.place for a in doubtful if a.placement is not None)
+            self.attribution.by_probing.update(
+                a.call.module_name for a in doubtful if a.placement is not None
+            )
 
     def _rows(
         self, losses: Float[Tensor, " n"], arrivals: list[OutputGradient]
     ) -> tuple[list[Placement | None], list[Float[Tensor, "n ..."]]]:
         """Placements and gradients of one call."""
-        place = arrivals[0].call.place
+        place = arrivals[0].call.module_name
         if all(arrival.placement is not None for arrival in arrivals):
             self.attribution.by_graph_analysis.update({place} - self.attribution.by_probing)
             return [a.placement for a in arrivals], [_samples_first(a, len(losses)) for a in arrivals]
@@ -328,16 +330,16 @@ def _by_sample(losses: Float[Tensor, " n"], arrivals: list[OutputGradient]) -> l
 def mixing_error(call: Call) -> PrivacyError:
     """Name the module whose gradient entries belong to several samples each."""
     return PrivacyError(
-        f"The gradient at the output of module {call.place!r} does not split into samples: a later operation mixes the "
-        "samples of the batch (a loss divided by a batch total, attention or normalisation across the batch). Check "
-        "the model with quietgrad.check_independence(model, x)."
+        f"The gradient at the output of module {call.module_name!r} does not split into samples: a later operation "
+        "mixes the samples of the batch (a loss divided by a batch total, attention or normalisation across the "
+        "batch). Check the model with quietgrad.check_independence(model, x)."
     )
 
 
 def user_function_error(call: Call, function: str) -> PrivacyError:
     """Name the user's autograd function that may have mixed the samples of a module's gradient."""
     return PrivacyError(
-        f"The gradient at the output of module {call.place!r} does not split into samples, and whether {function}, a "
-        "torch.autograd.Function of your own, hands gradients from one sample to another cannot be tested. Write its "
-        "backward sample by sample, use torch's own operations, or freeze the module."
+        f"The gradient at the output of module {call.module_name!r} does not split into samples, and whether "
+        f"{function}, a torch.autograd.Function of your own, hands gradients from one sample to another cannot be "
+        "tested. Write its backward sample by sample, use torch's own operations, or freeze the module."
     )

@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from quietgrad._capture.layout import Placement
+from quietgrad._errors import PrivacyError
 from quietgrad._gradients.blocks import BlockGrads
 from quietgrad._gradients.row_arithmetic import zero_rows
 
@@ -37,13 +38,21 @@ class Watch(TorchFunctionMode):
 
 
 class Adapter(ABC):
-    """One kind of module; every module has an adapter object of its own.
+    """Compute the per-sample gradients of one kind of module; every module has an adapter object of its own.
 
     Example:
-        class ScaleAdapter(qg.Adapter):  # y = w ⊙ x
+        class ScaleAdapter(qg.Adapter):  # y = γ ⊙ x
+            parameters = ("gamma",)
+
             def pieces(self, call, layouts, backprops):
-                return {"weight": qg.DenseGrad(call.args[0] * backprops[0])}
+                return {"gamma": qg.DenseGrad(call.args[0] * backprops[0])}
     """
+
+    parameters: ClassVar[tuple[str, ...]] = ("weight", "bias")
+    """Names of the module's own parameters that `pieces` has gradients for; a module need not have all of them."""
+
+    feature_dims: ClassVar[int] = 0
+    """How many trailing dimensions of an output hold features, and so never the samples."""
 
     replays: ClassVar[bool] = False
     """Whether it runs the module again (and so keeps the results to compare with)."""
@@ -52,8 +61,8 @@ class Adapter(ABC):
     """Whether functions that the module's forward calls may be recorded instead of the module."""
 
     def sample_dims(self, module: nn.Module, shape: torch.Size) -> int:
-        """How many leading dimensions of an output may hold the samples."""
-        return len(shape)
+        """Count the leading dimensions of an output that may hold the samples."""
+        return len(shape) - self.feature_dims
 
     def extras(self, result: Any) -> list[Tensor]:
         """What to keep of the graph that a call has just made."""
@@ -92,14 +101,14 @@ def trained_pieces(
     for name in call.unit.names:
         if name not in found:
             raise ValueError(
-                f"{kind} returned no gradient for parameter {name!r} of module {call.place!r}. Return one from "
+                f"{kind} returned no gradient for parameter {name!r} of module {call.module_name!r}. Return one from "
                 f"pieces, or freeze the parameter (requires_grad_(False))."
             )
         expected = _parameter_shape(call.unit.module, name)
         if found[name].shape != expected or found[name].samples != n:
             raise ValueError(
                 f"{kind} returned gradients of {found[name].samples} samples and shape {tuple(found[name].shape)} for "
-                f"parameter {name!r} of module {call.place!r}; expected {n} samples of shape {tuple(expected)}."
+                f"parameter {name!r} of module {call.module_name!r}; expected {n} samples of shape {tuple(expected)}."
             )
     return {name: found[name] for name in call.unit.names}
 
@@ -198,8 +207,20 @@ class Call:
     versions: list[int]
 
     @property
-    def place(self) -> str:
+    def module_name(self) -> str:
+        """The module's name in the model; of the model itself, its class."""
         return self.unit.name or type(self.unit.module).__name__
+
+    @property
+    def input(self) -> Tensor:
+        """The first argument, however it was passed."""
+        x = self.args[0] if self.args else self.kwargs["input"]
+        assert isinstance(x, Tensor)
+        return x
+
+    def arguments(self, *names: str) -> dict[str, Any]:
+        """Name the positional arguments, and add those that were passed by name."""
+        return {**dict(zip(names, self.args, strict=False)), **self.kwargs}
 
     def narrowed(self, outputs: list[Output]) -> Call:
         """The same call, of which only these outputs matter."""
@@ -212,8 +233,8 @@ class Call:
     def check_inputs(self) -> None:
         """Refuse inputs that were written to after the module had read them."""
         if self.versions != versions(tensors_of(self.args, self.kwargs)):
-            raise ValueError(
-                f"The input of module {self.place!r} was changed in place after the module used it, so its "
+            raise PrivacyError(
+                f"The input of module {self.module_name!r} was changed in place after the module used it, so its "
                 "per-sample gradients are lost. Replace the in-place operation (x += y) by x = x + y."
             )
 

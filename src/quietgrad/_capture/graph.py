@@ -28,6 +28,7 @@ from quietgrad._capture.layout import (
     stride_of,
 )
 from quietgrad._capture.node_rules import KNOWN, is_user_function, named, rule_for
+from quietgrad._errors import PrivacyError
 
 Use = tuple[Node, str]
 """The operation that reads a parameter, and its name."""
@@ -125,7 +126,7 @@ def check_coverage(graph: Graph, calls: Iterable[Call], used: set[Use]) -> None:
     """Refuse a parameter that is used outside the calls that account for it."""
     _refuse_hidden_backwards(graph)
     for _, name in uncovered(graph, calls, used):
-        raise ValueError(
+        raise PrivacyError(
             f"Parameter {name!r} is used outside the forward of every module that holds it, where its per-sample "
             "gradient cannot be seen. Move that use into the forward of such a module, freeze the parameter "
             "(requires_grad_(False)), or call backward directly after the forward that made these losses."

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from quietgrad._errors import PrivacyError
+
 LossFunction = Callable[[Any], Tensor]
 
 
@@ -26,7 +28,8 @@ def check_independence(
         losses: output → losses `[n]`; without it the outputs themselves are compared along `output_dim`.
 
     Raises:
-        ValueError: an output depends on another sample, or there are fewer than 2.
+        PrivacyError: an output depends on another sample.
+        ValueError: there are fewer than 2 samples, or no output has one row a sample.
     """
     first = next((leaf for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor)), None)
     if first is None or first.dim() <= dim or first.shape[dim] < 2:
@@ -75,7 +78,7 @@ def _compare(old: Tensor, new: Tensor, moved: int, n: int) -> None:
     close = near.reshape(n - 1, -1).all(1)
     if not bool(close.all()):
         victim = int(others.nonzero().flatten()[int((~close).nonzero()[0])])
-        raise ValueError(
+        raise PrivacyError(
             f"The output of sample {victim} changed when sample {moved} was replaced: the model mixes the samples of a "
             "batch, so clipping one sample does not bound its influence. Look for BatchNorm (quietgrad.fix), "
             "attention or statistics across the batch."

@@ -1,9 +1,9 @@
-"""Which adapter serves which module, and which modules are served at all."""
+"""Which adapter serves which module, and which modules own trained parameters."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from torch import nn
 from torch.nn.modules.instancenorm import _InstanceNorm
@@ -13,7 +13,7 @@ from quietgrad._capture.adapters.attention import AttentionAdapter
 from quietgrad._capture.adapters.conv import ConvAdapter
 from quietgrad._capture.adapters.embedding import EmbeddingAdapter, EmbeddingBagAdapter
 from quietgrad._capture.adapters.fallback import FallbackAdapter
-from quietgrad._capture.adapters.linear import LinearAdapter, TransposedLinearAdapter
+from quietgrad._capture.adapters.linear import LinearAdapter
 from quietgrad._capture.adapters.norm import GroupNormAdapter, LayerNormAdapter
 from quietgrad._capture.adapters.over_time import is_stock_recurrent
 from quietgrad._capture.adapters.recurrent import RecurrentAdapter
@@ -35,17 +35,26 @@ ADAPTERS: dict[type[nn.Module], type[Adapter]] = {
 }
 
 
+BUILT_IN = dict(ADAPTERS)
+"""The adapters of this package; every other entry of `ADAPTERS` was registered by a user."""
+
+
 def register_adapter(kind: type[nn.Module], adapter: type[Adapter]) -> None:
     """Let an adapter compute the per-sample gradients of a module class.
 
     It serves modules of this class, and of subclasses that do not override `forward`. Privatizers made later use it.
+    A module that computes something else is replayed sample by sample, as without an adapter: a subclass with its own
+    `forward`, a parametrised module, one with forward pre-hooks.
 
     Args:
         kind: the module class.
-        adapter: computes the gradients of the parameters that `kind` itself owns.
+        adapter: computes the gradients of the parameters that `kind` itself owns, and names them in `parameters`.
 
     Raises:
-        ValueError: `kind` is not a module class, or `adapter` not an Adapter class.
+        ValueError: `kind` is not a module class, or `adapter` not an Adapter class. Making a Privatizer raises it if
+            a module of the class trains a parameter that the adapter does not name.
+
+    Checked by: tests/capture/test_registered_adapters.py
     """
     if not _is_subclass(kind, nn.Module):
         raise ValueError(
@@ -54,6 +63,11 @@ def register_adapter(kind: type[nn.Module], adapter: type[Adapter]) -> None:
     if not _is_subclass(adapter, Adapter):
         raise ValueError(
             f"Expected a subclass of qg.Adapter, got {adapter!r}. Pass the class, not an instance."
+        )
+    names: object = adapter.parameters
+    if isinstance(names, str):
+        raise ValueError(
+            f"Expected a tuple of names in {adapter.__name__}.parameters, got the string {names!r}. Write ({names!r},)."
         )
     ADAPTERS[kind] = adapter
 
@@ -66,22 +80,59 @@ METHODS = ("forward", "_conv_forward", "__call__")
 """What a subclass may not change if the adapter of its base is to be right."""
 
 
-def adapter_for(module: nn.Module) -> Adapter:
-    """The adapter of the module's kind if it computes what that kind computes, else the fallback."""
-    for kind, adapter in ADAPTERS.items():
-        if isinstance(module, kind) and is_stock(module, kind) and has_formula(module):
+def adapter_for(module: nn.Module, trained: Collection[str]) -> Adapter:
+    """Choose the adapter of the nearest registered class that the module computes the same as.
+
+    Args:
+        trained: names of the module's own parameters that are trained.
+
+    Raises:
+        ValueError: a user's adapter does not name one of them.
+    """
+    for kind in type(module).__mro__:
+        adapter = ADAPTERS.get(kind)
+        if adapter is None or not computes_like(module, kind):
+            continue
+        if BUILT_IN.get(kind) is not adapter:
+            check_names(adapter, kind, trained)
+            return adapter()
+        if has_formula(module, adapter):
             return adapter()
     if isinstance(module, nn.MultiheadAttention) and module.bias_k is None:
         return AttentionAdapter()
     if isinstance(module, nn.RNNBase):
         return RecurrentAdapter(stock=is_stock_recurrent(module))
     if type(module).__name__ == "Conv1D" and type(module).__module__ == "transformers.pytorch_utils":
-        return TransposedLinearAdapter()
+        return LinearAdapter(transposed=True)
     return FallbackAdapter()
 
 
-def has_formula(module: nn.Module) -> bool:
-    """Options that an adapter's formula does not cover go to the fallback."""
+def computes_like(module: nn.Module, kind: type[nn.Module]) -> bool:
+    """Ask whether a module of a subclass still computes exactly what `kind` does.
+
+    A weight-standardised or weight-normed layer does not: the adapter's gradient would be plainly wrong for it.
+    """
+    same = all(getattr(type(module), name, None) is getattr(kind, name, None) for name in METHODS)
+    patched = any(name in vars(module) for name in METHODS)
+    return same and not patched and not module._forward_pre_hooks and not parametrize.is_parametrized(module)
+
+
+def check_names(adapter: type[Adapter], kind: type[nn.Module], trained: Collection[str]) -> None:
+    """Refuse a user's adapter that has no gradient for a trained parameter: the slow path would take over unseen."""
+    for name in trained:
+        if name not in adapter.parameters:
+            served = ", ".join(map(repr, adapter.parameters))
+            raise ValueError(
+                f"{adapter.__name__} is registered for {kind.__name__}, which trains the parameter {name!r}, but has "
+                f"gradients for {served} only. Name it in {adapter.__name__}.parameters and return it from pieces, or "
+                "freeze it (requires_grad_(False))."
+            )
+
+
+def has_formula(module: nn.Module, adapter: type[Adapter]) -> bool:
+    """Ask whether a built-in adapter's formula covers the module's options and parameters."""
+    if not set(module._parameters) <= set(adapter.parameters):
+        return False
     if isinstance(module, nn.EmbeddingBag):
         return module.mode in ("sum", "mean")
     if isinstance(module, _InstanceNorm):
@@ -89,23 +140,8 @@ def has_formula(module: nn.Module) -> bool:
     return True
 
 
-def is_stock(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether a (subclass) module still computes exactly what `kind` does: a weight-standardised or weight-normed
-    layer does not, and the adapter's gradient would be plainly wrong for it."""
-    same = all(getattr(type(module), name, None) is getattr(kind, name, None) for name in METHODS)
-    patched = any(name in vars(module) for name in METHODS)
-    own = set(module._parameters) <= {"weight", "bias"}
-    return (
-        same
-        and not patched
-        and own
-        and not module._forward_pre_hooks
-        and not parametrize.is_parametrized(module)
-    )
-
-
 def find_units(model: nn.Module, names: dict[int, str]) -> Iterator[Unit]:
-    """Every module that owns trained parameters.
+    """Find every module that owns trained parameters, and its adapter.
 
     Args:
         names: id of each trained parameter → its name in the model.
@@ -114,18 +150,22 @@ def find_units(model: nn.Module, names: dict[int, str]) -> Iterator[Unit]:
     for name, module in model.named_modules():
         if module in skipped:
             continue
-        lent = list(uncalled_children(module))
-        skipped.update(inner for lender in lent for inner in lender.modules())
-        local = {key: p for key, p in module._parameters.items() if p is not None}
-        for lender_name, lender in ((key, child) for key, child in module.named_modules() if child in lent):
-            local.update({f"{lender_name}.{key}": p for key, p in lender.named_parameters()})
-        owned = {key: names[id(p)] for key, p in local.items() if id(p) in names}
-        if owned:
-            yield Unit(name, module, adapter_for(module), owned)
+        own = {key: p for key, p in module._parameters.items() if p is not None}
+        children = list(uncalled_children(module))
+        skipped.update(inner for child in children for inner in child.modules())
+        borrowed = {
+            f"{path}.{key}": p
+            for path, child in module.named_modules()
+            if child in children
+            for key, p in child.named_parameters()
+        }
+        trained = {key: names[id(p)] for key, p in {**own, **borrowed}.items() if id(p) in names}
+        if trained:
+            yield Unit(name, module, adapter_for(module, [key for key in trained if key in own]), trained)
 
 
 def uncalled_children(module: nn.Module) -> Iterator[nn.Module]:
-    """Children whose parameters the module uses without calling them."""
+    """Find the children whose parameters the module uses without calling them."""
     if isinstance(module, nn.MultiheadAttention):
         yield module.out_proj
     if parametrize.is_parametrized(module):

@@ -73,8 +73,8 @@ def check_embedding(module: nn.Module, place: str) -> None:
     if not isinstance(module, nn.Embedding | nn.EmbeddingBag):
         return
     if module.max_norm is not None:
-        raise ValueError(
+        raise PrivacyError(
             f"{place} has max_norm: it rewrites the rows that private data reads. Use max_norm=None."
         )
     if module.scale_grad_by_freq:
-        raise ValueError(f"{place} has scale_grad_by_freq: it divides by counts over the batch. Use False.")
+        raise PrivacyError(f"{place} has scale_grad_by_freq: it divides by counts over the batch. Use False.")

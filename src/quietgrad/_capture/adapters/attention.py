@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from quietgrad._capture.adapters.linear import inputs_of, outputs_of
 from quietgrad._capture.call import Adapter, Call, Pieces, Report, Unit, Watch
@@ -25,7 +24,7 @@ from quietgrad._gradients.factored import FactoredGrad
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowRange:
     """Part of a parameter: rows `start` to `start + count`."""
 
     name: str
@@ -41,13 +40,12 @@ class Rows:
 
 
 class ProjectionAdapter(Adapter):
-    """One use of (rows of) a weight and a bias in `linear`."""
+    """Handle one use of (rows of) a weight and a bias in `linear`."""
 
-    def __init__(self, weight: Rows | None, bias: Rows | None) -> None:
+    feature_dims = 1
+
+    def __init__(self, weight: RowRange | None, bias: RowRange | None) -> None:
         self.weight, self.bias = weight, bias
-
-    def sample_dims(self, module: nn.Module, shape: torch.Size) -> int:
-        return len(shape) - 1
 
     def pieces(
         self, call: Call, layouts: list[Placement | None], backprops: list[Float[Tensor, "n ..."]]
@@ -106,7 +104,7 @@ class LinearWatch(Watch):
             self._report(self._one_use(rows, shift), input, result)
         return result
 
-    def _rows(self, used: Tensor | None) -> Rows | None:
+    def _rows(self, used: Tensor | None) -> RowRange | None:
         """Which rows of which trained parameter a tensor is."""
         if used is None:
             return None
@@ -114,10 +112,10 @@ class LinearWatch(Watch):
             if used is parameter or used._base is parameter:
                 width = parameter[0].numel()
                 start = (used.storage_offset() - parameter.storage_offset()) // width
-                return Rows(name, start, len(used), len(parameter))
+                return RowRange(name, start, len(used), len(parameter))
         return None
 
-    def _one_use(self, weight: Rows | None, bias: Rows | None) -> Unit:
+    def _one_use(self, weight: RowRange | None, bias: RowRange | None) -> Unit:
         self._uses += 1
         names = {rows.name: self._unit.names[rows.name] for rows in (weight, bias) if rows is not None}
         name = f"{self._unit.name}#{self._uses}"

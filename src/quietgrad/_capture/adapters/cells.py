@@ -23,7 +23,7 @@ Arranged = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Weights:
+class CellWeights:
     """What one direction of one layer multiplies its states with; None where the module has no such thing."""
 
     w_hh: Float[Tensor, "g p"]
@@ -46,7 +46,7 @@ class GateGradients:
     projected: Steps | None = None
 
 
-class Cell(ABC):
+class RecurrentCell(ABC):
     """One direction of one layer, run forwards when it is made.
 
     Attributes:
@@ -71,14 +71,16 @@ class Cell(ABC):
         """From the gradients of h_1 … h_T and of `memory`."""
 
 
-class LSTMCells(Cell):
+class LSTMCells(RecurrentCell):
     """i, f, o = σ(·), g = tanh(·);   c_t = f c_{t−1} + i g,   h_t = W_hr (o tanh c_t).
 
     Args:
         gates: the inputs' products, b_hh added; written over.
     """
 
-    def __init__(self, gates: Steps, start: tuple[Tensor, ...], weights: Weights, sizes: list[int]) -> None:
+    def __init__(
+        self, gates: Steps, start: tuple[Tensor, ...], weights: CellWeights, sizes: list[int]
+    ) -> None:
         self._w, self._sizes, h = weights, sizes, weights.w_hh.shape[0] // 4
         self.states = _with_start(start[0], len(gates))
         self._cells, self._squashed = _with_start(start[1], len(gates)), gates.new_zeros(*gates.shape[:2], h)
@@ -129,14 +131,16 @@ class LSTMCells(Cell):
         return GateGradients(found.view(steps, n, 4 * h), (state, cell), projected)
 
 
-class GRUCells(Cell):
+class GRUCells(RecurrentCell):
     """r, z = σ(·),   m = tanh(W_in x + b_in + r (W_hn h + b_hn)),   h_t = (1 − z) m + z h_{t−1}.
 
     Args:
         gates: the inputs' products; written over.
     """
 
-    def __init__(self, gates: Steps, start: tuple[Tensor, ...], weights: Weights, sizes: list[int]) -> None:
+    def __init__(
+        self, gates: Steps, start: tuple[Tensor, ...], weights: CellWeights, sizes: list[int]
+    ) -> None:
         self._w, self._gates, self._sizes, h = weights, gates, sizes, weights.w_hh.shape[1]
         self.states = _with_start(start[0], len(gates))
         self._inner = gates.new_zeros(*gates.shape[:2], h)
@@ -178,7 +182,7 @@ class GRUCells(Cell):
         return GateGradients(found.flatten(2), (state,))
 
 
-class RNNCells(Cell):
+class RNNCells(RecurrentCell):
     """h_t = tanh(·) or max(·, 0).
 
     Args:
@@ -186,7 +190,7 @@ class RNNCells(Cell):
     """
 
     def __init__(
-        self, gates: Steps, start: tuple[Tensor, ...], weights: Weights, sizes: list[int], *, relu: bool
+        self, gates: Steps, start: tuple[Tensor, ...], weights: CellWeights, sizes: list[int], *, relu: bool
     ) -> None:
         self._w, self._sizes, self._relu = weights, sizes, relu
         self.states = _with_start(start[0], len(gates))
@@ -207,8 +211,8 @@ class RNNCells(Cell):
 
 
 def cells(
-    module: nn.RNNBase, gates: Steps, start: tuple[Tensor, ...], weights: Weights, sizes: list[int]
-) -> Cell:
+    module: nn.RNNBase, gates: Steps, start: tuple[Tensor, ...], weights: CellWeights, sizes: list[int]
+) -> RecurrentCell:
     """The module's kind of cell, run over time on the products of its inputs."""
     if module.mode == "LSTM":
         return LSTMCells(gates, start, weights, sizes)

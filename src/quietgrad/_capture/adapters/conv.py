@@ -33,7 +33,7 @@ class ConvAdapter(Adapter):
             b = b.unsqueeze(1)
         pieces: Pieces = {}
         if "weight" in call.unit.names:
-            x, padding = padded(module, call.args[0] if call.args else call.kwargs["input"])
+            x, padding = padded(module, call.input)
             inputs = inputs_for(x, layouts[0], b).to(b.dtype)
             inputs = inputs.unsqueeze(1) if inputs.dim() == dims + 2 else inputs
             window = Window(module.weight.shape, module.stride, padding, module.dilation, module.groups)

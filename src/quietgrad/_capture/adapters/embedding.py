@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -16,8 +14,7 @@ from quietgrad._gradients.indexed import IndexedGrad
 class EmbeddingAdapter(Adapter):
     """Row id of the table gets Σ of the output gradients at the positions that read it; the padding row gets none."""
 
-    def sample_dims(self, module: nn.Module, shape: torch.Size) -> int:
-        return len(shape) - 1
+    feature_dims = 1
 
     def pieces(
         self, call: Call, layouts: list[Placement | None], backprops: list[Float[Tensor, "n ..."]]
@@ -25,7 +22,7 @@ class EmbeddingAdapter(Adapter):
         module = call.unit.module
         assert isinstance(module, nn.Embedding)
         n = len(backprops[0])
-        ids = call.args[0] if call.args else call.kwargs["input"]
+        ids = call.input
         ids = inputs_for(ids, layouts[0], backprops[0]).reshape(n, -1).long()
         values = backprops[0].reshape(n * ids.shape[1], -1)
         owner = torch.arange(n, device=ids.device).repeat_interleave(ids.shape[1])
@@ -41,8 +38,7 @@ class EmbeddingAdapter(Adapter):
 class EmbeddingBagAdapter(Adapter):
     """Sums or means of rows: id j of a bag gets the bag's output gradient times its weight, repeated ids add up."""
 
-    def sample_dims(self, module: nn.Module, shape: torch.Size) -> int:
-        return len(shape) - 1
+    feature_dims = 1
 
     def pieces(
         self, call: Call, layouts: list[Placement | None], backprops: list[Float[Tensor, "n ..."]]
@@ -51,7 +47,7 @@ class EmbeddingBagAdapter(Adapter):
         assert isinstance(module, nn.EmbeddingBag)
         if layouts[0] is None:
             raise ValueError(
-                f"The bags of module {call.place!r} belong to no sample. Give each sample its own bags."
+                f"The bags of module {call.module_name!r} belong to no sample. Give each sample its own bags."
             )
         values = backprops[0].reshape(-1, backprops[0].shape[-1])
         if len(values) == n and layouts[0] == Layout(0) and is_single(module, call):
@@ -81,8 +77,7 @@ def is_single(module: nn.EmbeddingBag, call: Call) -> bool:
 
 def bags(module: nn.EmbeddingBag, call: Call) -> tuple[Tensor, Tensor, Tensor]:
     """(table row, bag, weight) of every entry that is not padding."""
-    names = ("input", "offsets", "per_sample_weights")
-    given: dict[str, Any] = {**dict(zip(names, call.args, strict=False)), **call.kwargs}
+    given = call.arguments("input", "offsets", "per_sample_weights")
     ids, offsets, weights = given["input"], given.get("offsets"), given.get("per_sample_weights")
     if ids.dim() == 2:
         count = ids.shape[0]

@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from quietgrad._capture.adapters.functional import called_with
 from quietgrad._capture.call import Adapter, Call, Pieces
 from quietgrad._capture.layout import Layout, Placement, candidates
+from quietgrad._errors import PrivacyError
 from quietgrad._gradients.blocks import DenseGrad
 from quietgrad._gradients.row_arithmetic import at_least_single
 
@@ -58,9 +59,9 @@ class FallbackAdapter(Adapter):
             if gradients is not None:
                 self._known[call.index] = arrangement
                 return {name: DenseGrad(at_least_single(gradient)) for name, gradient in gradients.items()}
-        raise ValueError(
-            f"Module {call.place!r} ({type(call.unit.module).__name__}) does not give the same output when it is run "
-            "again sample by sample. It mixes samples, draws random numbers in a way that cannot be replayed, or "
+        raise PrivacyError(
+            f"Module {call.module_name!r} ({type(call.unit.module).__name__}) does not give the same output when it is "
+            "run again sample by sample. It mixes samples, draws random numbers in a way that cannot be replayed, or "
             "changes its state: freeze its parameters, or write it with layers that quietgrad knows."
         )
 

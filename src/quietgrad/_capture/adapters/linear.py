@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from quietgrad._capture.call import Adapter, Call, Pieces, inputs_for
 from quietgrad._capture.layout import Placement
@@ -28,29 +27,16 @@ def summed(b: Float[Tensor, "n t o"]) -> Float[Tensor, "n o"]:
 
 
 class LinearAdapter(Adapter):
-    """G = Σ_t b_t x_tᵀ for the weight, Σ_t b_t for the bias."""
+    """G = Σ_t b_t x_tᵀ for the weight, Σ_t b_t for the bias.
 
-    def sample_dims(self, module: nn.Module, shape: torch.Size) -> int:
-        return len(shape) - 1
+    Args:
+        transposed: y = x W + b with W `[i, o]`, as GPT-2's `Conv1D` has it: the same factors with their roles swapped.
+    """
 
-    def pieces(
-        self, call: Call, layouts: list[Placement | None], backprops: list[Float[Tensor, "n ..."]]
-    ) -> Pieces:
-        x = call.args[0] if call.args else call.kwargs["input"]
-        b = outputs_of(backprops[0])
-        pieces: Pieces = {}
-        if "weight" in call.unit.names:
-            pieces["weight"] = FactoredGrad(inputs_of(x, layouts[0], b), b)
-        if "bias" in call.unit.names:
-            pieces["bias"] = DenseGrad(summed(b))
-        return pieces
+    feature_dims = 1
 
-
-class TransposedLinearAdapter(Adapter):
-    """y = x W + b with W `[i, o]`: GPT-2's `Conv1D`. Its factors are those of a linear layer, the roles swapped."""
-
-    def sample_dims(self, module: nn.Module, shape: torch.Size) -> int:
-        return len(shape) - 1
+    def __init__(self, *, transposed: bool = False) -> None:
+        self._transposed = transposed
 
     def pieces(
         self, call: Call, layouts: list[Placement | None], backprops: list[Float[Tensor, "n ..."]]
@@ -58,7 +44,8 @@ class TransposedLinearAdapter(Adapter):
         b = outputs_of(backprops[0])
         pieces: Pieces = {}
         if "weight" in call.unit.names:
-            pieces["weight"] = FactoredGrad(a=b, b=inputs_of(call.args[0], layouts[0], b))
+            a = inputs_of(call.input, layouts[0], b)
+            pieces["weight"] = FactoredGrad(b, a) if self._transposed else FactoredGrad(a, b)
         if "bias" in call.unit.names:
             pieces["bias"] = DenseGrad(summed(b))
         return pieces

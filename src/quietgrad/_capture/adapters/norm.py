@@ -17,12 +17,6 @@ from quietgrad._gradients.blocks import DenseGrad
 from quietgrad._kernels.registry import operation
 
 
-def _input(call: Call) -> Tensor:
-    x = call.args[0] if call.args else call.kwargs["input"]
-    assert isinstance(x, Tensor)
-    return x
-
-
 def saved_statistics(result: Any, node: str) -> list[Tensor]:
     """Mean and inverse deviation, which torch has computed already. Asking for them under hooks on saved tensors
     (checkpointing) would run the whole forward again."""
@@ -52,7 +46,7 @@ class LayerNormAdapter(Adapter):
             return {name: DenseGrad(found[name]) for name in call.unit.names}
         pieces: Pieces = {}
         if "weight" in call.unit.names:
-            x = inputs_for(_normal(module, _input(call)), layouts[0], b).reshape(b.shape)
+            x = inputs_for(_normal(module, call.input), layouts[0], b).reshape(b.shape)
             pieces["weight"] = DenseGrad((b * x).sum(1))
         if "bias" in call.unit.names:
             pieces["bias"] = DenseGrad(b.sum(1))
@@ -63,7 +57,7 @@ def _from_statistics(
     call: Call, layout: Placement | None, b: Float[Tensor, "n t ..."]
 ) -> dict[str, Tensor] | None:
     """Compute both gradients where torch has left its statistics, in the input's precision."""
-    x = _input(call)
+    x = call.input
     if layout is None or not call.extras or call.extras[0].dtype != x.dtype:
         return None
     n, t = b.shape[:2]
@@ -121,7 +115,7 @@ class GroupNormAdapter(Adapter):
         # The kernel takes one dtype for all, the statistics of half-precision inputs are float32, and of a batch of
         # one it reads strided tensors as if they were not.
         wide = torch.promote_types(b.dtype, torch.float32)
-        x = inputs_for(_input(call), layouts[0], b).to(wide).reshape(n * m, channels, -1).contiguous()
+        x = inputs_for(call.input, layouts[0], b).to(wide).reshape(n * m, channels, -1).contiguous()
         rows, space = n * m, x.shape[2]
         groups = module.num_groups if isinstance(module, nn.GroupNorm) else channels
         mean, scale = (

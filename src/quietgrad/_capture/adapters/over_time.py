@@ -24,7 +24,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn.utils import parametrize
 
-from quietgrad._capture.adapters.cells import Arranged, Cell, Steps, Weights, cells
+from quietgrad._capture.adapters.cells import Arranged, CellWeights, RecurrentCell, Steps, cells
 from quietgrad._capture.call import Adapter, Call, Pieces, Report, Unit, Watch, inputs_for
 from quietgrad._capture.layout import BatchAxis, BatchLayout, Layout, Placement, Visit
 from quietgrad._capture.node_rules import doubtful, rule_of
@@ -48,11 +48,11 @@ def is_stock_recurrent(module: nn.RNNBase) -> bool:
 
 
 @dataclass
-class Pass:
+class DirectionRun:
     """What a direction of a layer was given, and what it did; filled while it runs."""
 
     x: Steps
-    cell: Cell | None = None
+    cell: RecurrentCell | None = None
 
     def factors(
         self, kinds: Iterable[str], d: Tensor, arranged: Arranged
@@ -72,11 +72,13 @@ class Pass:
         return found
 
 
-class Uses(Function):
+class WeightUse(Function):
     """Zeros in the place where the gradients of some weights arrive; differentiated, it gives theirs."""
 
     @staticmethod
-    def forward(ctx: Any, run: Pass, kinds: tuple[str, ...], shape: torch.Size, *weights: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, run: DirectionRun, kinds: tuple[str, ...], shape: torch.Size, *weights: Tensor
+    ) -> Tensor:
         ctx.run, ctx.kinds = run, kinds
         return weights[0].new_zeros(()).expand(shape)
 
@@ -95,7 +97,9 @@ class OverTime(Function):
     """A cell over time, of its gates, the uses of its weights and of its projection (zeros), and its first states."""
 
     @staticmethod
-    def forward(ctx: Any, run: Callable[..., Cell], gates: Steps, *more: Tensor | None) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any, run: Callable[..., RecurrentCell], gates: Steps, *more: Tensor | None
+    ) -> tuple[Tensor, ...]:
         ctx.cell = run(gates, more[2:])
         return (ctx.cell.states[1:], *(end.clone() for end in ctx.cell.memory))
 
@@ -124,19 +128,18 @@ def cells_apart(visit: Visit) -> list[BatchLayout]:
     ]
 
 
-@rule_of(Uses)
+@rule_of(WeightUse)
 def weights_are_shared(visit: Visit) -> list[BatchLayout]:
     return visit.all(BatchAxis.ABSENT)
 
 
-class UseAdapter(Adapter):
-    """The weights whose gradients arrive at one place."""
+class WeightUseAdapter(Adapter):
+    """Compute the gradients of the weights that one use stands for."""
 
-    def __init__(self, run: Pass) -> None:
+    feature_dims = 1
+
+    def __init__(self, run: DirectionRun) -> None:
         self._run = run
-
-    def sample_dims(self, module: nn.Module, shape: torch.Size) -> int:
-        return len(shape) - 1
 
     def pieces(
         self, call: Call, layouts: list[Placement | None], backprops: list[Float[Tensor, "n ..."]]
@@ -210,14 +213,14 @@ class RecurrentWatch(Watch):
         """All sequences of one length."""
         first = self._module.batch_first
         x = x.transpose(0, 1) if first else x
-        out, ends = self._layers(x, start, Steadily(*x.shape[:2]))
+        out, ends = self._layers(x, start, EqualLengths(*x.shape[:2]))
         return (out.transpose(0, 1) if first else out).clone(), *ends
 
     def _ragged(
         self, rows: Float[Tensor, "r i"], sizes: Tensor, start: tuple[Tensor, ...]
     ) -> tuple[Tensor, ...]:
         """A packed sequence: the first `sizes[t]` sequences have a step t."""
-        order = Unevenly(sizes)
+        order = PackedLengths(sizes)
         out, ends = self._layers(order.unpacked(rows), start, order)
         return order.packed(out), *ends
 
@@ -245,34 +248,36 @@ class RecurrentWatch(Watch):
         suffix = f"_l{layer}" + ("_reverse" if direction else "")
         named = {kind: self._module._parameters.get(kind + suffix) for kind in KINDS}
         w = {kind: p.detach() for kind, p in named.items() if p is not None}
-        weights = Weights(w_hh=w["weight_hh"], b_hh=w.get("bias_hh"), w_hr=w.get("weight_hr"))
+        weights = CellWeights(w_hh=w["weight_hh"], b_hh=w.get("bias_hh"), w_hr=w.get("weight_hr"))
         bias = w.get("bias_ih")
         if bias is not None and self._module.mode != "GRU":  # a GRU's other bias is inside its reset
             bias = bias + w["bias_hh"]
         gates = F.linear(x, w["weight_ih"], bias)
-        run = Pass(x.detach())
+        run = DirectionRun(x.detach())
         uses = self._use(run, suffix, KINDS[:4], gates.shape)
         projected = None
         if weights.w_hr is not None:
             shape = torch.Size((*x.shape[:2], len(weights.w_hr)))
             projected = self._use(run, suffix, KINDS[4:], shape)
 
-        def cell(gates: Steps, start: tuple[Tensor, ...]) -> Cell:
+        def cell(gates: Steps, start: tuple[Tensor, ...]) -> RecurrentCell:
             run.cell = cells(self._module, gates, start, weights, sizes)
             return run.cell
 
         found: tuple[Tensor, ...] = OverTime.apply(cell, gates, uses, projected, *start)
         return found
 
-    def _use(self, run: Pass, suffix: str, kinds: tuple[str, ...], shape: torch.Size) -> Tensor | None:
+    def _use(
+        self, run: DirectionRun, suffix: str, kinds: tuple[str, ...], shape: torch.Size
+    ) -> Tensor | None:
         trained = tuple(kind for kind in kinds if kind + suffix in self._unit.names)
         if not trained or not torch.is_grad_enabled():
             return None
         weights = [self._module._parameters[kind + suffix] for kind in trained]
-        use: Tensor = Uses.apply(run, trained, shape, *weights)
+        use: Tensor = WeightUse.apply(run, trained, shape, *weights)
         self._count += 1
         names = {kind + suffix: self._unit.names[kind + suffix] for kind in trained}
-        unit = Unit(f"{self._unit.name}#{self._count}", self._module, UseAdapter(run), names)
+        unit = Unit(f"{self._unit.name}#{self._count}", self._module, WeightUseAdapter(run), names)
         self._report(unit, run.x, use)
         return use
 
@@ -280,7 +285,7 @@ class RecurrentWatch(Watch):
 # ---- sequences of one length, and of several ----------------------------------------------------------------
 
 
-class Steadily:
+class EqualLengths:
     """Every sequence takes every step."""
 
     def __init__(self, steps: int, entries: int) -> None:
@@ -290,7 +295,7 @@ class Steadily:
         return x.flip(0)
 
 
-class Unevenly:
+class PackedLengths:
     """The longest sequences first, `[t, n, …]` filled up with zeros."""
 
     def __init__(self, sizes: Tensor) -> None:
@@ -315,4 +320,4 @@ class Unevenly:
         return x[self._back, self._entries]
 
 
-Order = Steadily | Unevenly
+Order = EqualLengths | PackedLengths

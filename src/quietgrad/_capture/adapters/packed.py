@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import PackedSequence
 from quietgrad._capture.adapters.functional import called_with
 from quietgrad._capture.call import Call, Pieces, tensors_of
 from quietgrad._capture.layout import Placement
+from quietgrad._errors import PrivacyError
 from quietgrad._gradients.blocks import DenseGrad
 
 
@@ -19,7 +20,7 @@ def packed_pieces(
     call: Call, layouts: list[Placement | None], backprops: list[Float[Tensor, "n ..."]]
 ) -> Pieces:
     """Per-sample gradients of a module that was given a packed sequence."""
-    given = dict(zip(("input", "hx"), call.args, strict=False), **call.kwargs)
+    given = call.arguments("input", "hx")
     rows, hx = given["input"], given.get("hx")
     n = len(backprops[0])
     full = {
@@ -59,7 +60,9 @@ def _owners(call: Call, rows: PackedSequence, layouts: list[Placement | None], n
             mine = sample[_places(rows, rank)] if output.position == 0 else sample[:, _column(rows, rank)]
             for owner in mine.unique().tolist():
                 if owner >= 0 and found[rank] not in (-1, owner):
-                    raise ValueError(f"A sequence of module {call.place!r} belongs to several samples.")
+                    raise PrivacyError(
+                        f"A sequence of module {call.module_name!r} belongs to several samples."
+                    )
                 found[rank] = max(found[rank], owner)
     return found
 
@@ -116,5 +119,5 @@ def _gradient(
         )
     recorded = call.results[0][places]
     if not torch.allclose(outputs[0].detach(), recorded, rtol=1e-4, atol=1e-4, equal_nan=True):
-        raise ValueError(f"Module {call.place!r} does not give the same output when it is run again.")
+        raise PrivacyError(f"Module {call.module_name!r} does not give the same output when it is run again.")
     return dict(zip(leaves, found, strict=True))

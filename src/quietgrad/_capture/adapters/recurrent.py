@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
@@ -27,6 +26,7 @@ class RecurrentAdapter(FallbackAdapter):
     """
 
     watches_functions = True
+    feature_dims = 1
 
     def __init__(self, *, stock: bool) -> None:
         super().__init__()
@@ -35,18 +35,15 @@ class RecurrentAdapter(FallbackAdapter):
     def watch(self, unit: Unit, report: Report) -> RecurrentWatch | None:
         return RecurrentWatch(unit, report) if self._stock else None
 
-    def sample_dims(self, module: nn.Module, shape: torch.Size) -> int:
-        return len(shape) - 1
-
     def pieces(
         self, call: Call, layouts: list[Placement | None], backprops: list[Float[Tensor, "n ..."]]
     ) -> Pieces:
         module = call.unit.module
         assert isinstance(module, nn.RNNBase)
-        given = dict(zip(("input", "hx"), call.args, strict=False), **call.kwargs)
+        given = call.arguments("input", "hx")
         x = given["input"]
         if isinstance(x, PackedSequence):
-            _refuse_packed_dropout(module, call.place)
+            _refuse_packed_dropout(module, call.module_name)
             return packed_pieces(call, layouts, backprops)
         if drops_out(module):
             unit = dataclasses.replace(call.unit, module=Stacked(module))
@@ -57,7 +54,7 @@ class RecurrentAdapter(FallbackAdapter):
         module = call.unit.module
         like = module._like[0] if isinstance(module, Stacked) else module
         assert isinstance(like, nn.RNNBase)
-        given = dict(zip(("input", "hx"), call.args, strict=False), **call.kwargs)
+        given = call.arguments("input", "hx")
         if given.get("hx") is None:
             given["hx"] = initial_state(like, given["input"])
         return (given["input"], given["hx"], *self._masks(like, call, given["input"])), {}
