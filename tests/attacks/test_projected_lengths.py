@@ -15,9 +15,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from quietgrad._gradients.blocks import DenseGrad, Space
+from quietgrad._gradients.blocks import DenseGrad
 from quietgrad._gradients.factored import FactoredGrad
 from quietgrad._gradients.row_arithmetic import ACCURACY, inner_products
+from quietgrad._gradients.space import Space
 from quietgrad._gradients.stages import BlockwiseGrads
 from quietgrad._mechanism.clipping import FlatClip
 from quietgrad._representations.subspace.basis import Basis, GroupBasis, orthonormal_rows
@@ -54,7 +55,7 @@ def spiked(size: int) -> Tensor:
 @pytest.mark.parametrize(("samples", "rank"), [(1, 1), (8, 1), (8, 8)])
 @pytest.mark.parametrize("size", [280_066, 430_121, 1_000_000])
 def test_a_level_gradient_is_no_longer_than_the_clip(size: int, samples: int, rank: int) -> None:
-    space: Space = {"v": torch.Size((size,))}
+    space = Space.of_shapes({"v": torch.Size((size,))})
     basis = level_basis(space, rank=rank)
     worst = 0.0
     for scale in SCALES:
@@ -71,7 +72,7 @@ def test_a_level_gradient_is_no_longer_than_the_clip(size: int, samples: int, ra
 def test_nor_is_one_that_is_never_formed(samples: int) -> None:
     """The same as an outer product of a linear layer."""
     outputs, inputs = 200, 2000
-    space: Space = {"w": torch.Size((outputs, inputs))}
+    space = Space.of_shapes({"w": torch.Size((outputs, inputs))})
     basis = level_basis(space, rank=4)
     worst = 0.0
     for scale in SCALES:

@@ -19,7 +19,7 @@ from quietgrad.lab.run.config import load_config, parse_config
 from quietgrad.lab.run.statement.verification import verify
 from quietgrad.lab.run.task import load_task
 from quietgrad.lab.tune.private import draw_count
-from quietgrad.lab.tune.space import Space
+from quietgrad.lab.tune.search_space import SearchSpace
 from quietgrad.lab.tune.stand_in import public_stand_in, synthetic_stand_in
 from tests.lab.tiny import write_config
 
@@ -110,4 +110,4 @@ def test_a_private_search_over_methods_or_of_quiet_is_refused(tmp_path: Path) ->
     assert done.exit_code == 2
     assert "one price" in done.stderr
     with pytest.raises(LabError, match="rule decides"):
-        Space(parse_config({}), ("quiet",))
+        SearchSpace(parse_config({}), ("quiet",))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from tests.cases.world import losses_of, privatizer, records, run
 CLIP = 0.5
 
 
-def adversarial_rows(space: dict[str, torch.Size], seed: int) -> dict[str, Tensor]:
+def adversarial_rows(space: Mapping[str, torch.Size], seed: int) -> dict[str, Tensor]:
     """Gradients of norms 1e-12 … 1e12, in random, one-coordinate and one-block directions."""
     rng = torch.Generator().manual_seed(seed)
     norms = [1e-12, 1e-6, 1e-2, 0.4999, 0.5, 0.5001, 1.0, 3.0, 1e2, 1e4, 1e6, 1e9, 1e12, 1.0, 1e6, 1.0]

@@ -9,6 +9,7 @@ import torch
 
 import quietgrad as qg
 from quietgrad._gradients.blocks import DenseGrad
+from quietgrad._gradients.space import Space
 from quietgrad._gradients.stages import BlockwiseGrads
 from quietgrad._mechanism.clipping import MARGIN
 from quietgrad._representations.masks.top_k import TopKCodec
@@ -43,7 +44,7 @@ def test_noise_goes_to_every_coordinate() -> None:
 def test_the_sign_of_an_infinity_does_not_pass_for_a_gradient(poison: float, where: int) -> None:
     rows = torch.tensor([[1.0, -2.0, 0.5, 3.0, 0.1]]).repeat(2, 1)
     rows[1, where] = poison
-    codec = TopKCodec({"w": torch.Size((5,))}, 2, sign=True)
+    codec = TopKCodec(Space.of_shapes({"w": torch.Size((5,))}), 2, sign=True)
     encoded = codec.encode(BlockwiseGrads({"w": DenseGrad(rows)}, 2))
     total = qg.FlatClip(10.0)(encoded, 0).blocks["w"]
     assert total.tolist() == [0.0, -1.0, 0.0, 1.0, 0.0]

@@ -9,6 +9,7 @@ import torch
 
 import quietgrad as qg
 from quietgrad._gradients.blocks import DenseGrad, flatten
+from quietgrad._gradients.space import Space
 from quietgrad._gradients.stages import BlockwiseGrads
 from quietgrad._mechanism.clipping import MARGIN
 from quietgrad._mechanism.mechanism import Mechanism
@@ -25,7 +26,7 @@ from quietgrad._representations.masks.top_groups import (
 from quietgrad.schedules import Cooling
 from tests.cases.world import privatizer, run
 
-SPACE = {"conv": torch.Size((3, 2, 2)), "bias": torch.Size((3,)), "head": torch.Size((2, 5))}
+SPACE = Space.of_shapes({"conv": torch.Size((3, 2, 2)), "bias": torch.Size((3,)), "head": torch.Size((2, 5))})
 
 
 def test_groups_are_channels_or_runs_of_a_size_and_never_cross_blocks() -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import quietgrad as qg
-from quietgrad._gradients.blocks import Space
+from quietgrad._gradients.space import Space
 from quietgrad._gradients.stages import ClippedSum, Released
 from quietgrad._noise.base import NoiseDraw, NoiseState
 from quietgrad._noise.gaussian import Gaussian
@@ -44,7 +44,7 @@ def mechanism() -> qg.Mechanism:
 
 
 def secret(private: qg.Privatizer) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = private._state.noise.get(0, {}).secret
+    found: dict[str, Tensor] = private._state.noise.get(0, Space({})).secret
     return found
 
 
@@ -151,7 +151,7 @@ def test_a_federated_checkpoint_holds_the_public_part(tmp_path: Path) -> None:
     again = qg.federated.FederatedServer(small_net(), mechanism(), **options)
     again.load_state_dict(saved)
     assert again.state_dict()["noise"] == saved["noise"]
-    assert again._state.noise.get(0, {}).secret == {}
+    assert again._state.noise.get(0, Space({})).secret == {}
 
 
 @pytest.mark.parametrize("attempt", [copy.copy, copy.deepcopy, pickle.dumps])

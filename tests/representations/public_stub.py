@@ -9,15 +9,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from quietgrad._gradients.blocks import DenseGrad, Space
+from quietgrad._gradients.blocks import DenseGrad
+from quietgrad._gradients.space import Shapes, Space
 from quietgrad._gradients.stages import BlockwiseGrads, PerSampleGrads
 from quietgrad._representations.base import Codecs, Public, PublicLosses, States
 
-SPACE: Space = {"a.weight": torch.Size((5, 4)), "a.bias": torch.Size((5,)), "b.weight": torch.Size((3, 5))}
+SPACE = Space.of_shapes(
+    {"a.weight": torch.Size((5, 4)), "a.bias": torch.Size((5,)), "b.weight": torch.Size((3, 5))}
+)
 SIZE = 40
 
 
-def blockwise(rows: Tensor, space: Space = SPACE) -> BlockwiseGrads:
+def blockwise(rows: Tensor, space: Shapes = SPACE) -> BlockwiseGrads:
     """Rows `[n, p]` as formed gradients."""
     parts = rows.split([shape.numel() for shape in space.values()], dim=1)
     blocks: dict[str, Any] = {
@@ -26,13 +29,13 @@ def blockwise(rows: Tensor, space: Space = SPACE) -> BlockwiseGrads:
     return BlockwiseGrads(blocks, len(rows))
 
 
-def flat(blocks: dict[str, Tensor], space: Space = SPACE) -> np.ndarray:
+def flat(blocks: dict[str, Tensor], space: Shapes = SPACE) -> np.ndarray:
     """Blocks as one vector, in float64."""
     return torch.cat([blocks[name].flatten().double() for name in space]).numpy()
 
 
 def public_view(
-    rows: Tensor, *, space: Space = SPACE, chunk: int = 1000, step: int = 0, seed: int = 3
+    rows: Tensor, *, space: Shapes = SPACE, chunk: int = 1000, step: int = 0, seed: int = 3
 ) -> Public:
     """A public view whose public gradients are these rows, in chunks."""
 
@@ -41,7 +44,7 @@ def public_view(
 
     return Public(
         parameters={name: torch.zeros(shape, dtype=rows.dtype) for name, shape in space.items()},
-        space=space,
+        space=Space.coerce(space, like=SPACE),
         step=step,
         steps=10,
         rate=0.1,

@@ -7,10 +7,10 @@ import math
 import pytest
 import torch
 
-from quietgrad._gradients.blocks import Space
+from quietgrad._gradients.space import Shapes
 from quietgrad._representations.subspace.partition import group_sizes, partition, share_rank
 
-SPACE: Space = {
+SPACE: Shapes = {
     "stem.weight": torch.Size((16, 3, 3, 3)),
     "stage1.0.weight": torch.Size((16, 16, 3, 3)),
     "stage1.1.weight": torch.Size((16, 16, 3, 3)),

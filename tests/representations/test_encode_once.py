@@ -7,6 +7,7 @@ import weakref
 import torch
 
 from quietgrad._gradients.blocks import Blocks, DenseGrad
+from quietgrad._gradients.space import Space
 from quietgrad._gradients.stages import BlockwiseGrads, PerSampleGrads, Released
 from quietgrad._representations.base import Codec
 from quietgrad._representations.compose import ComposedCodec
@@ -16,7 +17,7 @@ class Doubling(Codec):
     """Counts how often it is asked."""
 
     def __init__(self) -> None:
-        self.space, self.calls = {"w": torch.Size((3,))}, 0
+        self.space, self.calls = Space.of_shapes({"w": torch.Size((3,))}), 0
 
     def encode(self, grads: PerSampleGrads) -> PerSampleGrads:
         self.calls += 1

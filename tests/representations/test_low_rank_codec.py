@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from quietgrad._capture.recorder import Recorder
 from quietgrad._gradients.blocks import DenseGrad
+from quietgrad._gradients.space import Space
 from quietgrad._gradients.stages import BlockwiseGrads, PerSampleGrads, Released
 from quietgrad._privatizer.step import PublicGradients, step_seed
 from quietgrad._representations.base import Codecs, Public, States
@@ -53,7 +54,7 @@ def public_view(net: nn.Module, step: int = 0) -> Public:
     parameters = {name: p.detach() for name, p in net.named_parameters()}
     return Public(
         parameters=parameters,
-        space={name: p.shape for name, p in parameters.items()},
+        space=Space.of(parameters),
         step=step,
         steps=10,
         rate=0.1,

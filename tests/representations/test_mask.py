@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import quietgrad as qg
-from quietgrad._gradients.blocks import coordinates, flatten
+from quietgrad._gradients.blocks import flatten
+from quietgrad._gradients.space import Space, coordinates
 from quietgrad._gradients.stages import Released
 from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad._representations.base import Representation
@@ -19,7 +20,7 @@ from quietgrad._representations.masks.ranked_mask import RankedMask
 from quietgrad.schedules import Cooling, Piecewise, Schedule
 from tests.cases.world import grad_of, privatizer, run
 
-SPACE = {"a": torch.Size((4, 3)), "b": torch.Size((5,)), "c": torch.Size((2, 2, 2))}
+SPACE = Space.of_shapes({"a": torch.Size((4, 3)), "b": torch.Size((5,)), "c": torch.Size((2, 2, 2))})
 
 
 def kept_history(mask: Representation, steps: int, rate: float = 0.25) -> list[torch.Tensor]:

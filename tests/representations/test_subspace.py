@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from quietgrad._gradients.blocks import Space
 from quietgrad._gradients.factored import FactoredGrad
+from quietgrad._gradients.space import Shapes
 from quietgrad._gradients.stages import BlockwiseGrads, Released
 from quietgrad._mechanism.clipping import MARGIN, FlatClip
 from quietgrad._representations.base import Public
@@ -29,7 +29,7 @@ from tests.representations.public_stub import (
     public_view,
 )
 
-WIDE: Space = {"w": torch.Size((40, 50)), "v": torch.Size((500,))}
+WIDE: Shapes = {"w": torch.Size((40, 50)), "v": torch.Size((500,))}
 
 
 def rows_of(count: int, size: int = SIZE, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -22,30 +22,18 @@ from quietgrad._gradients.row_arithmetic import (
     row_squared_norms,
     weighted_rows,
 )
+from quietgrad._gradients.space import Shapes, Space
 
 T = TypeVar("T")
 
 Blocks = dict[str, Tensor]
 """Named tensors: a parameter, a carrier, an embedding each."""
 
-Space = dict[str, torch.Size]
-"""The names and shapes of blocks."""
-
 Positions = Int[Tensor, " _"]
 """Sorted positions in a block's flattened coordinates, or in those of all blocks one after the other."""
 
 SMALL = 1 << 16
 """Numbers (of all samples) that are not worth operations of their own; more are not worth a copy."""
-
-
-def space_of(blocks: Mapping[str, Tensor]) -> Space:
-    """The names and shapes of blocks."""
-    return {name: block.shape for name, block in blocks.items()}
-
-
-def coordinates(space: Space) -> int:
-    """p, all blocks together."""
-    return sum(shape.numel() for shape in space.values())
 
 
 def flatten(blocks: Mapping[str, Tensor]) -> Shaped[Tensor, " p"]:
@@ -57,7 +45,7 @@ def flatten(blocks: Mapping[str, Tensor]) -> Shaped[Tensor, " p"]:
 
 def unflatten(flat: Shaped[Tensor, " p"], like: Mapping[str, Tensor]) -> Blocks:
     """The blocks of a vector, in the shapes, dtypes and places of `like`."""
-    return {name: part.to(like[name]) for name, part in split_blocks(flat, space_of(like)).items()}
+    return {name: part.to(like[name]) for name, part in split_blocks(flat, Space.of(like)).items()}
 
 
 def flatten_rows(blocks: Mapping[str, Shaped[Tensor, "n ..."]]) -> Shaped[Tensor, "n p"]:
@@ -65,10 +53,10 @@ def flatten_rows(blocks: Mapping[str, Shaped[Tensor, "n ..."]]) -> Shaped[Tensor
     return torch.cat([as_rows(block) for block in blocks.values()], 1)
 
 
-def split_blocks(flat: Shaped[Tensor, "*n p"], space: Space) -> Blocks:
+def split_blocks(flat: Shaped[Tensor, "*n p"], shapes: Shapes) -> Blocks:
     """The blocks of a vector, or of each row of a matrix: views, where memory allows them."""
-    parts = flat.split([shape.numel() for shape in space.values()], dim=-1)
-    shaped = zip(space.items(), parts, strict=True)
+    parts = flat.split([shape.numel() for shape in shapes.values()], dim=-1)
+    shaped = zip(shapes.items(), parts, strict=True)
     return {name: part.reshape((*flat.shape[:-1], *shape)) for (name, shape), part in shaped}
 
 
@@ -338,5 +326,4 @@ class SmallBlocks(Together):
         return row_squared_norms(self._rows)
 
     def weighted_sum(self, weights: Float[Tensor, " n"]) -> Blocks:
-        space = {name: block.shape for name, block in self._blocks.items()}
-        return split_blocks(weighted_rows(weights, self._rows), space)
+        return split_blocks(weighted_rows(weights, self._rows), Space.of(self._blocks))

@@ -19,9 +19,10 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from quietgrad._gradients.blocks import BlockGrads, Blocks, DenseGrad, Space, Together, joined
+from quietgrad._gradients.blocks import BlockGrads, Blocks, DenseGrad, Together, joined
 from quietgrad._gradients.grid import Grid
 from quietgrad._gradients.pooling import Pooling
+from quietgrad._gradients.space import Space, coordinates
 
 
 class PerSampleGrads(ABC):
@@ -40,7 +41,7 @@ class PerSampleGrads(ABC):
     @property
     @abstractmethod
     def space(self) -> Space:
-        """The blocks that `weighted_sum` returns."""
+        """The blocks that `weighted_sum` returns, in the precision of the rows and of what is released of them."""
 
     @property
     def blocks(self) -> dict[str, BlockGrads]:
@@ -51,11 +52,6 @@ class PerSampleGrads(ABC):
     def first_inputs(self) -> Tensor | None:
         """What the first layer was given, if the gradients hold it as it was."""
         return None
-
-    @property
-    def dtypes(self) -> dict[str, torch.dtype]:
-        """The precision of each block's rows, float32 at least; what is released of them has it too."""
-        return {name: block.dtype for name, block in self.blocks.items()}
 
     @abstractmethod
     def squared_norms(self) -> Float64[Tensor, " n"]:
@@ -108,7 +104,7 @@ class BlockwiseGrads(PerSampleGrads):
 
     @property
     def space(self) -> Space:
-        return {name: block.shape for name, block in self.blocks.items()}
+        return Space.of(self.blocks)
 
     @property
     def first_inputs(self) -> Tensor | None:
@@ -168,7 +164,7 @@ class ClippedSum:
 
     Args:
         grid: on which sums of micro-batches are added, exactly; None adds them as they are (a non-private run).
-        dtypes: what blocks were before they were added.
+        space: the space that it is released in, with the dtypes of its release; left out, that of the blocks.
 
     Example:
         total = qg.FlatClip(1.0)(grads, step=0)
@@ -178,7 +174,11 @@ class ClippedSum:
     blocks: Blocks
     sensitivity: float
     grid: Grid | None = None
-    dtypes: Mapping[str, torch.dtype] = field(default_factory=dict)
+    space: Space = field(default_factory=lambda: Space({}))
+
+    def __post_init__(self) -> None:
+        if not self.space:
+            object.__setattr__(self, "space", Space.of(self.blocks))  # the class is frozen
 
     def __add__(self, other: ClippedSum) -> ClippedSum:
         """Sums of disjoint samples of the same step."""
@@ -187,25 +187,20 @@ class ClippedSum:
         )
         assert list(self.blocks) == list(other.blocks), "a step's micro-batches share one space"
         added = {name: self._added(block, other.blocks[name]) for name, block in self.blocks.items()}
-        dtypes = {name: self.released_in(name) for name in self.blocks}
-        return replace(self, blocks=added, dtypes=dtypes)
+        return replace(self, blocks=added)
 
     @property
     def coordinates(self) -> int:
         """p, of all blocks."""
-        return sum(block.numel() for block in self.blocks.values())
+        return coordinates(self.space)
 
     def wide(self) -> Blocks:
         """The blocks in float64: what ranks send to each other has the same size everywhere."""
         return {name: block.double() for name, block in self.blocks.items()}
 
-    def empty(self, dtypes: Mapping[str, torch.dtype]) -> Blocks:
-        """Blocks of these shapes in other precisions, not written yet."""
-        return {k: torch.empty(b.shape, dtype=dtypes[k], device=b.device) for k, b in self.blocks.items()}
-
     def released_in(self, name: str) -> torch.dtype:
         """The precision in which a block is released: that of the gradients, float32 at least."""
-        return torch.promote_types(self.dtypes.get(name, self.blocks[name].dtype), torch.float32)
+        return self.space.part(name).dtype
 
     def _added(self, mine: Tensor, theirs: Tensor) -> Tensor:
         if self.grid is None:

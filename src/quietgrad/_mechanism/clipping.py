@@ -31,7 +31,8 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from quietgrad._gradients.blocks import BlockGrads, Space
+from quietgrad._gradients.blocks import BlockGrads
+from quietgrad._gradients.space import Space
 from quietgrad._gradients.stages import ClippedSum, PerSampleGrads
 from quietgrad.schedules import Schedule, value_at
 
@@ -83,9 +84,9 @@ class RowClip(Clip):
 
     def __call__(self, grads: PerSampleGrads, step: int) -> ClippedSum:
         refuse_coarse_products()
-        weights, dtypes = self._row_weights(grads, step), grads.dtypes
+        weights, space = self._row_weights(grads, step), grads.space
         blocks = grads.weighted_sum(weights)  # after which there may be no gradients any more
-        return ClippedSum(blocks=blocks, sensitivity=self.sensitivity(step), dtypes=dtypes)
+        return ClippedSum(blocks=blocks, sensitivity=self.sensitivity(step), space=space)
 
     @abstractmethod
     def _row_weights(self, grads: PerSampleGrads, step: int) -> Float64[Tensor, " n"]:
@@ -170,8 +171,7 @@ class PerGroupClip(Clip):
         blocks = grads.blocks
         weights = self._weights(blocks)
         sums = {name: block.weighted_sum(weights[name]) for name, block in blocks.items()}
-        dtypes = {name: block.dtype for name, block in blocks.items()}
-        return ClippedSum(blocks=sums, sensitivity=self.sensitivity(step), dtypes=dtypes)
+        return ClippedSum(blocks=sums, sensitivity=self.sensitivity(step), space=grads.space)
 
     def _weights(self, blocks: Mapping[str, BlockGrads]) -> dict[str, Float64[Tensor, " n"]]:
         squared: dict[str, Float64[Tensor, " n"]] = {}

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from quietgrad._collective import Reducer
 from quietgrad._errors import PrivacyError
-from quietgrad._gradients.blocks import Space
+from quietgrad._gradients.space import Space
 from quietgrad._gradients.stages import ClippedSum, Released
 from quietgrad._noise.sources import NoiseSource
 from quietgrad.accounting import events

@@ -107,11 +107,11 @@ class Gaussian(Noise):
         wide = on_grid(total, draw)
         scale = wide.grid.step / draw.divisor
         if draw.reducer.world == 1:
-            out = total.empty({name: total.released_in(name) for name in total.blocks})
+            out = total.space.empty()
             add_integers(total.blocks, wide.grid, draw.source, out, scale=scale)
         else:
             # One rank draws for all: the sum has the noise once, whatever the number of ranks.
-            steps = total.empty(dict.fromkeys(total.blocks, torch.int64))
+            steps = total.space.empty(torch.int64)
             add_integers(total.blocks, wide.grid, draw.source if draw.reducer.rank == 0 else None, steps)
             summed = draw.reducer.all_reduce(steps)
             out = {

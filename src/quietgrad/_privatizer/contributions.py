@@ -70,8 +70,10 @@ class Contributions:
         for name, part in grads.weighted_sum(weights).items():
             self._partial[name] = self._partial[name] + part if name in self._partial else part.double()
         if cut.last:
-            dtypes = grads.dtypes
-            rows = {name: DenseGrad(part[None].to(dtypes[name])) for name, part in self._partial.items()}
+            space = grads.space
+            rows = {
+                name: DenseGrad(part[None].to(space.part(name).dtype)) for name, part in self._partial.items()
+            }
             self._whole.append(BlockwiseGrads(rows, 1))
             self._partial = {}
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from quietgrad._capture.independence import check_independence
 from quietgrad._capture.recorder import Recorder
-from quietgrad._gradients.blocks import coordinates
+from quietgrad._gradients.space import coordinates
 from quietgrad._gradients.tuning import LayerReport
 from quietgrad._kernels.levels import describe
 from quietgrad._privatizer.step import Step

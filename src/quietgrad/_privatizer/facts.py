@@ -16,7 +16,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from quietgrad._collective import Facts, Fingerprint
-from quietgrad._gradients.blocks import DenseGrad, coordinates, flatten, space_of, unflatten
+from quietgrad._gradients.blocks import DenseGrad, flatten, unflatten
+from quietgrad._gradients.space import Space, coordinates
 from quietgrad._gradients.stages import BlockwiseGrads
 from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad._noise.sources import NoiseSource
@@ -131,7 +132,7 @@ def _fingerprint(blocks: Mapping[str, Tensor]) -> Fingerprint:
 def _probe(parameters: Mapping[str, Tensor]) -> BlockwiseGrads:
     """A made-up gradient of one sample, the same on every rank: it shows what a codec does."""
     first = next(iter(parameters.values()))
-    one = _pattern(coordinates(space_of(parameters)), first.dtype, first.device)
+    one = _pattern(coordinates(Space.of(parameters)), first.dtype, first.device)
     blocks = unflatten(one, parameters)
     return BlockwiseGrads({name: DenseGrad(block[None]) for name, block in blocks.items()}, 1)
 

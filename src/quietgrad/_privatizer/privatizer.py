@@ -142,7 +142,7 @@ class Privatizer:
             self._current = None
         first = self._rows.consume(self.step, len(losses))
         step = self.current
-        drop_grads(self.parameters)
+        drop_grads(self._state.space)
         pool = None if self._are_units(first, len(losses)) else lambda records: self.pool(records, first)
         self._add(step, self._collected(losses, pool))
         if self._users is not None:
@@ -194,7 +194,7 @@ class Privatizer:
         update = self._state.post_process(step.decode(released), step.public)
         for observer in self._observers:
             observer.step(self.step, released, update)
-        write_grads(self.parameters, update)
+        write_grads(self._state.space, update)
         self._guards.released()
         self._end_step()
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from quietgrad._capture.recorder import Recorder, check_losses
 from quietgrad._gradients.blocks import Blocks
 from quietgrad._gradients.row_arithmetic import at_least_single
+from quietgrad._gradients.space import Space
 from quietgrad._gradients.stages import ClippedSum, PerSampleGrads, Released
 from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad._noise.gaussian import widened
@@ -80,12 +81,10 @@ class Step:
 
     def zero_sum(self, index: int) -> ClippedSum:
         """What an empty batch adds to a release."""
-        like = next(iter(self.public.parameters.values()))
         space = self.codec(index).space
-        # In float64 as other sums are: a rank without records sends as many bytes as the others.
-        blocks = {name: like.new_zeros(shape, dtype=torch.float64) for name, shape in space.items()}
         sensitivity = self.mechanism.releases[index].clip.sensitivity(self.public.step)
-        total = ClippedSum(blocks=blocks, sensitivity=sensitivity, dtypes=dict.fromkeys(space, like.dtype))
+        # In float64 as other sums are: a rank without records sends as many bytes as the others.
+        total = ClippedSum(blocks=space.zeros(torch.float64), sensitivity=sensitivity, space=space)
         return self._on_grid(index, total)
 
     def _on_grid(self, index: int, total: ClippedSum) -> ClippedSum:
@@ -119,16 +118,16 @@ class Step:
         return total
 
 
-def drop_grads(parameters: Mapping[str, nn.Parameter]) -> None:
-    """As zero_grad() does: the next release will overwrite them, and the backward needs the memory."""
-    for parameter in parameters.values():
-        parameter.grad = None
+def drop_grads(space: Space) -> None:
+    """Set every `p.grad` to None: the next release will overwrite it, and the backward needs the memory."""
+    for name in space:
+        space.local(name).grad = None
 
 
-def write_grads(parameters: Mapping[str, nn.Parameter], update: Blocks) -> None:
+def write_grads(space: Space, update: Blocks) -> None:
     """Overwrite every `p.grad` with its block; zero where there is none."""
-    for name, parameter in parameters.items():
-        block = update.get(name)
+    for name in space:
+        parameter, block = space.local(name), update.get(name)
         parameter.grad = torch.zeros_like(parameter) if block is None else block.to(parameter.dtype)
 
 
@@ -149,6 +148,8 @@ class RunState:
         self, recorder: Recorder, mechanism: Mechanism, sampler: PoissonSampler, *, seed: int
     ) -> None:
         self._parameters: Mapping[str, nn.Parameter] = recorder.parameters
+        self.space = Space.of_parameters(recorder.parameters)
+        self._public_space = self.space.restricted(self.space)  # without a way to the parameters
         self._collect, self._post = PublicGradients(recorder), mechanism.post
         self._steps, self._rate = sampler.steps, sampler.rate
         self.step, self.seed = 0, seed
@@ -190,7 +191,7 @@ class RunState:
     def _public(self, states: States) -> Public:
         return Public(
             parameters={name: at_least_single(p.detach()) for name, p in self._parameters.items()},
-            space={name: p.shape for name, p in self._parameters.items()},
+            space=self._public_space,
             step=self.step,
             steps=self._steps,
             rate=self._rate,

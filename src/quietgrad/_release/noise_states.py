@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from quietgrad._gradients.blocks import Space
+from quietgrad._gradients.space import Space
 from quietgrad._noise.base import Noise, NoiseState
 
 

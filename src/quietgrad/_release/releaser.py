@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from quietgrad._collective import Reducer
-from quietgrad._gradients.blocks import space_of
 from quietgrad._gradients.stages import ClippedSum, Released
 from quietgrad._noise.base import NoiseDraw
 from quietgrad._noise.sources import NoiseSource
@@ -94,7 +93,7 @@ class AccountedDraw:
         draw = NoiseDraw(
             std=std, divisor=self.divisor, source=run.source, reducer=run.reducer, step=self.step
         )
-        state = run.states.get(self._count, space_of(total.blocks))
+        state = run.states.get(self._count, total.space)
         released, state = run.states.noise.release(total, draw, state)
         # At once: should anything after this fail, a second try must not use the same secret again.
         run.states.put(self._count, state)

@@ -16,7 +16,8 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from quietgrad._gradients.blocks import Blocks, Space
+from quietgrad._gradients.blocks import Blocks
+from quietgrad._gradients.space import Space
 from quietgrad._gradients.stages import PerSampleGrads, Released
 from quietgrad.schedules import epoch_of
 
@@ -36,7 +37,7 @@ class Codec(ABC):
     """
 
     space: Space
-    """The blocks it produces."""
+    """The blocks it produces. A plain dict from names to shapes will do: it becomes a `Space` after `refresh`."""
 
     since: int = 0
     """The step from which on its blocks mean what they mean now."""
@@ -261,7 +262,13 @@ class Codecs:
             state = self._states.get(number)
             if state is None:
                 state = representation.init(public)
-            self._made[number], state = representation.refresh(public, state)
+            codec, state = representation.refresh(public, state)
+            space = Space.coerce(codec.space, like=public.space)
+            if space is not codec.space:
+                # The codec gave names and shapes alone: its blocks live where `public` has its own. It may be a frozen
+                # dataclass, which refuses a plain assignment.
+                object.__setattr__(codec, "space", space)
+            self._made[number] = codec
             self._states.put(number, state)
         return self._made[number]
 

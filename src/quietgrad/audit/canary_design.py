@@ -12,7 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from quietgrad._gradients.blocks import Blocks, DenseGrad, Space
+from quietgrad._gradients.blocks import Blocks, DenseGrad
+from quietgrad._gradients.space import Shapes, coordinates
 from quietgrad._gradients.stages import BlockwiseGrads, Released
 from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad._representations.base import Public
@@ -45,7 +46,7 @@ def as_samples(canaries: list[Canary]) -> BlockwiseGrads:
 
 def capacity(mechanism: Mechanism, public: Public) -> int:
     """How many orthogonal canaries fit into the smallest release of this step."""
-    return min(_dimension(public.codec(release.representation).space) for release in mechanism.releases)
+    return min(coordinates(public.codec(release.representation).space) for release in mechanism.releases)
 
 
 def design(
@@ -77,7 +78,7 @@ def design(
 
 
 def encoded_directions(
-    space: Space, count: int, turn: int, generator: torch.Generator
+    space: Shapes, count: int, turn: int, generator: torch.Generator
 ) -> tuple[dict[str, Float[Tensor, "m *shape"]], list[str]]:
     """Orthogonal directions, each concentrated on one block, the blocks taken in turn; and which block each got."""
     rows = {
@@ -94,7 +95,7 @@ def encoded_directions(
     return shaped | empty, [name for name, _ in slots]
 
 
-def _slots(space: Space, count: int, turn: int) -> list[tuple[str, int]]:
+def _slots(space: Shapes, count: int, turn: int) -> list[tuple[str, int]]:
     """(block, row) of each canary: the blocks in turn, none more often than it has dimensions."""
     names = [name for name, shape in space.items() if shape.numel()]
     used = dict.fromkeys(names, 0)
@@ -118,7 +119,3 @@ def _orthonormal(count: int, dimension: int, generator: torch.Generator) -> Floa
     rows = torch.zeros(count, whole, count)
     rows[torch.arange(count), :, torch.arange(count)] = signs / whole**0.5
     return torch.nn.functional.pad(rows.view(count, whole * count), (0, dimension - whole * count))
-
-
-def _dimension(space: Space) -> int:
-    return sum(shape.numel() for shape in space.values())

@@ -17,7 +17,8 @@ from jaxtyping import Bool, Float, Float64, Int
 from numpy import ndarray
 from torch import Tensor, nn
 
-from quietgrad._gradients.blocks import Blocks, DenseGrad, Space
+from quietgrad._gradients.blocks import Blocks, DenseGrad
+from quietgrad._gradients.space import Shapes
 from quietgrad._gradients.stages import BlockwiseGrads, ClippedSum
 from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad._privatizer.privatizer import Privatizer
@@ -141,7 +142,7 @@ class RunCanaries:
         return signal, squared
 
 
-def disjoint_rows(space: Space, count: int) -> dict[str, Float[Tensor, "m *shape"]]:
+def disjoint_rows(space: Shapes, count: int) -> dict[str, Float[Tensor, "m *shape"]]:
     """Unit vectors with disjoint supports: canary m has every count-th coordinate of each large enough parameter."""
     rows = {}
     for name, shape in space.items():

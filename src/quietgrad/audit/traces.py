@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from quietgrad._gradients.blocks import Space
+from quietgrad._gradients.space import Space
 from quietgrad._gradients.stages import ClippedSum, Released
 from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad._noise.base import Noise, NoiseDraw, NoiseState

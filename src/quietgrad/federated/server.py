@@ -23,7 +23,8 @@ from torch import Tensor, nn
 
 from quietgrad._capture.recorder import Recorder
 from quietgrad._collective import SingleProcess, default_reducer
-from quietgrad._gradients.blocks import DenseGrad, Space, coordinates
+from quietgrad._gradients.blocks import DenseGrad
+from quietgrad._gradients.space import Space, coordinates
 from quietgrad._gradients.stages import BlockwiseGrads, Released
 from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad._noise.sources import NoiseSource, as_source
@@ -272,7 +273,7 @@ class FederatedServer:
         with attached(self._engine):
             update = self._state.post_process(step.decode(released), step.public)
         parameters = self._engine.parameters
-        write_grads(parameters, update)
+        write_grads(self._state.space, update)
         with torch.no_grad():
             for parameter in parameters.values():
                 assert parameter.grad is not None

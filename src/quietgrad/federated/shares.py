@@ -23,7 +23,8 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from quietgrad._gradients.blocks import DenseGrad, Space, coordinates, flatten, split_blocks
+from quietgrad._gradients.blocks import DenseGrad, flatten, split_blocks
+from quietgrad._gradients.space import Shapes, coordinates
 from quietgrad._gradients.stages import BlockwiseGrads, Released
 from quietgrad._mechanism.mechanism import Mechanism, Release
 from quietgrad._noise.gaussian import Gaussian, Widened, widened
@@ -88,7 +89,7 @@ class Shares:
         return torch.cat(parts).remainder_(MODULUS)
 
     def opened(
-        self, mechanism: Mechanism, spaces: Sequence[Space], total: Int64[Tensor, " p"], step: int
+        self, mechanism: Mechanism, spaces: Sequence[Shapes], total: Int64[Tensor, " p"], step: int
     ) -> list[Released]:
         """The releases that a sum of what clients sent means, divided by N.
 

@@ -9,7 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from quietgrad._gradients.blocks import BlockGrads, Blocks, Space
+from quietgrad._gradients.blocks import BlockGrads, Blocks
+from quietgrad._gradients.space import Shapes, Space
 from quietgrad._gradients.stages import BlockwiseGrads, PerSampleGrads, Released
 from quietgrad._representations.base import Codec, Public, Representation, State
 from quietgrad._representations.low_rank.carriers import CarrierRule, Carriers, HistoricalUpdate
@@ -87,9 +88,10 @@ class LowRankCodec(Codec):
 
     def __init__(self, outside: Space, carriers: dict[str, Carriers], release: CarriedParts) -> None:
         self.carriers, self._outside, self._release = carriers, outside, release
-        self.space = {}
-        for name, shape in outside.items():
-            self.space |= self._encoded_shapes(name) if name in carriers else {name: shape}
+        self.space = Space({})
+        for name in outside:
+            part = outside.restricted([name])
+            self.space |= Space.of_shapes(self._encoded_shapes(name), part) if name in carriers else part
 
     def encode(self, grads: PerSampleGrads) -> PerSampleGrads:
         encoded: dict[str, BlockGrads] = {}
@@ -105,7 +107,7 @@ class LowRankCodec(Codec):
             for name, shape in self._outside.items()
         }
 
-    def _encoded_shapes(self, name: str) -> Space:
+    def _encoded_shapes(self, name: str) -> Shapes:
         left, right = self.carriers[name].left, self.carriers[name].right
         shapes = {name + LEFT: torch.Size((left.shape[0], len(right)))}
         return shapes if self._release == "left" else {**shapes, name + RIGHT: right.shape}

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from quietgrad._gradients.blocks import Space
+from quietgrad._gradients.space import Shapes
 
 GroupBy = Literal["channel"] | int
 
@@ -37,7 +37,7 @@ class CoordinateGroups:
         return mask[self.of].nonzero().flatten()
 
 
-def group_coordinates(space: Space, by: GroupBy) -> CoordinateGroups:
+def group_coordinates(space: Shapes, by: GroupBy) -> CoordinateGroups:
     """The groups of a space.
 
     Args:

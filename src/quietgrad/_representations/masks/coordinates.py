@@ -8,10 +8,11 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from quietgrad._gradients.blocks import Positions, Space
+from quietgrad._gradients.blocks import Positions
+from quietgrad._gradients.space import Shapes
 
 
-def by_block(positions: Positions, space: Space) -> dict[str, Positions]:
+def by_block(positions: Positions, space: Shapes) -> dict[str, Positions]:
     """Positions in the concatenation of all blocks → sorted positions in each block."""
     ordered = positions.sort().values
     ends = torch.tensor([shape.numel() for shape in space.values()]).cumsum(0)
@@ -24,7 +25,7 @@ def by_block(positions: Positions, space: Space) -> dict[str, Positions]:
     return parts
 
 
-def is_kept(kept: Mapping[str, Positions], space: Space) -> Bool[Tensor, " p"]:
+def is_kept(kept: Mapping[str, Positions], space: Shapes) -> Bool[Tensor, " p"]:
     """The mask over the concatenation of all blocks."""
     masks = [torch.zeros(shape.numel(), dtype=torch.bool) for shape in space.values()]
     for mask, name in zip(masks, space, strict=True):

@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from quietgrad._gradients.blocks import DenseGrad, Space
+from quietgrad._gradients.blocks import DenseGrad
+from quietgrad._gradients.space import Space
 from quietgrad._gradients.stages import BlockwiseGrads, PerSampleGrads, Released
 from quietgrad._representations.base import Codec, Public, Representation, State
 from quietgrad._representations.masks.coordinate_groups import (
@@ -34,7 +35,8 @@ class GroupNormsCodec(Codec):
 
     def __init__(self, source: Space, by: GroupBy) -> None:
         self._sizes = {name: group_size(shape, by) for name, shape in source.items()}
-        self.space = {GROUP_NORMS: torch.Size((len(group_coordinates(source, by)),))}
+        shapes = {GROUP_NORMS: torch.Size((len(group_coordinates(source, by)),))}
+        self.space = Space.of_shapes(shapes, like=source)
 
     def encode(self, grads: PerSampleGrads) -> PerSampleGrads:
         rows = torch.cat([_norms(block, self._sizes[name]) for name, block in grads.dense().items()], 1)

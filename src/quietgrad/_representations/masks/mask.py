@@ -15,8 +15,9 @@ from typing import Literal
 
 import torch
 
-from quietgrad._gradients.blocks import BlockGrads, Blocks, Positions, Space, coordinates
+from quietgrad._gradients.blocks import BlockGrads, Blocks, Positions
 from quietgrad._gradients.restricted import WholeNormGrad
+from quietgrad._gradients.space import Space, coordinates
 from quietgrad._gradients.stages import BlockwiseGrads, PerSampleGrads, Released
 from quietgrad._representations.base import Codec, Public, Representation, State
 from quietgrad._representations.masks.coordinates import by_block
@@ -42,7 +43,8 @@ class MaskCodec(Codec):
     ) -> None:
         self.source, self.kept, self.clip_first, self.since = source, dict(kept), clip_first, since
         # A block without kept coordinates vanishes, except from a clip that counts whole norms.
-        self.space = {name: torch.Size((len(k),)) for name, k in self.kept.items() if len(k) or clip_first}
+        shapes = {name: torch.Size((len(k),)) for name, k in self.kept.items() if len(k) or clip_first}
+        self.space = Space.of_shapes(shapes, like=source)
 
     def encode(self, grads: PerSampleGrads) -> PerSampleGrads:
         blocks = grads.blocks

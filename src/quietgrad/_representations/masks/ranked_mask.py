@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from quietgrad._gradients.blocks import Positions, coordinates, flatten
+from quietgrad._gradients.blocks import Positions, flatten
+from quietgrad._gradients.space import coordinates
 from quietgrad._gradients.stages import Released
 from quietgrad._representations.base import Codec, Public, Representation, State
 from quietgrad._representations.masks.coordinates import by_block, is_kept

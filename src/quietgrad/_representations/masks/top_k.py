@@ -9,7 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from quietgrad._gradients.blocks import Blocks, DenseGrad, Space, coordinates, flatten_rows, split_blocks
+from quietgrad._gradients.blocks import Blocks, DenseGrad, flatten_rows, split_blocks
+from quietgrad._gradients.space import Space, coordinates
 from quietgrad._gradients.stages import BlockwiseGrads, PerSampleGrads, Released
 from quietgrad._representations.base import Codec, Public, Representation, State
 

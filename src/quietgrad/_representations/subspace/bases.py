@@ -14,7 +14,8 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from quietgrad._gradients.blocks import BlockGrads, Space, coordinates
+from quietgrad._gradients.blocks import BlockGrads
+from quietgrad._gradients.space import Shapes, coordinates
 from quietgrad._gradients.stages import BlockwiseGrads
 from quietgrad._representations.subspace.basis import Basis, Coordinates, GroupBasis, orthonormal_rows
 from quietgrad._representations.subspace.partition import Partition
@@ -26,7 +27,7 @@ _FORMED = 2**23
 
 def power_iteration(
     matrix: PublicMatrix,
-    space: Space,
+    space: Shapes,
     groups: Partition,
     ranks: Mapping[str, int],
     *,
@@ -51,7 +52,7 @@ def power_iteration(
 
 
 def gram_eigenvectors(
-    matrix: PublicMatrix, space: Space, groups: Partition, ranks: Mapping[str, int], *, like: Tensor
+    matrix: PublicMatrix, space: Shapes, groups: Partition, ranks: Mapping[str, int], *, like: Tensor
 ) -> Basis:
     """The top eigenvectors of each group's second-moment matrix GᵀG = VΛVᵀ, from GGᵀ = UΛUᵀ: V = GᵀUΛ^{−1/2}."""
     _check_ranks(ranks, matrix.samples)
@@ -65,7 +66,7 @@ def gram_eigenvectors(
 
 
 def random_basis(
-    space: Space,
+    space: Shapes,
     groups: Partition,
     ranks: Mapping[str, int],
     *,
@@ -117,7 +118,7 @@ def _top_eigenvectors(gram: Float64[Tensor, "m m"], rank: int) -> Float64[Tensor
 
 def _random_images(
     matrix: PublicMatrix,
-    shapes: dict[str, Space],
+    shapes: dict[str, Shapes],
     ranks: Mapping[str, int],
     generator: torch.Generator,
     like: Tensor,
@@ -168,7 +169,7 @@ def _images(matrix: PublicMatrix, bases: Mapping[str, GroupBasis]) -> Coordinate
 
 def _combinations(
     matrix: PublicMatrix,
-    shapes: dict[str, Space],
+    shapes: dict[str, Shapes],
     weights: Mapping[str, Float64[Tensor, "r m"]],
     like: Tensor,
 ) -> dict[str, Float[Tensor, "r p"]]:
@@ -184,14 +185,14 @@ def _combinations(
     return totals
 
 
-def _columns(rows: Float[Tensor, "r p"], space: Space) -> Iterator[tuple[str, Float[Tensor, "r q"]]]:
+def _columns(rows: Float[Tensor, "r p"], space: Shapes) -> Iterator[tuple[str, Float[Tensor, "r q"]]]:
     """Each block's columns, to be written to: whatever memory is, `split` gives views."""
     sizes = [shape.numel() for shape in space.values()]
     return zip(space, rows.split(sizes, dim=1), strict=True)
 
 
 def _orthonormal_bases(
-    rows: dict[str, Float[Tensor, "k p"]], shapes: dict[str, Space]
+    rows: dict[str, Float[Tensor, "k p"]], shapes: dict[str, Shapes]
 ) -> dict[str, GroupBasis]:
     """A basis of each group's rows, which are given up one by one: they are as large as the bases."""
     return {name: GroupBasis(*orthonormal_rows(rows.pop(name)), shapes[name]) for name in shapes}
@@ -203,7 +204,7 @@ def _orthonormal_columns(image: Float64[Tensor, "m k"]) -> Float64[Tensor, "k m"
     return columns.T
 
 
-def _group_shapes(space: Space, groups: Partition) -> dict[str, Space]:
+def _group_shapes(space: Shapes, groups: Partition) -> dict[str, Shapes]:
     return {name: {block: space[block] for block in members} for name, members in groups.items()}
 
 

@@ -13,8 +13,9 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from quietgrad._gradients.blocks import Blocks, Space, split_blocks
+from quietgrad._gradients.blocks import Blocks, split_blocks
 from quietgrad._gradients.row_arithmetic import as_rows, inner_products
+from quietgrad._gradients.space import Shapes
 from quietgrad._gradients.stages import BlockwiseGrads, PerSampleGrads
 
 # ---- orthonormal rows ----------------------------------------------------------------------------------------
@@ -120,7 +121,7 @@ class GroupBasis:
         shapes: the group's blocks in the order of the columns.
     """
 
-    def __init__(self, rows: Float[Tensor, "k p"], error: float, shapes: Space) -> None:
+    def __init__(self, rows: Float[Tensor, "k p"], error: float, shapes: Shapes) -> None:
         self.rows, self.error, self.shapes = rows, error, shapes
         self._columns = split_blocks(rows, shapes)
 

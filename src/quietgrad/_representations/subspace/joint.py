@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from quietgrad._gradients.blocks import Blocks, Space
+from quietgrad._gradients.blocks import Blocks
+from quietgrad._gradients.space import Space
 from quietgrad._gradients.stages import PerSampleGrads, Released
 from quietgrad._representations.base import Codec, Public, Representation, State
 from quietgrad._representations.subspace.residual import ResidualCodec
@@ -20,10 +20,8 @@ _PREFIX = "embedding:"
 class JointGrads(PerSampleGrads):
     """(w_i/s₁, r_i/s₂)."""
 
-    def __init__(
-        self, parts: tuple[PerSampleGrads, PerSampleGrads], scales: tuple[float, float], space: Space
-    ) -> None:
-        self._parts, self._scales, self._space = parts, scales, space
+    def __init__(self, parts: tuple[PerSampleGrads, PerSampleGrads], scales: tuple[float, float]) -> None:
+        self._parts, self._scales = parts, scales
 
     @property
     def samples(self) -> int:
@@ -31,12 +29,8 @@ class JointGrads(PerSampleGrads):
 
     @property
     def space(self) -> Space:
-        return self._space
-
-    @property
-    def dtypes(self) -> dict[str, torch.dtype]:
-        embedding, residual = (part.dtypes for part in self._parts)
-        return {f"{_PREFIX}{name}": dtype for name, dtype in embedding.items()} | residual
+        embedding, residual = self._parts
+        return embedding.space.renamed(_PREFIX) | residual.space
 
     def squared_norms(self) -> Float64[Tensor, " n"]:
         embedding, residual = (part.squared_norms() for part in self._parts)
@@ -63,12 +57,10 @@ class JointCodec(Codec):
         self, embedding: SubspaceCodec, residual: ResidualCodec, scales: tuple[float, float]
     ) -> None:
         self._embedding, self._residual, self._scales = embedding, residual, scales
-        self.space = {f"{_PREFIX}{name}": shape for name, shape in embedding.space.items()} | residual.space
+        self.space = embedding.space.renamed(_PREFIX) | residual.space
 
     def encode(self, grads: PerSampleGrads) -> PerSampleGrads:
-        return JointGrads(
-            (self._embedding.encode(grads), self._residual.encode(grads)), self._scales, self.space
-        )
+        return JointGrads((self._embedding.encode(grads), self._residual.encode(grads)), self._scales)
 
     def decode(self, released: Released) -> Blocks:
         embedding = {

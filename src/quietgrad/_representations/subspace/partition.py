@@ -6,7 +6,7 @@ import heapq
 import math
 from collections.abc import Mapping, Sequence
 
-from quietgrad._gradients.blocks import Space, coordinates
+from quietgrad._gradients.space import Shapes, coordinates
 
 ParameterGroups = int | str | Mapping[str, Sequence[str]]
 """A number of about equal parts, "modules" for one group a top-level module, or name → blocks or modules of it."""
@@ -15,7 +15,7 @@ Partition = dict[str, tuple[str, ...]]
 """Group name → the names of its blocks."""
 
 
-def partition(space: Space, groups: ParameterGroups) -> Partition:
+def partition(space: Shapes, groups: ParameterGroups) -> Partition:
     """Put every block of the space into exactly one group."""
     if isinstance(groups, Mapping):
         return _own_groups(space, groups)
@@ -54,12 +54,12 @@ def share_rank(rank: int, sizes: Mapping[str, int]) -> dict[str, int]:
     return shares
 
 
-def group_sizes(space: Space, groups: Partition) -> dict[str, int]:
+def group_sizes(space: Shapes, groups: Partition) -> dict[str, int]:
     """Parameters in each group."""
     return {group: coordinates({name: space[name] for name in names}) for group, names in groups.items()}
 
 
-def _equal_parts(space: Space, parts: int) -> Partition:
+def _equal_parts(space: Shapes, parts: int) -> Partition:
     """Runs of whole blocks of about equal size; a block is never cut, so a huge one may leave fewer parts."""
     total = max(1, coordinates(space))
     chosen: dict[str, list[str]] = {}
@@ -72,14 +72,14 @@ def _equal_parts(space: Space, parts: int) -> Partition:
     return {group: tuple(names) for group, names in chosen.items()}
 
 
-def _by_module(space: Space) -> Partition:
+def _by_module(space: Shapes) -> Partition:
     chosen: dict[str, list[str]] = {}
     for name in space:
         chosen.setdefault(name.split(".")[0], []).append(name)
     return {group: tuple(names) for group, names in chosen.items()}
 
 
-def _own_groups(space: Space, groups: Mapping[str, Sequence[str]]) -> Partition:
+def _own_groups(space: Shapes, groups: Mapping[str, Sequence[str]]) -> Partition:
     chosen: dict[str, list[str]] = {group: [] for group in groups}
     for name in space:
         holders = [group for group, members in groups.items() if _holds(members, name)]

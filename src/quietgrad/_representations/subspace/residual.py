@@ -26,8 +26,9 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from quietgrad._gradients.blocks import Blocks, Space
+from quietgrad._gradients.blocks import Blocks
 from quietgrad._gradients.row_arithmetic import ACCURACY, EXCESS, row_squared_norms, zero_rows
+from quietgrad._gradients.space import Space
 from quietgrad._gradients.stages import PerSampleGrads, Released
 from quietgrad._representations.base import Codec, Public, Representation, State
 from quietgrad._representations.subspace.basis import Basis, Coordinates
@@ -42,8 +43,8 @@ inside the subspace loses residual by this."""
 class ResidualGrads(PerSampleGrads):
     """(g_i − Bᵀw_i)·min(1, largest/‖g_i‖), never formed."""
 
-    def __init__(self, embedded: Embedded, basis: Basis, space: Space, largest: float) -> None:
-        self._embedded, self._basis, self._space = embedded, basis, space
+    def __init__(self, embedded: Embedded, basis: Basis, largest: float) -> None:
+        self._embedded, self._basis = embedded, basis
         lengths = embedded.grads.squared_norms()
         self._scale = torch.where(
             lengths.isfinite(), (largest / lengths.sqrt().clamp_min(1e-300)).clamp_max(1.0), 0.0
@@ -63,11 +64,7 @@ class ResidualGrads(PerSampleGrads):
 
     @property
     def space(self) -> Space:
-        return self._space
-
-    @property
-    def dtypes(self) -> dict[str, torch.dtype]:
-        return self._embedded.grads.dtypes
+        return self._embedded.grads.space
 
     def squared_norms(self) -> Float64[Tensor, " n"]:
         return self._squared_norms
@@ -105,7 +102,7 @@ class ResidualCodec(Codec):
         self._subspace, self.space, self._largest = subspace, space, LARGEST * bound
 
     def encode(self, grads: PerSampleGrads) -> ResidualGrads:
-        return ResidualGrads(self._subspace.embed(grads), self._subspace.basis, self.space, self._largest)
+        return ResidualGrads(self._subspace.embed(grads), self._subspace.basis, self._largest)
 
     def decode(self, released: Released) -> Blocks:
         # The residual is orthogonal to B, so all of the release that lies along B is noise: taking it off is free.

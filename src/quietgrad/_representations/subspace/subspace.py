@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
 from quietgrad._gradients.blocks import Blocks, DenseGrad
+from quietgrad._gradients.space import Part, Space
 from quietgrad._gradients.stages import BlockwiseGrads, PerSampleGrads, Released
 from quietgrad._representations.base import Codec, Once, Public, PublicLosses, Representation, State
 from quietgrad._representations.subspace.bases import gram_eigenvectors, power_iteration, random_basis
@@ -44,7 +44,12 @@ class SubspaceCodec(Codec):
 
     def __init__(self, basis: Basis, public_inputs: list[Tensor]) -> None:
         self.basis = basis
-        self.space = {name: torch.Size((len(group.rows),)) for name, group in basis.groups.items()}
+        self.space = Space(
+            {
+                name: Part(group.rows.shape[:1], group.rows.device, group.rows.dtype)
+                for name, group in basis.groups.items()
+            }
+        )
         self._public_inputs = public_inputs
         self._embedded: Once[Embedded] = Once()
 

@@ -17,7 +17,7 @@ from quietgrad.lab.formatting import epsilon_text
 from quietgrad.lab.run.config import load_config
 from quietgrad.lab.tune.private import private_search
 from quietgrad.lab.tune.search import search
-from quietgrad.lab.tune.space import Space
+from quietgrad.lab.tune.search_space import SearchSpace
 
 
 class On(str, Enum):
@@ -46,7 +46,7 @@ def tune(
     """Find learning rate, clip, batch and method at the config's ε; started again, it goes on where it was stopped."""
     base = load_config(config, changes)
     names = tuple(dict.fromkeys(n.strip().replace("-", "_") for n in methods.split(",") if n.strip()))
-    space = Space(base, names or (base.method.name,))
+    space = SearchSpace(base, names or (base.method.name,))
     folder = out or Path("runs") / f"tune-{config.stem}"
     if on is On.private:
         _private(space, tries, folder, data_dir, as_json=as_json)
@@ -54,7 +54,9 @@ def tune(
         _free(space, on.value, tries, folder, data_dir, as_json=as_json)
 
 
-def _free(space: Space, on: str, tries: int, folder: Path, data_dir: Path | None, *, as_json: bool) -> None:
+def _free(
+    space: SearchSpace, on: str, tries: int, folder: Path, data_dir: Path | None, *, as_json: bool
+) -> None:
     columns = (
         TextColumn("tries"),
         BarColumn(),
@@ -93,7 +95,9 @@ def _free(space: Space, on: str, tries: int, folder: Path, data_dir: Path | None
     typer.echo(f"Written: {file}. Train it: quietgrad train {file}")
 
 
-def _private(space: Space, mean_tries: int, folder: Path, data_dir: Path | None, *, as_json: bool) -> None:
+def _private(
+    space: SearchSpace, mean_tries: int, folder: Path, data_dir: Path | None, *, as_json: bool
+) -> None:
     # Neither the number of tries nor what the others reached is told: only the best is released.
     with Console(stderr=True).status("Searching on the private records; their number of tries is not told."):
         found = private_search(space, float(mean_tries), folder, data_dir=data_dir)

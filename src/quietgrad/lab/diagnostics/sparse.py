@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from quietgrad._gradients.blocks import Blocks, Space, flatten
+from quietgrad._gradients.blocks import Blocks, flatten
+from quietgrad._gradients.space import Shapes
 from quietgrad._gradients.stages import PerSampleGrads, Released
 from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad._noise.sources import SeededSource
@@ -162,7 +163,7 @@ class EncodedNorms(Observer):
         self.norms[public.step] = torch.cat([seen, encoded.squared_norms().sqrt()])
 
 
-def _everything(space: Space) -> dict[str, Tensor]:
+def _everything(space: Shapes) -> dict[str, Tensor]:
     return {name: torch.arange(shape.numel()) for name, shape in space.items()}
 
 

@@ -22,7 +22,7 @@ from quietgrad.lab.files import make_folder, number, read_json, to_json, write_w
 from quietgrad.lab.run.config import Config, parse_config
 from quietgrad.lab.run.folder import RunFolder
 from quietgrad.lab.run.train import train
-from quietgrad.lab.tune.space import Space
+from quietgrad.lab.tune.search_space import SearchSpace
 
 PLAN = "search.json"
 """The tries, drawn before the first one; deleted at the end, as their number is a part of what is not released."""
@@ -55,7 +55,7 @@ class PrivateFound:
 
 
 def private_search(
-    space: Space,
+    space: SearchSpace,
     mean_tries: float,
     out: Path,
     *,
@@ -80,7 +80,7 @@ def private_search(
     return _found(folder)
 
 
-def _planned(space: Space, mean_tries: float, out: Path) -> list[Config]:
+def _planned(space: SearchSpace, mean_tries: float, out: Path) -> list[Config]:
     """The tries as they were drawn before the first of them."""
     make_folder(out)
     tuning = {"on": "private", "mean_tries": mean_tries}

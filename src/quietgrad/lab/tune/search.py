@@ -17,7 +17,7 @@ from quietgrad.lab.run.methods import build_mechanism
 from quietgrad.lab.run.setup import set_up
 from quietgrad.lab.run.task import load_task
 from quietgrad.lab.run.train import Run, accuracy
-from quietgrad.lab.tune.space import Space, Trial
+from quietgrad.lab.tune.search_space import SearchSpace, Trial
 from quietgrad.lab.tune.stand_in import public_stand_in, synthetic_stand_in
 
 Study: TypeAlias = Any
@@ -49,7 +49,7 @@ class Found:
 
 
 def search(
-    space: Space,
+    space: SearchSpace,
     on: str,
     tries: int,
     out: Path,
@@ -97,7 +97,7 @@ def _task(base: Config, on: str, data_dir: Path | None) -> Parts:
     )
 
 
-def _study(space: Space, on: str, out: Path) -> Study:
+def _study(space: SearchSpace, on: str, out: Path) -> Study:
     optuna = _optuna()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     backend = optuna.storages.journal.JournalFileBackend(str(out / "tries.journal"))
@@ -118,7 +118,7 @@ def _study(space: Space, on: str, out: Path) -> Study:
     return study
 
 
-def _score(trial: Trial, space: Space, stand_in: Parts) -> float:
+def _score(trial: Trial, space: SearchSpace, stand_in: Parts) -> float:
     """Accuracy on the stand-in's held-out examples of a run at the config's ε."""
     config = space.applied(space.suggest(trial), {"on": "unstated"})
     setup = set_up(config, parts=stand_in)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quietgrad._gradients.blocks import coordinates
+from quietgrad._gradients.space import coordinates
 from quietgrad._representations.base import Codec, IdentityCodec, Public, Representation, State
 
 

@@ -30,7 +30,7 @@ Choice = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Space:
+class SearchSpace:
     """The settings that may be chosen.
 
     Args:
