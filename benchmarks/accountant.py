@@ -22,7 +22,7 @@ from quietgrad.accounting import (
     epsilon,
     steps_within,
 )
-from quietgrad.accounting.calibrate import Steps
+from quietgrad.accounting.planning import Steps
 from quietgrad.methods.gip import MallowsSelection
 
 DELTA = 1e-5

@@ -21,7 +21,7 @@ from quietgrad._privatizer.privatizer import Privatizer
 from quietgrad._privatizer.step import Step
 from quietgrad._release.releaser import AccountedDraw, Releaser
 from quietgrad._representations.base import Public
-from quietgrad.accounting.events import Event
+from quietgrad.accounting.planning import Charge
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +77,8 @@ class UncheckedDraw(AccountedDraw):
 
 
 class UncheckedReleaser(Releaser):
-    def record(self, event: Event, rate: float, *, step: int) -> AccountedDraw:
-        checked = super().record(event, rate, step=step)
+    def record(self, charge: Charge, *, step: int) -> AccountedDraw:
+        checked = super().record(charge, step=step)
         return UncheckedDraw(self, checked.std(1.0), step)
 
 

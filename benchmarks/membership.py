@@ -22,7 +22,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
-from quietgrad.accounting.calibrate import plan
+from quietgrad.accounting.planning import plan
 from quietgrad.audit import rmia, threshold_attack
 from quietgrad.audit.shadows import confidences, losses
 from quietgrad.lab.data import embedded

@@ -116,7 +116,8 @@ class Steps:
     def take(self, step: int, lines: Lines, optimizer: Any, schedule: Any) -> None:
         """Record a draw in the ledger and take all of its steps."""
         begin, scaled = self.trained.vector(), lines.phi * self.scale
-        with self.releaser.record(self.program.event(step), self.batches.rate, step=step) as draw:
+        charge = self.batches.charge(self.program.event(step), step)
+        with self.releaser.record(charge, step=step) as draw:
             for _ in range(self.often):
                 z = lines.z + scaled @ ((self.trained.vector() - begin) / self.scale)
                 released = self.release(draw, torch.sigmoid(z) - lines.truth, scaled)

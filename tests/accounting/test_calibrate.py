@@ -17,7 +17,7 @@ from quietgrad.accounting import (
     rate_within,
     steps_within,
 )
-from quietgrad.accounting.calibrate import Steps
+from quietgrad.accounting.planning import Steps
 from quietgrad.methods.gip import MallowsSelection
 from tests.accounting.settings import DELTA
 

@@ -15,6 +15,7 @@ from quietgrad.accounting import (
     GaussianEvent,
     JointEvent,
     Ledger,
+    LossPmf,
     Phase,
     delta,
     epsilon,
@@ -23,9 +24,9 @@ from quietgrad.accounting import (
     gaussian_precision,
     pld,
     register_event,
+    split_to_grid,
 )
 from quietgrad.accounting.base import event_class
-from quietgrad.accounting.privacy_loss import LossPmf, split
 from quietgrad.accounting.rdp import rdp
 from tests.accounting.settings import DELTA, flat
 
@@ -47,7 +48,7 @@ class RandomisedResponse(Event):
 
     def loss(self, step: float) -> LossPmf:
         losses, mass = np.array([-self.atom, self.atom]), np.array([1 - self.truth, self.truth])
-        return split(losses, mass, step=step, infinity=0.0)
+        return split_to_grid(losses, mass, step=step, infinity=0.0)
 
 
 @register_event("test: laplace")
@@ -68,7 +69,7 @@ class LaplaceEvent(Event):
         mass = np.concatenate([[0.5 * math.exp(-1 / self.scale)], inner, [0.5]])
         # The loss (2x − 1)/b of a cell at its upper end: never below the truth.
         losses = np.concatenate([[-1 / self.scale], (2 * ends[1:] - 1) / self.scale, [1 / self.scale]])
-        return split(losses, mass, step=step, infinity=0.0)
+        return split_to_grid(losses, mass, step=step, infinity=0.0)
 
 
 RESPONSE = RandomisedResponse(truth=0.75)

@@ -143,7 +143,7 @@ def test_noise_of_all_steps_of_a_draw_is_worth_one_release() -> None:
     """No record: what is released is noise alone."""
     trained = reuse.Trained([nn.Linear(50, 50, bias=False)], nn.Linear(WIDTH, 2))
     steps = _steps(trained, torch.zeros(RECORDS, dtype=torch.long), often=9, noise=2.0)
-    draw = steps.releaser.record(steps.program.event(0), RATE, step=0)
+    draw = steps.releaser.record(steps.batches.charge(steps.program.event(0), 0), step=0)
     released = steps.release(draw, torch.zeros(1), torch.zeros(1, 2507)) * RATE * RECORDS / CLIP
     std = float(released.square().mean().sqrt())
     # 2,507 coordinates: a tenth is seven standard errors.

@@ -6,7 +6,7 @@ import pytest
 
 import quietgrad as qg
 from quietgrad.accounting import GaussianEvent
-from quietgrad.accounting.calibrate import plan
+from quietgrad.accounting.planning import plan
 from quietgrad.rules import clip_for_momentum
 from quietgrad.schedules import (
     Complement,

@@ -15,9 +15,9 @@ from quietgrad._gradients.blocks import Blocks
 from quietgrad._gradients.stages import ClippedSum
 from quietgrad._noise.base import NoiseDraw, NoiseState
 from quietgrad._noise.sources import HardenedSource, SeededSource
-from quietgrad.accounting.calibrate import plan
 from quietgrad.accounting.evaluate import epsilon as epsilon_of
 from quietgrad.accounting.events import Event, JointEvent, Phase
+from quietgrad.accounting.planning import plan
 from quietgrad.methods.gip import MallowsSelection
 from quietgrad.methods.gip.noise import SelectedGaussian
 from quietgrad.schedules import Exponential, Linear, Piecewise

@@ -13,9 +13,9 @@ from torch.utils.data import TensorDataset
 
 import quietgrad as qg
 from quietgrad._program.statistics import DiagonalMoments, KroneckerMoments, Mean, SecondMoments, Statistic
-from quietgrad.accounting.calibrate import whole_plan
 from quietgrad.accounting.evaluate import epsilon
 from quietgrad.accounting.ledger import Ledger
+from quietgrad.accounting.planning import whole_plan
 from quietgrad.audit.bounds import slope_over_noise
 
 DELTA = 1e-5

@@ -18,9 +18,11 @@ from quietgrad._release.conservation import gaussian_multiplier
 from quietgrad._release.noise_states import NoiseStates
 from quietgrad._release.releaser import AccountedDraw, Releaser
 from quietgrad.accounting.events import GaussianEvent, JointEvent
+from quietgrad.accounting.planning import Charge
 from quietgrad.methods.gip import MallowsSelection
 
 EVENT = GaussianEvent(noise_multiplier=2.0)
+CHARGE = Charge(event=EVENT, rate=0.1)
 SELECTION = MallowsSelection(theta=0.1, group_size=8, kept=2, groups=1)
 
 
@@ -49,7 +51,7 @@ def releaser(
 
 
 def draw(multiplier: float = 2.0) -> AccountedDraw:
-    return releaser().record(GaussianEvent(noise_multiplier=multiplier), 0.1, step=0)
+    return releaser().record(Charge(event=GaussianEvent(noise_multiplier=multiplier), rate=0.1), step=0)
 
 
 def total(sensitivity: float = 1.0) -> ClippedSum:
@@ -59,7 +61,7 @@ def total(sensitivity: float = 1.0) -> ClippedSum:
 def test_the_line_is_written_before_noise_is_drawn() -> None:
     ledger = qg.Ledger()
     source = Counting(ledger)
-    with releaser(ledger=ledger, source=source).record(EVENT, 0.1, step=3) as opened:
+    with releaser(ledger=ledger, source=source).record(CHARGE, step=3) as opened:
         assert ledger.count == 1
         assert source.seen == []
         opened.release(total(), std=2.0)
@@ -71,14 +73,14 @@ def test_what_the_plan_refuses_draws_no_noise() -> None:
     ledger = qg.Ledger(plan=())
     source = Counting(ledger)
     with pytest.raises(ValueError, match="planned release"):
-        releaser(ledger=ledger, source=source).record(EVENT, 0.1, step=0)
+        releaser(ledger=ledger, source=source).record(CHARGE, step=0)
     assert source.seen == []
 
 
 @pytest.mark.parametrize("count", [1, 3, 16])
 def test_several_releases_of_a_draw_make_one_line(count: int) -> None:
     made = releaser()
-    with made.record(EVENT, 0.1, step=0) as opened:
+    with made.record(CHARGE, step=0) as opened:
         parts = [opened.release(total(0.5), std=opened.std(0.5, share=1 / count)) for _ in range(count)]
     assert made.ledger.count == 1
     assert sum(part.precision for part in parts) == pytest.approx(2.0**-2, rel=1e-9)
@@ -88,7 +90,7 @@ def test_several_releases_of_a_draw_make_one_line(count: int) -> None:
 def test_one_release_too_many_is_refused_before_its_noise() -> None:
     ledger = qg.Ledger()
     source = Counting(ledger)
-    opened = releaser(ledger=ledger, source=source).record(EVENT, 0.1, step=0)
+    opened = releaser(ledger=ledger, source=source).record(CHARGE, step=0)
     for _ in range(4):
         opened.release(total(), std=opened.std(1.0, share=0.25))
     with pytest.raises(RuntimeError, match="exceeds the accounted"):
@@ -134,7 +136,7 @@ def test_noise_of_one_release_makes_no_second() -> None:
     class Once(Gaussian):
         one_release = True
 
-    opened = releaser(noise=Once()).record(EVENT, 0.1, step=0)
+    opened = releaser(noise=Once()).record(CHARGE, step=0)
     opened.release(total(), std=opened.std(1.0, share=0.5))
     with pytest.raises(RuntimeError, match="one release"):
         opened.release(total(), std=opened.std(1.0, share=0.5))

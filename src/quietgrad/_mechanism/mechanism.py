@@ -14,8 +14,8 @@ from quietgrad._noise.base import Noise
 from quietgrad._noise.gaussian import Gaussian
 from quietgrad._representations.base import Representation
 from quietgrad._representations.compose import Composed
-from quietgrad.accounting.calibrate import Steps
 from quietgrad.accounting.events import Event, Phase
+from quietgrad.accounting.planning import Steps
 
 
 @dataclass(frozen=True, kw_only=True)

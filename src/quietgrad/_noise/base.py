@@ -12,7 +12,7 @@ from quietgrad._gradients.space import Space
 from quietgrad._gradients.stages import ClippedSum, Released
 from quietgrad._noise.sources import NoiseSource
 from quietgrad.accounting import events
-from quietgrad.accounting.calibrate import Steps
+from quietgrad.accounting.planning import Steps
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,10 +30,10 @@ from quietgrad._release.releaser import Releaser
 from quietgrad._representations.base import Identity, Public
 from quietgrad._sampling.batches import PoissonBatches
 from quietgrad._sampling.poisson import PoissonSampler
-from quietgrad.accounting.calibrate import plan
 from quietgrad.accounting.deltas import warn_delta
 from quietgrad.accounting.evaluate import epsilon
 from quietgrad.accounting.ledger import Ledger
+from quietgrad.accounting.planning import plan
 
 
 class Privatizer:
@@ -86,7 +86,7 @@ class Privatizer:
         sampler.refuse_second_owner()
         self.mechanism: Final = mechanism
         self.sampler: Final = sampler
-        planned = plan(mechanism, sampler.rate, sampler.steps)
+        planned = plan(mechanism, sampler)
         self._reducer = reducer = default_reducer() if reducer is None else reducer
         by_rule = reducer.world > 1
         self._recorder = Recorder(
@@ -103,6 +103,9 @@ class Privatizer:
         self.ledger: Final = reducer.broadcast(lambda: open_ledger(ledger, planned, mechanism, sampler))
         # A ledger that was handed over may plan more than these steps: ε is of all of it.
         self.plan: Final = self.ledger.plan or planned
+        # Each step is a release, though one phase may pay for several of them (`Charge.group`); statistics come first.
+        statistics = sum(phase.count for phase in self.plan) - sum(phase.count for phase in planned)
+        self._planned_releases = statistics + sampler.steps
         seed = reducer.broadcast(lambda: secrets.randbits(48) if public_seed is None else public_seed)
         self._state = RunState(self._recorder, mechanism, sampler, seed=seed)
         self._releaser = Releaser(
@@ -187,9 +190,8 @@ class Privatizer:
         if self._reducer.world > 1:
             self._reducer.agree(lambda: step_facts(step, self.sampler, self.ledger))
         # The ledger's line is on disk before any noise is drawn; leaving the block checks that the two agree.
-        with self._releaser.record(
-            self.mechanism.event(self.step), self.sampler.rate, step=self.step
-        ) as draw:
+        charge = self.sampler.charge(self.mechanism.event(self.step), self.step)
+        with self._releaser.record(charge, step=self.step) as draw:
             released = step.release(draw)
         update = self._state.post_process(step.decode(released), step.public)
         for observer in self._observers:
@@ -238,7 +240,7 @@ class Privatizer:
     @property
     def steps_left(self) -> int:
         """Releases that the plan still allows; replayed steps of a resumed run have used some up."""
-        return sum(phase.count for phase in self.plan) - self.ledger.count
+        return self._planned_releases - self.ledger.count
 
     @property
     def covered(self) -> bool:

@@ -19,8 +19,8 @@ from typing import Any
 from quietgrad._mechanism.description import describe
 from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad._program.statistics import Statistic
-from quietgrad.accounting.calibrate import Steps
 from quietgrad.accounting.events import Event, GaussianEvent, Phase
+from quietgrad.accounting.planning import Steps
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,8 +17,8 @@ from quietgrad._release.noise_states import NoiseStates
 from quietgrad._release.releaser import Releaser
 from quietgrad._sampling.batches import PoissonBatches
 from quietgrad._sampling.poisson import PoissonSampler
-from quietgrad.accounting.calibrate import whole_plan
 from quietgrad.accounting.ledger import Ledger
+from quietgrad.accounting.planning import Charge, whole_plan
 
 CHUNK = 4096
 """Records at a time: factored rows of a chunk stay small beside the records themselves."""
@@ -85,7 +85,7 @@ class Statistics:
         total = _sum(clip(statistic.rows(part), 0) for part in values.split(CHUNK))
         event = self.program.statistic_event(name, self._sampler)
         step = len(self._released) - len(self.program.statistics)
-        with self._releaser.record(event, 1.0, step=step) as draw:
+        with self._releaser.record(Charge(event=event, rate=1.0), step=step) as draw:
             self._released.add(name)
             return draw.release(total, std=draw.std(total.sensitivity))
 

@@ -21,8 +21,8 @@ from quietgrad._release.conservation import (
     precision_of,
 )
 from quietgrad._release.noise_states import NoiseStates
-from quietgrad.accounting.events import Event
 from quietgrad.accounting.ledger import Ledger
+from quietgrad.accounting.planning import Charge
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class Releaser:
     reducer: Reducer
     divisor: float
 
-    def record(self, event: Event, rate: float, *, step: int) -> AccountedDraw:
+    def record(self, charge: Charge, *, step: int) -> AccountedDraw:
         """Write the draw into the ledger and return what may then be released of it.
 
         The line is on disk before any noise is drawn: a crash from here on can only over-count.
@@ -51,8 +51,8 @@ class Releaser:
         Raises:
             ValueError: the plan of the ledger does not contain this event, or no more of it.
         """
-        multiplier = gaussian_multiplier(event)
-        self.ledger.record(event, rate, step=step)
+        multiplier = gaussian_multiplier(charge.event)
+        self.ledger.record(charge.event, charge.rate, step=step, group=charge.group)
         return AccountedDraw(self, multiplier, step)
 
 

@@ -12,6 +12,8 @@ from torch.utils.data import DataLoader, TensorDataset, default_collate
 from quietgrad._sampling.collate import MapStyle, keeps_order
 from quietgrad._sampling.poisson import PoissonSampler, ReplayedSampler
 from quietgrad._sampling.users import Ids, Pooled
+from quietgrad.accounting.base import Event
+from quietgrad.accounting.planning import Charge
 
 
 class Batch:
@@ -120,6 +122,10 @@ class PoissonBatches:
     @property
     def steps(self) -> int:
         return self.sampler.steps
+
+    def charge(self, event: Event, step: int) -> Charge:
+        """Say what a step costs that releases this."""
+        return self.sampler.charge(event, step)
 
     def watch(self, handed_out: Callable[[Any, int], None] | None) -> None:
         """Have `handed_out` called with each micro-batch and its number of rows, just before the loop gets it."""

@@ -22,6 +22,8 @@ from quietgrad._noise.aes import Words
 from quietgrad._sampling.coins import heads
 from quietgrad._sampling.owner import Owner
 from quietgrad._sampling.users import Ids, Pooled, Users
+from quietgrad.accounting.base import Event
+from quietgrad.accounting.planning import Charge
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,14 @@ class PoissonSampler(Sampler[list[int]]):
     def units(self) -> int:
         """N: how many records, or people, are protected and may be drawn. Public."""
         return self.records if self.users is None else self.users.count
+
+    def charge(self, event: Event, step: int) -> Charge:
+        """Say what a step costs that releases this: a Poisson draw of all records.
+
+        A sampler by which records take part in another way says so here. What it returns is planned, and written to
+        the ledger before the step is released.
+        """
+        return Charge(event=event, rate=self.rate)
 
     def describe(self) -> dict[str, Any]:
         """What is protected, as a ledger keeps it."""

@@ -10,7 +10,7 @@ from quietgrad.accounting.base import (
     gaussian_precision,
     register_event,
 )
-from quietgrad.accounting.calibrate import calibrate, plan, rate_within, smallest_noise, steps_within
+from quietgrad.accounting.calibrate import calibrate, rate_within, smallest_noise, steps_within
 from quietgrad.accounting.evaluate import attack_advantage, delta, epsilon
 from quietgrad.accounting.events import (
     GaussianEvent,
@@ -22,15 +22,21 @@ from quietgrad.accounting.events import (
     phase_to_dict,
 )
 from quietgrad.accounting.ledger import Ledger
+from quietgrad.accounting.pairs import StepLoss
+from quietgrad.accounting.planning import Charge, plan
 from quietgrad.accounting.pld import pld
+from quietgrad.accounting.privacy_loss import LossPmf, split_to_grid
 from quietgrad.accounting.rdp import repeat_and_select
 
 __all__ = [
+    "Charge",
     "Event",
     "GaussianEvent",
     "JointEvent",
     "Ledger",
+    "LossPmf",
     "Phase",
+    "StepLoss",
     "attack_advantage",
     "calibrate",
     "coalesce",
@@ -48,6 +54,7 @@ __all__ = [
     "register_event",
     "repeat_and_select",
     "smallest_noise",
+    "split_to_grid",
     "steps_within",
 ]
 

@@ -47,7 +47,7 @@ class Event(ABC):
         """Return the loss log P/Q on a grid of width `step`, if the record is in the batch for certain.
 
         (P, Q) dominates every pair of neighbouring batches, and a symmetry exchanges P and Q. An event without that
-        symmetry replaces `step_loss` and `rdp` too. `split` rounds atoms to a grid in the safe direction.
+        symmetry replaces `step_loss` and `rdp` too. `split_to_grid` rounds atoms to a grid in the safe direction.
         """
 
     @property

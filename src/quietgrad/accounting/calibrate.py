@@ -7,10 +7,20 @@ from collections.abc import Callable
 from itertools import groupby
 from typing import Protocol, TypeVar, runtime_checkable
 
+from quietgrad.accounting.base import Event
 from quietgrad.accounting.deltas import check_delta, warn_delta
 from quietgrad.accounting.evaluate import Accountant
 from quietgrad.accounting.evaluate import epsilon as epsilon_of
-from quietgrad.accounting.events import Event, Phase, coalesce
+from quietgrad.accounting.events import Phase, coalesce
+from quietgrad.accounting.planning import (
+    Planned,
+    Priced,
+    Steps,
+    bill,
+    charge_of,
+    plan,
+    whole_plan,
+)
 from quietgrad.accounting.pld import TOLERANCE
 
 RESOLUTION = 1e-5
@@ -43,16 +53,6 @@ root are then less than the resolution apart."""
 
 
 @runtime_checkable
-class Steps(Protocol):
-    """What calibration reads from `PoissonBatches`."""
-
-    @property
-    def rate(self) -> float: ...
-    @property
-    def steps(self) -> int: ...
-
-
-@runtime_checkable
 class Population(Protocol):
     """Batches that know how many records, or people, they are drawn from."""
 
@@ -60,33 +60,14 @@ class Population(Protocol):
     def units(self) -> int: ...
 
 
-@runtime_checkable
-class Priced(Protocol):
-    """A mechanism that says what its steps cost."""
-
-    def event(self, step: int) -> Event: ...
-
-
-class Calibratable(Priced, Protocol):
+class Calibratable(Planned, Protocol):
     """A mechanism whose noise can be set."""
 
     def with_noise(self: M, noise_multiplier: float) -> M: ...
-    def before(self, batches: Steps) -> tuple[Phase, ...]: ...
     def for_budget(self: M, batches: Steps, *, epsilon: float, delta: float) -> M: ...
 
 
 M = TypeVar("M", bound="Calibratable")
-
-
-def plan(mechanism: Priced, rate: float, steps: int) -> tuple[Phase, ...]:
-    """The run as phases: equal neighbouring events counted together."""
-    runs = groupby(mechanism.event(step) for step in range(steps))
-    return coalesce(Phase(event=event, rate=rate, count=len(list(same))) for event, same in runs)
-
-
-def whole_plan(mechanism: Calibratable, batches: Steps) -> tuple[Phase, ...]:
-    """What is released before the steps, then the steps."""
-    return coalesce([*mechanism.before(batches), *plan(mechanism, batches.rate, batches.steps)])
 
 
 def calibrate(mechanism: M, batches: Steps, *, epsilon: float, delta: float) -> M:
@@ -111,17 +92,18 @@ def calibrate(mechanism: M, batches: Steps, *, epsilon: float, delta: float) -> 
     def whole(noise_multiplier: float) -> tuple[Phase, ...]:
         return whole_plan(mechanism.with_noise(noise_multiplier), batches)
 
+    # Which steps are alike does not depend on the amount of noise. So ask for one event a phase while searching, and
+    # check at the end that it was so: a plan of 100,000 events for each noise tried would take minutes.
+    pattern = bill(mechanism.with_noise(1.0), batches)
+
     def short(noise_multiplier: float) -> tuple[Phase, ...]:
-        calibrated, done = mechanism.with_noise(noise_multiplier), 0
+        calibrated = mechanism.with_noise(noise_multiplier)
         phases = [*calibrated.before(batches)]
-        for phase in pattern:
-            phases.append(Phase(event=calibrated.event(done), rate=phase.rate, count=phase.count))
-            done += phase.count
+        for phase, first in zip(pattern.phases, pattern.firsts, strict=True):
+            charge = charge_of(batches, calibrated.event(first), first)
+            phases.append(Phase(event=charge.event, rate=charge.rate, count=phase.count))
         return coalesce(phases)
 
-    # Which steps are alike does not depend on the amount of noise: ask for one event a phase, then check it
-    # was so.
-    pattern = plan(mechanism.with_noise(1.0), batches.rate, batches.steps)
     noise_multiplier = smallest_noise(short, epsilon=epsilon, delta=delta)
     if short(noise_multiplier) != whole(noise_multiplier):
         noise_multiplier = smallest_noise(whole, epsilon=epsilon, delta=delta)

@@ -1,8 +1,8 @@
 """The lines of a ledger file: JSON, each with the hash of itself and of everything before it.
 
-Without a key the chain guards against accidents: a line that was torn, edited, lost or swapped by a slip, a ledger that
-belongs to another run. Whoever may write the file can also write a new chain. With a secret in QUIETGRAD_LEDGER_KEY the
-hashes are HMACs: nobody without the secret can then make a line or a ledger that passes.
+Without a key the chain guards against accidents: a line that was torn, edited, lost or swapped by mistake, or a ledger
+of another run. Whoever may write the file can also write a new chain. With a secret in QUIETGRAD_LEDGER_KEY the hashes
+are HMACs: nobody without the secret can make a line or a ledger that passes.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from quietgrad._errors import PrivacyError
 from quietgrad.accounting.events import Phase, phase_to_dict
 
 VERSION = 1
@@ -26,7 +27,7 @@ KEY_VARIABLE = "QUIETGRAD_LEDGER_KEY"
 
 
 def key_from_environment() -> bytes | None:
-    """The secret, None if there is none."""
+    """Return the secret, None if there is none."""
     secret = os.environ.get(KEY_VARIABLE)
     return secret.encode() if secret else None
 
@@ -34,7 +35,7 @@ def key_from_environment() -> bytes | None:
 def header_of(
     plan: tuple[Phase, ...] | None, description: Mapping[str, Any], *, keyed: bool
 ) -> dict[str, Any]:
-    """The first line's content, as it would come back from a file."""
+    """Return the content of the first line, as it would come back from a file."""
     phases = None if plan is None else [phase_to_dict(phase) for phase in plan]
     header = {"quietgrad_ledger": VERSION, "plan": phases, "description": dict(description)}
     if keyed:
@@ -44,12 +45,12 @@ def header_of(
 
 
 def canonical(entry: Mapping[str, Any]) -> str:
-    """The one spelling of an entry that is hashed and written."""
+    """Return the one spelling of an entry that is hashed and written."""
     return json.dumps(entry, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def digest(head: str, entry: Mapping[str, Any], key: bytes | None) -> str:
-    """The hash of an entry that follows the line with hash `head`: SHA-256, or HMAC-SHA-256 with a key."""
+    """Hash an entry that follows the line with hash `head`: SHA-256, or HMAC-SHA-256 with a key."""
     content = (head + canonical(entry)).encode()
     if key is None:
         return hashlib.sha256(content).hexdigest()
@@ -57,7 +58,7 @@ def digest(head: str, entry: Mapping[str, Any], key: bytes | None) -> str:
 
 
 def line_of(entry: Mapping[str, Any], hash_: str) -> bytes:
-    """An entry as it stands in the file."""
+    """Return an entry as it stands in the file."""
     return (canonical({**entry, "hash": hash_}) + "\n").encode()
 
 
@@ -71,14 +72,18 @@ def write_line(file: IO[bytes], entry: Mapping[str, Any], hash_: str) -> None:
 
 
 def check_keyed(header: Mapping[str, Any], key: bytes | None, path: Path) -> None:
-    """Refuse a keyed ledger without its key; and, with a key, one that anybody may have written."""
+    """Refuse a keyed ledger without its key, and with a key one that anybody may have written.
+
+    Raises:
+        PrivacyError: key and ledger do not fit.
+    """
     keyed = bool(header.get("keyed"))
     if keyed and key is None:
-        raise ValueError(
+        raise PrivacyError(
             f"The ledger {path} is keyed. Set {KEY_VARIABLE} to its secret, without which it proves nothing."
         )
     if key is not None and not keyed:
-        raise ValueError(
+        raise PrivacyError(
             f"{KEY_VARIABLE} is set, but the ledger {path} was written without a key: anybody could have written it. "
             "Unset the variable for runs that began without it."
         )
@@ -87,7 +92,11 @@ def check_keyed(header: Mapping[str, Any], key: bytes | None, path: Path) -> Non
 def parse_line(
     line: bytes, head: str, path: Path, number: int, key: bytes | None
 ) -> tuple[dict[str, Any], str]:
-    """One line checked against the chain: (entry, hash)."""
+    """Check one line against the chain and return (entry, hash).
+
+    Raises:
+        PrivacyError: it is torn, or does not continue the chain.
+    """
     try:
         entry = json.loads(line)
         claimed = entry.pop("hash")
@@ -97,12 +106,12 @@ def parse_line(
         # The hash is of what was parsed: a line that says a thing twice would show one and prove the other.
         honest = honest and line.strip() == line_of(entry, claimed).strip()
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
+        raise PrivacyError(
             f"Expected a whole line {number} in the ledger {path}, got {line[:60]!r}. Restore it from a "
             "backup."
         ) from error
     if not honest:
-        raise ValueError(
+        raise PrivacyError(
             f"Expected line {number} of the ledger {path} to continue the chain of hashes; it, or a "
             f"line before it, was edited, removed or swapped{_or_key(key)}. Restore the ledger from a backup."
         )
@@ -110,7 +119,7 @@ def parse_line(
 
 
 def what_changed(old: Mapping[str, Any], new: Mapping[str, Any], path: Path) -> str:
-    """The message for a ledger whose header belongs to another run."""
+    """Say how the header of a ledger differs from that of this run."""
     keys = [key for key in new if old.get(key) != new[key]]
     was, now = ({key: source.get(key) for key in keys} for source in (old, new))
     return (
@@ -120,10 +129,13 @@ def what_changed(old: Mapping[str, Any], new: Mapping[str, Any], path: Path) -> 
 
 
 def lock(file: IO[bytes], path: Path) -> None:
-    """One writer at a time, within this process too: two that append would break the chain, or count half each.
+    """Allow one writer at a time, within this process too: two would break the chain, or count half each.
 
     flock and not lockf: a POSIX lock belongs to the process, which may take it twice and loses it as soon as it closes
-    the file anywhere, after reading it for example.
+    the file anywhere, after reading it for example. Checked by: tests/attacks/test_ledger_lock.py
+
+    Raises:
+        PrivacyError: somebody else writes to it.
     """
     if sys.platform == "win32":
         return
@@ -132,14 +144,14 @@ def lock(file: IO[bytes], path: Path) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        raise ValueError(
+        raise PrivacyError(
             f"Expected the ledger {path} to be free, but another process, or another Privatizer or Ledger of this one, "
             "writes to it. Close that one first, or use another path."
         ) from error
 
 
 def sync_folder(path: Path) -> None:
-    """A new file is durable only once its folder is."""
+    """Make a new file durable: it is only once its folder is."""
     if sys.platform == "win32":
         return
     folder = os.open(path.parent, os.O_RDONLY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 from collections import Counter
@@ -9,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from quietgrad._errors import PrivacyError
 from quietgrad.accounting.base import Event, event_from_dict, event_to_dict
 from quietgrad.accounting.chain import (
     digest,
@@ -22,25 +24,33 @@ from quietgrad.accounting.chain import (
     write_line,
 )
 from quietgrad.accounting.events import Phase, coalesce, phase_from_dict
+from quietgrad.accounting.planning import Bill, Charge
 
 _DIGEST = 32
 """Bytes of a line's hash that are kept to compare with checkpoints."""
 
 
 class Ledger:
-    """Counts every release of a run, in memory and (given a path) in a file that survives kill -9.
+    """The record of every release of a run, in memory and (given a path) in a file that survives kill -9.
 
-    The file begins with a header (plan and description) and has one line per release, each holding the hash
-    of itself and of everything before it. `record` returns after the line is on disk, so a crash can only
-    over-count. What the chain shows: lines edited, removed or swapped by accident, and with a checkpoint's
-    (head, count) also deleted last lines. What it cannot show: a copy of the file that went another way (a fork), and a
-    file that somebody wrote anew on purpose; against the latter, set a secret in QUIETGRAD_LEDGER_KEY (see `chain`).
+    The file begins with a header (plan and description). Each release adds one line, which holds the hash of itself
+    and of everything before it. The chain shows lines that were edited, removed or swapped by accident. With a
+    checkpoint's (head, count) it also shows deleted last lines. It cannot show a copy of the file that was continued
+    elsewhere, nor a file that somebody wrote anew on purpose. Against the latter, set a secret in
+    QUIETGRAD_LEDGER_KEY (see `chain`).
+
+    Guarantee: `record` returns after the line is on disk, so a crash can only over-count, and no record is charged more
+    than the plan. Checked by: tests/accounting/test_ledger.py, tests/laws/test_law8_resume.py
 
     Args:
         path: file to create or to resume; None keeps the ledger in memory.
         plan: what the run may release at most. Order is free, counts are not: replayed steps use the plan up.
         description: JSON-able facts of the run (clip bounds, shares ...) that a resumed run must repeat
             exactly.
+
+    Raises:
+        PrivacyError: the file is the ledger of another run, its chain is broken, or another writer has it open.
+        ValueError: the file is no ledger, or an event of the plan does not survive JSON.
 
     Example:
         ledger = qg.Ledger.read(path)
@@ -57,12 +67,12 @@ class Ledger:
         self._plan = None if plan is None else coalesce(plan)
         self._key = key_from_environment()
         self._header = header_of(self._plan, description or {}, keyed=self._key is not None)
-        self._left = Counter[tuple[Event, float]]()
+        self._remaining = Counter[tuple[Event, float]]()
         for phase in self._plan or ():
-            self._left[phase.event, phase.rate] += phase.count
-        self._runs: list[tuple[Event, float, int]] = []
+            _check_survives_json(phase.event)
+            self._remaining[phase.event, phase.rate] += phase.count
+        self._bill = Bill()
         self._digests = bytearray()
-        self._count = 0
         self._run = secrets.token_hex(16)  # made here, so that copies on other ranks count the same run
         self._head = digest("", self._header, self._key)
         self._file: IO[bytes] | None = None
@@ -72,12 +82,13 @@ class Ledger:
 
     @classmethod
     def read(cls, path: Path | str) -> Ledger:
-        """A finished or running ledger, checked and kept in memory; the file is not touched.
+        """Read a finished or running ledger into memory and check it; the file is not touched.
 
         A torn last line counts as one release.
 
         Raises:
-            ValueError: it is no ledger, or its chain is broken.
+            PrivacyError: its chain is broken, or its key is missing.
+            ValueError: it is no ledger.
         """
         data = Path(path).read_bytes()
         if b"\n" not in data:
@@ -99,7 +110,7 @@ class Ledger:
     @property
     def count(self) -> int:
         """How many releases were recorded, replayed ones included."""
-        return self._count
+        return self._bill.charges
 
     @property
     def head(self) -> str:
@@ -118,57 +129,67 @@ class Ledger:
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """What was released, equal neighbours counted together."""
-        return tuple(Phase(event=event, rate=rate, count=count) for event, rate, count in self._runs)
+        """What every record was charged at most so far, equal neighbours counted together."""
+        return self._bill.phases
 
     @property
     def upcoming(self) -> Phase | None:
-        """The first planned event that is not used up, and how many of it are left; None at the plan's end.
+        """The first planned event that is not used up, and how many of it remain; None at the plan's end.
 
-        After a resume a schedule must run by what is left here, not by the step of the saved weights.
+        After a resume a schedule must run by what remains here, not by the step of the saved weights.
         """
         for phase in self._plan or ():
-            left = self._left[phase.event, phase.rate]
-            if left:
-                return Phase(event=phase.event, rate=phase.rate, count=left)
+            remaining = self._remaining[phase.event, phase.rate]
+            if remaining:
+                return Phase(event=phase.event, rate=phase.rate, count=remaining)
         return None
 
-    def record(self, event: Event, rate: float, *, step: int) -> None:
+    def record(self, event: Event, rate: float, *, step: int, group: int | None = None) -> None:
         """Write one release down, to the disk if there is a file, before it becomes visible.
 
+        Args:
+            event: what is released.
+            rate: the probability with which each record took part.
+            step: of the run.
+            group: the group of records that could take part; None for all of them. See `Charge`.
+
         Raises:
-            ValueError: the ledger is closed or another process's, or the plan does not hold this release.
+            PrivacyError: the plan does not contain this release, or a fork of the writing process records it.
+            ValueError: the ledger is closed.
         """
         if self._file is not None and self._file.closed:
             raise ValueError(
                 "Expected an open ledger, got a closed one. Open it again with Ledger(path, ...)."
             )
         if self._file is not None and os.getpid() != self._writer:
-            raise ValueError(
+            raise PrivacyError(
                 f"Expected the process that opened the ledger, got a fork of it (process {os.getpid()}): both would "
                 "count the same steps. Train in one of them, or make the Privatizer after the fork."
             )
-        self._check_planned(event, rate)
-        entry = {"step": int(step), "event": event_to_dict(event), "rate": float(rate)}
-        if self._count == 0:
+        charge = Charge(event=event, rate=rate, group=group)
+        self._check_planned(charge)
+        entry = {"step": int(step), "event": event_to_dict(event), "rate": charge.rate}
+        if group is not None:
+            entry["group"] = int(group)
+        if self.count == 0:
             # Two runs of one plan would else have the same chain, and one's checkpoint would pass for the other's.
             entry["run"] = self._run
-        self._append(entry, event, float(rate))
+        self._append(entry, charge)
 
     def verify_against(self, head: str, count: int) -> None:
         """Refuse a ledger that is not a continuation of the one a checkpoint knew.
 
         Raises:
-            ValueError: lines are missing, or it belongs to another run.
+            PrivacyError: lines are missing, or it belongs to another run.
         """
-        if count > self._count:
-            raise ValueError(
-                f"Expected a ledger of at least {count} lines (the checkpoint's), got {self._count}: "
+        if count > self.count:
+            raise PrivacyError(
+                f"Expected a ledger of at least {count} lines (the checkpoint's), got {self.count}: "
                 "last lines are missing. Restore the ledger that belongs to this checkpoint."
             )
         known = self._digest_at(count)
         if known != head:
-            raise ValueError(
+            raise PrivacyError(
                 f"Expected line {count} of the ledger to have the hash {head[:12]}..., got "
                 f"{known[:12]}...: it belongs "
                 "to another run. Restore the ledger that belongs to this checkpoint."
@@ -179,26 +200,28 @@ class Ledger:
         return {**self.__dict__, "_file": None}
 
     def close(self) -> None:
-        """Let go of the file; the ledger stays readable but records nothing more."""
+        """Close the file; the ledger stays readable but records nothing more."""
         if self._file is not None:
             self._file.close()
 
-    def _check_planned(self, event: Event, rate: float) -> None:
-        if self._plan is None or self._left[event, float(rate)] > 0:
+    def _check_planned(self, charge: Charge) -> None:
+        event, rate = charge.event, charge.rate
+        # A charge that another group has paid as often already is in the plan: the plan covers the dearest group.
+        if self._plan is None or self._remaining[event, rate] > 0 or not self._bill.grows_by(charge):
             return
-        if all((phase.event, phase.rate) != (event, float(rate)) for phase in self._plan):
-            raise ValueError(
+        if all((phase.event, phase.rate) != (event, rate) for phase in self._plan):
+            raise PrivacyError(
                 f"Expected a planned release, got {event} at rate={rate:g}, which the plan does not hold. "
                 "Noise, shares, rates and their schedules are fixed before training: make a new plan "
                 "and a new ledger."
             )
-        raise ValueError(
+        raise PrivacyError(
             f"Expected at most the planned number of releases {event} at rate={rate:g}; all are used up "
-            f"after {self._count} of {sum(phase.count for phase in self._plan)} steps. Stop here (replayed "
+            f"after {self.count} of {sum(phase.count for phase in self._plan)} steps. Stop here (replayed "
             "steps count too), or go on with Ledger.upcoming."
         )
 
-    def _append(self, entry: dict[str, Any], event: Event, rate: float) -> None:
+    def _append(self, entry: dict[str, Any], charge: Charge) -> None:
         link = digest(self._head, entry, self._key)
         if self._file is not None:
             try:
@@ -206,17 +229,14 @@ class Ledger:
             except OSError:
                 self.close()  # what was written of the line counts on resume; nothing may follow it
                 raise
-        self._count_one(event, rate, link)
+        self._count_one(charge, link)
 
-    def _count_one(self, event: Event, rate: float, link: str) -> None:
-        if self._runs and self._runs[-1][:2] == (event, rate):
-            self._runs[-1] = (event, rate, self._runs[-1][2] + 1)
-        else:
-            self._runs.append((event, rate, 1))
-        self._left[event, rate] -= 1
+    def _count_one(self, charge: Charge, link: str) -> None:
+        if self._bill.grows_by(charge):
+            self._remaining[charge.event, charge.rate] -= 1
+        self._bill.add(charge)
         self._digests += bytes.fromhex(link)
         self._head = link
-        self._count += 1
 
     def _digest_at(self, count: int) -> str:
         if count == 0:
@@ -239,7 +259,7 @@ class Ledger:
             raise
 
     def _start(self, path: Path, torn: bytes) -> None:
-        """A new file, or one that was killed inside its header: nothing was released yet."""
+        """Begin a new file, or one that was killed inside its header: nothing was released yet."""
         assert self._file is not None
         whole = line_of(self._header, self._head)
         if not whole.startswith(torn):
@@ -259,21 +279,24 @@ class Ledger:
     def _replay(self, lines: list[bytes], path: Path) -> None:
         header, _ = parse_line(lines[0], "", path, 1, self._key)
         if header != self._header:
-            raise ValueError(what_changed(header, self._header, path))
+            raise PrivacyError(what_changed(header, self._header, path))
         for number, line in enumerate(lines[1:], start=2):
             entry, link = parse_line(line, self._head, path, number, self._key)
-            event, rate = event_from_dict(entry["event"]), float(entry["rate"])
-            self._check_planned(event, rate)
-            self._count_one(event, rate, link)
+            event = event_from_dict(entry["event"])
+            charge = Charge(event=event, rate=entry["rate"], group=entry.get("group"))
+            self._check_planned(charge)
+            self._count_one(charge, link)
 
     def _repair(self, torn: bytes, path: Path) -> None:
-        """A last line without its end: killed while writing. Its release counts, made or not."""
+        """Count a last line without its end: killed while writing, its release was made or not.
+
+        Which group of records it concerned is lost with it, so it counts for all of them.
+        """
         phase = self.upcoming
-        if phase is None and self._plan is None and self._runs:
-            event, rate, _ = self._runs[-1]
-            phase = Phase(event=event, rate=rate, count=1)
+        if phase is None and self._plan is None and self.phases:
+            phase = self.phases[-1]
         if phase is None:
-            raise ValueError(
+            raise PrivacyError(
                 f"Expected a whole last line in {path}, got {torn[:40]!r}, and no plan says what it "
                 "released. Restore the ledger from a backup."
             )
@@ -285,4 +308,16 @@ class Ledger:
             "rate": phase.rate,
             "torn": torn.decode("latin-1"),
         }
-        self._append(entry, phase.event, phase.rate)
+        self._append(entry, Charge(event=phase.event, rate=phase.rate))
+
+
+def _check_survives_json(event: Event) -> None:
+    """Refuse an event that a resumed run would not recognise in its own ledger.
+
+    Raises:
+        ValueError: reading back what is written gives another event.
+    """
+    if event_from_dict(json.loads(json.dumps(event_to_dict(event)))) != event:
+        raise ValueError(
+            f"Expected an event that survives JSON, got {event}. Make its to_dict and from_dict exact inverses."
+        )

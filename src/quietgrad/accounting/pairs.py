@@ -14,7 +14,7 @@ from jaxtyping import Float64, Int64
 from numpy import ndarray
 from scipy import special
 
-from quietgrad.accounting.privacy_loss import LossPmf, rising_share, split
+from quietgrad.accounting.privacy_loss import LossPmf, rising_share, split_to_grid
 
 REACH = 10.0
 """The Gaussian is cut where less than 1e-23 of its mass is left; the cut part counts as loss +∞."""
@@ -22,7 +22,16 @@ REACH = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class StepLoss:
-    """One step's loss in both directions: a record taken away (`remove`) and its mirror (`add`)."""
+    """One step's loss in both directions.
+
+    Args:
+        remove: of log P/Q under P, where P has the record and Q does not.
+        add: of log Q/P under Q.
+
+    Example:
+        losses = gaussian.step_loss(0.01, 1e-3)
+        infinite = losses.remove.infinity + losses.add.infinity
+    """
 
     remove: LossPmf
     add: LossPmf
@@ -35,8 +44,9 @@ def no_loss(step: float, *, pessimistic: bool = True) -> StepLoss:
 
 
 def gaussian_loss(noise_multiplier: float, rate: float, step: float, *, pessimistic: bool = True) -> StepLoss:
-    """The subsampled Gaussian, N(0,1) against (1-q) N(0,1) + q N(1/σ,1), by exact masses of the cells.
+    """Return the loss of the subsampled Gaussian, by exact masses of the cells.
 
+    The pair is N(0,1) against (1-q) N(0,1) + q N(1/σ,1).
     remove: l(z) = log(1 - q + q exp(z/σ - 1/(2 σ²))); add: -l(z).
     """
     shift = 1 / noise_multiplier
@@ -59,7 +69,7 @@ def gaussian_loss(noise_multiplier: float, rate: float, step: float, *, pessimis
 
 
 def subsample(pmf: LossPmf, rate: float, step: float) -> StepLoss:
-    """Poisson subsampling of any symmetric pair: ((1-q) Q + q P, Q) and its mirror, on a new grid.
+    """Subsample any symmetric pair: ((1-q) Q + q P, Q) and its mirror, on a new grid.
 
     Only losses ≥ 0 are read from the pair; the others follow from its symmetry, Q-mass(-l) = P-mass(l),
     because dividing a tiny P-mass by exp(l) would blow up its rounding noise.
@@ -70,15 +80,15 @@ def subsample(pmf: LossPmf, rate: float, step: float) -> StepLoss:
     q, loss = p[::-1], np.concatenate([-loss[:0:-1], loss])
     only = max(pmf.infinity, 1.0 - float(p.sum()))  # P-mass that Q never shows, and by symmetry the reverse
     if rate == 1:
-        full = split(loss, p, step=step, infinity=only)
+        full = split_to_grid(loss, p, step=step, infinity=only)
         return StepLoss(remove=full, add=full)
     loss = _subsampled(loss, rate)
     mixture = (1 - rate) * q + rate * p
     # Where only Q has mass the loss is log(1 - q), below all others: rounded up to the lowest of them, and in the
     # mirror to infinity, because an atom that far away would stretch the grid.
     mixture[0] += (1 - rate) * only
-    remove = split(loss, mixture, step=step, infinity=rate * only)
-    return StepLoss(remove=remove, add=split(-loss, q, step=step, infinity=only))
+    remove = split_to_grid(loss, mixture, step=step, infinity=rate * only)
+    return StepLoss(remove=remove, add=split_to_grid(-loss, q, step=step, infinity=only))
 
 
 @lru_cache(maxsize=4096)

@@ -27,9 +27,17 @@ class LossPmf:
     """P-masses `mass[i]` at loss (lower + i) * step, and `infinity` at loss +inf.
 
     Args:
+        step: width of the grid.
+        lower: index of the first mass.
+        mass: of each loss, under P.
+        infinity: mass of what P shows and Q never does.
         pessimistic: whether rounding only ever raised the losses (else it only ever lowered them).
         tilt: λ of an exponential tilt; the real mass is mass * exp(log_scale - tilt * loss).
         log_scale: see tilt; both are 0 unless `compose` was asked to tilt.
+
+    Example:
+        loss = qg.accounting.GaussianEvent(noise_multiplier=2.0).loss(0.01)
+        mean = float(loss.mass @ loss.losses)
     """
 
     step: float
@@ -51,7 +59,7 @@ class LossPmf:
         return self.losses[seen], self.mass[seen]
 
     def log_mgf(self, order: float) -> float:
-        """log E_P[exp(order * L)] over the finite losses."""
+        """Return log E_P[exp(order * L)] over the finite losses."""
         losses, mass = self._support
         exponents = order * losses
         largest = float(max(exponents[0], exponents[-1]))
@@ -59,24 +67,39 @@ class LossPmf:
         return largest + math.log(float(np.sum(mass * np.exp(exponents - largest))))
 
     def tilted(self, order: float) -> Float64[ndarray, " losses"]:
-        """mass · exp(order · L) / E_P[exp(order · L)], in log space: an empty tail may overflow, a mass never does."""
+        """Return mass · exp(order · L) / E_P[exp(order · L)].
+
+        In log space, because exp(order · L) may overflow where there is no mass.
+        """
         weights = _log(self.mass) + order * self.losses - self.log_mgf(order)
         return np.exp(weights)
 
     def real_mass(self, kept: slice) -> Float64[ndarray, " kept"]:
-        """The masses without the tilt. Where the transform left only noise, untilting it may give any number: no more
-        than 1 is claimed."""
+        """Return the masses without the tilt.
+
+        In the tail the transform leaves rounding noise, which the untilting may blow up to any number. No mass is above
+        1, so none is claimed to be.
+        """
         log_mass = _log(self.mass[kept]) + self.log_scale - self.tilt * self.losses[kept]
         return np.exp(np.minimum(log_mass, 0.0))
 
 
-def split(
+def split_to_grid(
     losses: Float64[ndarray, " atoms"], mass: Float64[ndarray, " atoms"], *, step: float, infinity: float
 ) -> LossPmf:
-    """Atoms anywhere become atoms on the grid that dominate them.
+    """Move atoms to grid points so that the new pair dominates the old one.
 
     A part b of the mass p of an atom goes up to the next grid point and p - b down, so that its P-mass and
     its Q-mass are both kept: b = p (1 - exp(floor - l)) / (1 - exp(-step)).
+
+    Args:
+        losses: log P/Q of each atom.
+        mass: of each atom, under P.
+        step: width of the grid.
+        infinity: mass of what P shows and Q never does.
+
+    Returns:
+        the loss on the grid. Checked by: tests/accounting/test_own_event.py
     """
     floor = np.floor(losses / step).astype(np.int64)
     first = int(floor.min())
@@ -88,16 +111,20 @@ def split(
 
 
 def rising_share(above: Float64[ndarray, " atoms"], step: float) -> Float64[ndarray, " atoms"]:
-    """The share of an atom `above` its lower grid point that goes to the upper one."""
+    """Return the share of an atom `above` its lower grid point that goes to the upper one."""
     share: Float64[ndarray, " atoms"] = np.clip(np.expm1(-above) / math.expm1(-step), 0.0, 1.0)
     return share
 
 
 def compose(parts: Sequence[tuple[LossPmf, int]], *, tilt: float = 0.0, tail: float = TAIL) -> LossPmf:
-    """The loss of all parts together, part j taken count_j times: one product of Fourier transforms.
+    """Return the loss of all parts together, part j taken count_j times.
 
-    With a tilt λ the masses are weighted by exp(λ * loss) before the transform, which moves the
-    rounding noise of the FFT (about 1e-16 of the largest mass) out of the tail that decides a small δ.
+    Losses of independent releases add up, so their masses are convolved: one product of Fourier transforms. With a
+    tilt λ the masses are weighted by exp(λ * loss) before the transform. That moves the rounding noise of the FFT
+    (about 1e-16 of the largest mass) out of the tail that decides a small δ.
+
+    Guarantee: mass that falls outside the window is added back at loss +inf, so ε can only grow.
+    Checked by: tests/accounting/test_laws_of_the_accountant.py
     """
     step = parts[0][0].step
     pessimistic = parts[0][0].pessimistic
@@ -129,14 +156,14 @@ def compose(parts: Sequence[tuple[LossPmf, int]], *, tilt: float = 0.0, tail: fl
 
 
 def best_tilt(parts: Sequence[tuple[LossPmf, int]], log_delta: float) -> float:
-    """The Chernoff order of the tail of mass δ: argmin_a (log E[exp(a L)] - log δ) / a."""
+    """Return the Chernoff order of the tail of mass δ: argmin_a (log E[exp(a L)] - log δ) / a."""
     orders = _orders(parts)
     bounds = [(sum(n * pmf.log_mgf(order) for pmf, n in parts) - log_delta) / order for order in orders]
     return float(orders[int(np.argmin(bounds))])
 
 
 def epsilon_at(pmf: LossPmf, delta: float) -> float:
-    """The smallest ε ≥ 0 whose hockey-stick divergence is at most δ."""
+    """Return the smallest ε ≥ 0 whose hockey-stick divergence is at most δ."""
     if pmf.infinity > delta:
         return math.inf
     losses, above, weighted = _tails(pmf)
@@ -153,7 +180,7 @@ def epsilon_at(pmf: LossPmf, delta: float) -> float:
 
 
 def delta_at(pmf: LossPmf, epsilon: float) -> float:
-    """The hockey-stick divergence E_P[(1 - exp(ε - L))_+]."""
+    """Return the hockey-stick divergence E_P[(1 - exp(ε - L))_+]."""
     losses = pmf.losses
     over = slice(int(np.searchsorted(losses, epsilon, side="right")), None)
     gain = -np.expm1(epsilon - losses[over])

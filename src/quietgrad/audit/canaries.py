@@ -13,9 +13,9 @@ from torch import nn
 from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad._privatizer.privatizer import Privatizer
 from quietgrad._sampling.poisson import ReplayedSampler
-from quietgrad.accounting.calibrate import plan
 from quietgrad.accounting.evaluate import epsilon
 from quietgrad.accounting.events import Phase
+from quietgrad.accounting.planning import plan
 from quietgrad.audit.bounds import scores_needed
 from quietgrad.audit.composition import shown_epsilon
 from quietgrad.audit.correlation import NoiseCorrelation, compare_noise

@@ -22,7 +22,7 @@ from quietgrad._gradients.space import Shapes
 from quietgrad._gradients.stages import BlockwiseGrads, ClippedSum
 from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad._privatizer.privatizer import Privatizer
-from quietgrad.accounting.calibrate import plan
+from quietgrad.accounting.planning import plan
 from quietgrad.audit.canaries import CONFIDENCE, Progress, move_along
 from quietgrad.audit.each_row import clipped_rows
 from quietgrad.audit.one_run_report import one_run_report

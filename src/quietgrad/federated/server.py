@@ -33,9 +33,9 @@ from quietgrad._privatizer.facts import check_checkpoint, checkpoint
 from quietgrad._privatizer.step import RunState, Step, write_grads
 from quietgrad._release.releaser import AccountedDraw, Releaser
 from quietgrad._sampling.poisson import PoissonSampler
-from quietgrad.accounting.calibrate import plan
 from quietgrad.accounting.evaluate import epsilon
 from quietgrad.accounting.ledger import Ledger
+from quietgrad.accounting.planning import plan
 from quietgrad.federated.client import attached, load_weights
 from quietgrad.federated.rounds import Task, Update
 from quietgrad.federated.shares import Shares
@@ -93,7 +93,7 @@ class FederatedServer:
         self.model, self.mechanism, self.lr, self.shares = model, mechanism, lr, shares
         _check_shares(shares, mechanism, clients, rate)
         self.sampler: Final = PoissonSampler(clients, rate=rate, steps=rounds)
-        self.plan: Final = plan(mechanism, rate, rounds)
+        self.plan: Final = plan(mechanism, self.sampler)
         # Clients add the noise of shares, so no rank of this process has a part in it.
         reducer = default_reducer() if shares is None else SingleProcess()
         description = {"mechanism": mechanism.describe(), "clients": clients, "server_lr": lr}
@@ -267,7 +267,8 @@ class FederatedServer:
         self.ledger.close()
 
     def _record(self) -> AccountedDraw:
-        return self._releaser.record(self.mechanism.event(self.round), self.sampler.rate, step=self.round)
+        charge = self.sampler.charge(self.mechanism.event(self.round), self.round)
+        return self._releaser.record(charge, step=self.round)
 
     def _move(self, step: Step, released: list[Released]) -> None:
         with attached(self._engine):

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from quietgrad._mechanism.mechanism import Mechanism
-from quietgrad.accounting.calibrate import plan
 from quietgrad.accounting.events import Phase
+from quietgrad.accounting.planning import plan
 from quietgrad.accounting.pld import is_private
 from quietgrad.audit import (
     AuditReport,
@@ -47,7 +47,7 @@ class AuditedRun:
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        return plan(self.mechanism, self.setup.batches.rate, self.setup.batches.steps)
+        return plan(self.mechanism, self.setup.batches)
 
     @property
     def private(self) -> bool:

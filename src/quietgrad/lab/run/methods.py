@@ -14,7 +14,7 @@ from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad._representations.base import PublicLosses, Representation
 from quietgrad._representations.masks.mask import RandomMask
 from quietgrad._representations.masks.ranked_mask import RankedMask
-from quietgrad.accounting.calibrate import Steps
+from quietgrad.accounting.planning import Steps
 from quietgrad.lab.data import Parts
 from quietgrad.lab.errors import LabError, nearest
 from quietgrad.lab.run.config import MethodConfig, PrivacyConfig

@@ -16,8 +16,8 @@ from torch.utils.data import TensorDataset
 
 import quietgrad as qg
 from quietgrad._mechanism.mechanism import Mechanism
-from quietgrad.accounting.calibrate import plan
 from quietgrad.accounting.evaluate import epsilon as epsilon_of
+from quietgrad.accounting.planning import plan
 from quietgrad.lab.data import Parts
 from quietgrad.lab.run.config import Config, MethodConfig, PrivacyConfig
 from quietgrad.lab.run.methods import build_mechanism
@@ -99,7 +99,7 @@ def explain_config(config: Config, *, data_dir: Path | None = None) -> Explained
     return Explained(
         model=config.model.name,
         parameters=sum(p.numel() for p in setup.model.parameters() if p.requires_grad),
-        epsilon=epsilon_of(plan(mechanism, setup.batches.rate, setup.batches.steps), config.privacy.delta),
+        epsilon=epsilon_of(plan(mechanism, setup.batches), config.privacy.delta),
         delta=config.privacy.delta,
         steps=setup.batches.steps,
         batch=config.training.batch,

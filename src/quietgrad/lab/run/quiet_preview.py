@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from quietgrad._linear_probe.recipe import keeps_all_directions
-from quietgrad.accounting.calibrate import whole_plan
 from quietgrad.accounting.evaluate import epsilon as epsilon_of
+from quietgrad.accounting.planning import whole_plan
 from quietgrad.features.encoders import encode
 from quietgrad.lab.run.config import Config
 from quietgrad.lab.run.quiet import Plan, checked_options, make_encoder, plan_quiet

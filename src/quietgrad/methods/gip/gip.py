@@ -20,7 +20,7 @@ from torch import nn
 from quietgrad._mechanism.clipping import Clip, FlatClip
 from quietgrad._mechanism.mechanism import Mechanism, Release
 from quietgrad._representations.masks.mask import RandomMask, Redraw
-from quietgrad.accounting.calibrate import Steps
+from quietgrad.accounting.planning import Steps
 from quietgrad.methods.gip.counted import Counted
 from quietgrad.methods.gip.noise import SelectedGaussian
 from quietgrad.methods.gip.selection import Grouping

@@ -11,7 +11,7 @@ from scipy import special
 from quietgrad.accounting.base import Event, register_event
 from quietgrad.accounting.events import whole_number
 from quietgrad.accounting.pairs import no_loss
-from quietgrad.accounting.privacy_loss import LossPmf, compose, split
+from quietgrad.accounting.privacy_loss import LossPmf, compose, split_to_grid
 from quietgrad.accounting.renyi_moments import Orders, log_choose
 
 
@@ -69,7 +69,7 @@ class MallowsSelection(Event):
         if self.is_free:
             return no_loss(step).remove
         exact = mallows_loss(self)
-        return split(exact.losses, exact.mass, step=step, infinity=exact.infinity)
+        return split_to_grid(exact.losses, exact.mass, step=step, infinity=exact.infinity)
 
     def log_moments(self, largest: int) -> Orders:
         if self.is_free:

@@ -13,7 +13,7 @@ from quietgrad._noise.base import Noise, NoiseDraw, NoiseState
 from quietgrad._noise.gaussian import on_grid
 from quietgrad._noise.sources import HardenedSource
 from quietgrad.accounting import events
-from quietgrad.accounting.calibrate import Steps
+from quietgrad.accounting.planning import Steps
 from quietgrad.methods.gip.selection import Grouping
 from quietgrad.methods.gip.theta import theta_for_budget
 from quietgrad.schedules import Schedule, value_at

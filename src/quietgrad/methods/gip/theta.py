@@ -7,9 +7,9 @@ from collections import Counter
 
 from scipy import optimize, special
 
-from quietgrad.accounting.calibrate import Steps
 from quietgrad.accounting.evaluate import epsilon as epsilon_of
 from quietgrad.accounting.events import Phase
+from quietgrad.accounting.planning import Steps
 from quietgrad.methods.gip.mallows_event import MallowsSelection
 from quietgrad.methods.gip.selection import Grouping, kept_of
 from quietgrad.schedules import Schedule, value_at
