@@ -47,7 +47,7 @@ class ConvGrad(TunableGrads):
     Stable public attributes: inputs `[n, m, i, *space]`, backprops `[n, m, o, *space']` (m positions of the batch
     that belong to one sample, mostly 1), window. `factors()` unfolds them for groups = 1.
 
-    Ways to norms and sums:
+    Algorithms for norms and sums:
         ghost   the Gram norm of the patches, then products of patches and weighted output gradients.
         pixels  the same, the patches' Gram matrix from that of the pixels.
         grouped every gradient from one native backward, the samples folded into its groups; kept.
@@ -102,7 +102,7 @@ class ConvGrad(TunableGrads):
         """The same gradients as a FactoredGrad of the same shape."""
         return FactoredGrad(*self.factors(), self.shape)
 
-    # ---- ways -----------------------------------------------------------------------------------------------
+    # ---- algorithms -----------------------------------------------------------------------------------------
 
     @property
     def device(self) -> torch.device:

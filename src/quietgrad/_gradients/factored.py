@@ -45,7 +45,7 @@ class FactoredGrad(TunableGrads):
         `prod(shape) == o·i` (a convolution's kernel is flattened to `[out, in·kh·kw]`).
     `FactoredGrad(new_a, new_b)` is a new block from mapped factors, of shape `(o', i')` unless told.
 
-    Ways to norms and sums:
+    Algorithms for norms and sums:
         outer   t = 1: ‖G‖ = ‖a‖‖b‖.
         ghost   the Gram norm; one matmul for the sum.
         formed  every G_n, kept between norm and sum.
@@ -111,7 +111,7 @@ class FactoredGrad(TunableGrads):
         a, b = (squared.view(self.samples, -1).sqrt() for squared in norms)
         return (a * b).sum(1)
 
-    # ---- ways -----------------------------------------------------------------------------------------------
+    # ---- algorithms -----------------------------------------------------------------------------------------
 
     @property
     def device(self) -> torch.device:

@@ -1,13 +1,17 @@
 """Norms without gradients: ‖Σ_t b_t a_tᵀ‖² = Σ_ts (a_t·a_s)(b_t·b_s), never below the truth.
 
 A float32 Gram norm falls below the true one when tokens cancel. Its error is at most γ·(Σ_t ‖a_t‖‖b_t‖)², so that
-much is added. γ counts the roundings of all inner products, as if every one went the same way: there are records for
-which they do (`tests/attacks/test_conspiring_rows.py`). Long inner products (a vocabulary's) are added up in float64, a
-part at a time: else the bound would be too coarse for every record. What float32 loses of products too small for it is
-added too: at most `LOST` each, in the Gram matrices and in the product of the two.
+much is added. γ counts the roundings of all inner products, as if every one went down: there are records for which
+they do. Each implementation of `gram_sums` counts its own roundings, and the bound is that of the one which ran.
+
+Long inner products, as a vocabulary's, are added up in float64, a part at a time: else the bound would be too coarse
+for every record. What float32 loses of products too small for it is added too: at most `LOST` each, in the Gram
+matrices and in the product of the two.
 
 The caller must form a row instead where this would over-clip by more than 1%, or where its positions cancel so much
-that a sum of products would round it coarsely (`row_arithmetic.longest`).
+that a sum of products would round it coarsely (`rounding.longest`).
+
+Checked by: tests/kernels/test_gram_rows.py, tests/attacks/test_conspiring_rows.py
 """
 
 from __future__ import annotations
@@ -48,7 +52,7 @@ class GramNorms:
     def with_formed(
         self, norms_of: Callable[[Bool[Tensor, " n"]], Float64[Tensor, " k"]]
     ) -> Float64[Tensor, " n"]:
-        """The norms, those of the careful rows replaced by `norms_of(careful)`."""
+        """Return the norms, those of the careful rows replaced by `norms_of(careful)`."""
         if not self.cancels:
             return self.squared
         norms = self.squared.clone()

@@ -22,6 +22,7 @@ class Grid:
 
     Formal guarantee: `steps` moves any two vectors of p coordinates apart by at most γ√p·WORST_ROUNDING more than they
     were, and `steps(values(k)) = k` for |k| ≤ LARGEST.
+    Checked by: tests/gradients/test_grid.py
 
     Args:
         step: γ > 0.
@@ -29,17 +30,15 @@ class Grid:
 
     step: float
 
-    def rounded(
-        self, values: Float[Tensor, "*shape"], out: Float64[Tensor, "*shape"] | None = None
-    ) -> Float64[Tensor, "*shape"]:
-        """round(x/γ), whole numbers that float64 holds exactly; written to `out` if given."""
-        quotient = values.to(torch.float64, copy=True) if out is None else out.copy_(values)
+    def rounded(self, values: Float[Tensor, "*shape"]) -> Float64[Tensor, "*shape"]:
+        """Compute round(x/γ), whole numbers that float64 holds exactly."""
+        quotient = values.to(torch.float64, copy=True)
         return quotient.div_(self.step).clamp_(-LARGEST, LARGEST).round_()
 
     def steps(self, values: Float[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
-        """round(x/γ) as integers, which may be added up without end."""
+        """Compute round(x/γ) as integers, which may be added up without end."""
         return self.rounded(values).to(torch.int64)
 
     def values(self, steps: Int64[Tensor, "*shape"]) -> Float64[Tensor, "*shape"]:
-        """γ·k."""
+        """Compute γ·k."""
         return steps.to(torch.float64).mul_(self.step)

@@ -1,4 +1,4 @@
-"""Gradients of convolution kernels that are formed and normed already, in the order in which a way left them."""
+"""Gradients of convolution kernels that are formed and normed already, in the order in which an algorithm left them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from quietgrad._gradients.row_arithmetic import weighted_rows
 from quietgrad._kernels.patches import Window, from_rows
 
 CHANNELS_LAST = ("patches", "direct")
-"""Ways whose gradients have the taps in the order of `unfold_rows`."""
+"""Algorithms whose gradients have the taps in the order of `unfold_rows`."""
 
 
 class KeptKernels(BlockGrads):
     """What is left of a `ConvGrad` once its gradients are formed: neither inputs nor output gradients are held.
 
     Args:
-        rows: as the way left them.
+        rows: as the algorithm left them.
         squared: their squared norms, never below the truth.
     """
 
@@ -58,7 +58,7 @@ class KeptKernels(BlockGrads):
 
 
 def in_kernel_order(gradient: Tensor, window: Window, algorithm: str) -> Tensor:
-    """A kept gradient, or a sum of them, in the kernel's own order."""
+    """Put a kept gradient, or a sum of them, into the kernel's own order."""
     if algorithm not in CHANNELS_LAST:
         return gradient.reshape(*gradient.shape[:-1], *window.kernel) if gradient.dim() < 3 else gradient
     lead = gradient.shape[:1] if gradient.dim() == 3 else ()

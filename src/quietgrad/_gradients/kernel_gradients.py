@@ -21,7 +21,7 @@ FEW_CHANNELS = 4
 def form(
     inputs: Float[Tensor, "n m i *space"], backprops: Float[Tensor, "n m o *space2"], window: Window
 ) -> Float[Tensor, "n *kernel"]:
-    """All kernel gradients. torch's grouped backward is slow on few input channels (images)."""
+    """Form all kernel gradients; torch's grouped backward is slow on few input channels (images)."""
     if window.dims == 2 and window.groups == 1 and window.kernel[1] <= FEW_CHANNELS and len(inputs):
         return from_rows(by_patches(inputs, backprops, window), window).contiguous()
     return grouped(inputs, backprops, window)
@@ -30,8 +30,10 @@ def form(
 def by_patches(
     inputs: Float[Tensor, "n m i h w"], backprops: Float[Tensor, "n m o h2 w2"], window: Window
 ) -> Float[Tensor, "n o taps"]:
-    """All kernel gradients, taps as in `unfold_rows`, a few samples at a time: their patches are still in the cache
-    when they are multiplied."""
+    """Form all kernel gradients, taps as in `unfold_rows`, a few samples at a time.
+
+    Their patches are then still in the cache when they are multiplied.
+    """
     outputs = positions_last(backprops)
     formed = outputs.new_empty(len(inputs), window.kernel[0], window.taps)
     step = max(1, IN_CACHE // max(1, outputs.shape[2] * window.taps * inputs.element_size()))
@@ -86,14 +88,14 @@ def _unfolded_at_once(samples: int, positions: int, patch_bytes: int) -> Iterato
 
 
 def positions_last(backprops: Float[Tensor, "n m o *space"]) -> Float[Tensor, "n o t"]:
-    """A view where m = 1: a transposed copy would cost as much as a product."""
+    """Lay positions last, as a view where m = 1: a transposed copy would cost as much as a product."""
     return backprops.transpose(1, 2).flatten(2)
 
 
 def convolve(
     inputs: Float[Tensor, "n m i *space"], kernels: Float[Tensor, "r taps"], window: Window
 ) -> Float[Tensor, "n m r *space2"]:
-    """r other kernels moved over the inputs in the same way."""
+    """Move r other kernels over the inputs, as the window says."""
     shaped = kernels.reshape(len(kernels), *window.kernel[1:])
     convolved: Tensor = torch.ops.aten.convolution(
         inputs.flatten(0, 1), shaped, None, window.stride, window.padding, window.dilation, False,
@@ -106,7 +108,7 @@ def convolve(
 def grouped(
     inputs: Float[Tensor, "n m i *space"], backprops: Float[Tensor, "n m o *space2"], window: Window
 ) -> Float[Tensor, "n *kernel"]:
-    """All kernel gradients from one native backward: the samples become groups of one convolution."""
+    """Form all kernel gradients in one native backward: the samples become groups of one convolution."""
     n = len(inputs)
     if n == 0:
         return inputs.new_zeros(0, *window.kernel)
@@ -115,7 +117,7 @@ def grouped(
 
 
 def fold_samples(x: Float[Tensor, "n m c *space"]) -> Float[Tensor, "m nc *space"]:
-    """Samples into channels."""
+    """Fold samples into channels."""
     return x.transpose(0, 1).flatten(1, 2)
 
 
@@ -125,7 +127,7 @@ def weight_backward(
     window: Window,
     copies: int,
 ) -> Float[Tensor, "no *rest"]:
-    """torch's own weight gradient of `copies` convolutions side by side."""
+    """Call torch's own weight gradient of `copies` convolutions side by side."""
     kernel = inputs.new_empty(1).expand(copies * window.kernel[0], *window.kernel[1:])
     gradient: Tensor = torch.ops.aten.convolution_backward(
         backprops,

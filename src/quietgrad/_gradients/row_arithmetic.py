@@ -15,6 +15,8 @@ one sample can move such a sum.
 **Products** of per-sample matrices with one matrix, and inner products of rows. Every sample is multiplied on its own
 (`bmm`), so that its row does not depend on who else is in the batch, not even in the last bit: where huge tokens
 cancel, the last bits are all there is.
+
+Checked by: tests/gradients/test_precision.py, tests/laws/test_law2_floating_point.py
 """
 
 from __future__ import annotations
@@ -33,17 +35,17 @@ SINGLE = frozenset({torch.float32, torch.float64})
 
 
 def at_least_single(values: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """In float32 where they had half precision: a sum of a thousand rows would lose whole rows to rounding."""
+    """Convert half precision to float32: a sum of a thousand rows would lose whole rows to rounding."""
     return values if values.dtype in SINGLE else values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 def as_rows(block: Shaped[Tensor, "n ..."]) -> Shaped[Tensor, "n q"]:
-    """Each row as a vector; that of a single number has length 1."""
+    """Flatten each row to a vector; that of a single number has length 1."""
     return block.flatten(1) if block.dim() > 1 else block[:, None]
 
 
 def zero_rows(rows: Shaped[Tensor, "n *rest"], dropped: Bool[Tensor, " n"]) -> Shaped[Tensor, "n *rest"]:
-    """`rows` with the dropped ones exactly zero: multiplying a NaN by zero would keep the NaN."""
+    """Make the dropped rows exactly zero: multiplying a NaN by zero would keep the NaN."""
     if not bool(dropped.any()):
         return rows
     return rows.masked_fill(dropped.view(-1, *[1] * (rows.dim() - 1)), 0.0)
@@ -71,6 +73,7 @@ def row_squared_norms(rows: Float[Tensor, "n *rest"]) -> Float64[Tensor, " n"]:
     if flat.dtype == torch.float64:
         return _squared_in_float64(flat)
     squared = (1 + slack(flat.dtype, min(SQUARES, flat.shape[1]))) * _squared_in_runs(flat)
+    # Where float32 may have lost small squares, or overflowed, the row is squared again in float64.
     trusted = (squared > flat.shape[1] * LOST * 1e6) & squared.isfinite()
     if not bool(trusted.all()):
         chosen = (~trusted).nonzero().flatten()
@@ -108,7 +111,7 @@ SMALL = 1 << 15
 
 
 def added_up(parts: Iterable[Tensor]) -> Float[Tensor, "..."]:
-    """The sum of at least one part: a single one as it is (a wider copy holds the same numbers), more in float64."""
+    """Add up at least one part: several in float64, a single one as it is, since widening adds nothing."""
     waiting = iter(parts)
     first = next(waiting)
     total: Tensor | None = None
@@ -188,26 +191,28 @@ the order of additions, and u each for the rows' own entries and for what is rou
 
 
 def each_times(rows: Float[Tensor, "n x d"], matrix: Float[Tensor, "d r"]) -> Float[Tensor, "n x r"]:
-    """rows_n · matrix."""
+    """Compute rows_n · matrix."""
     return torch.bmm(rows, matrix.to(rows.dtype).expand(len(rows), *matrix.shape))
 
 
 def each_off(rows: Float[Tensor, "n x i"], right: Float[Tensor, "r i"]) -> Float[Tensor, "n x i"]:
-    """rows_n · (I − RᵀR)."""
+    """Compute rows_n · (I − RᵀR)."""
     return rows - each_times(each_times(rows, right.T), right)
 
 
 def outer_sums(a: Float[Tensor, "n t i"], b: Float[Tensor, "n t o"]) -> Float[Tensor, "n o i"]:
-    """G_n = Σ_t b_t a_tᵀ."""
+    """Form G_n = Σ_t b_t a_tᵀ."""
     return torch.bmm(b.transpose(1, 2), a)
 
 
 def inner_products(rows: Float[Tensor, "n p"], directions: Float[Tensor, "k p"]) -> Float64[Tensor, "n k"]:
-    """⟨row_i, direction_j⟩ to within ACCURACY·‖row_i‖·‖direction_j‖, however long they are.
+    """Compute ⟨row_i, direction_j⟩ to within ACCURACY·‖row_i‖·‖direction_j‖, however long they are.
 
     Formal guarantee: a float32 sum of m products is off by at most m·u·Σ|x||y| ≤ m·u·‖x‖‖y‖. Summed as a whole, a row
     of a million equal numbers comes out 0.3% too long; so PIECE terms are added in float32 and these sums in float64:
     Σ_pieces PIECE·u·‖x_piece‖‖y_piece‖ ≤ PIECE·u·‖x‖‖y‖.
+
+    Checked by: tests/gradients/test_products.py
     """
     directions = directions.to(rows.dtype)
     if rows.dtype == torch.float64:

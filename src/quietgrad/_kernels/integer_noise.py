@@ -203,9 +203,8 @@ def draw_tents(
     with (
         SCRATCH.borrow("places", count, np.int32) as places,
         SCRATCH.borrow("slots", count, np.int16) as slots,
-        SCRATCH.borrow("words", 0 if kind else 8 * count, np.uint8) as raw,
     ):
-        place = words.place()
+        place, raw = words.place(), np.empty(0 if kind else 8 * count, np.uint8)
         if kind:
             words.skip(8 * count)  # the kernel makes these bits itself
         else:

@@ -27,23 +27,23 @@ class Window:
 
     @property
     def taps(self) -> int:
-        """Inputs of one output channel."""
+        """Count the inputs of one output channel."""
         return math.prod(self.kernel[1:])
 
     def with_outputs(self, outputs: int) -> Window:
-        """The same movement of a kernel with other output channels."""
+        """Return the same movement of a kernel with other output channels."""
         return replace(self, kernel=torch.Size((outputs, *self.kernel[1:])))
 
 
 def padded(inputs: Float[Tensor, "n m i *space"], window: Window) -> Float[Tensor, "n m i *wide"]:
-    """Zero padding done."""
+    """Pad with zeros."""
     if not any(window.padding):
         return inputs
     return F.pad(inputs, [side for pad in reversed(window.padding) for side in (pad, pad)])
 
 
 def unfold(inputs: Float[Tensor, "n m i *space"], window: Window) -> Float[Tensor, "n t taps"]:
-    """Patches, taps in the kernel's own order (channel, then space)."""
+    """Unfold patches, taps in the kernel's own order (channel, then space)."""
     patches = padded(inputs, window)
     for axis in range(window.dims):
         reach = (window.kernel[2 + axis] - 1) * window.dilation[axis] + 1
@@ -54,14 +54,16 @@ def unfold(inputs: Float[Tensor, "n m i *space"], window: Window) -> Float[Tenso
 
 
 def unfold_rows(inputs: Float[Tensor, "n m i h w"], window: Window) -> Float[Tensor, "n t taps"]:
-    """2-D patches with channels last (taps: height, width, channel): whole runs of memory are copied, which is
-    several times faster than `unfold`."""
+    """Unfold 2-D patches with channels last (taps: height, width, channel).
+
+    Whole stretches of memory are copied, which is several times faster than `unfold`.
+    """
     view = _rows_view(inputs, window)
     return view.reshape(len(view), math.prod(view.shape[1:4]), window.taps)
 
 
 def _rows_view(inputs: Float[Tensor, "n m i h w"], window: Window) -> Float[Tensor, "n m h2 w2 kh kw i"]:
-    """The same patches where they lie, over and over, in one picture with channels last."""
+    """View the same patches where they lie, overlapping, in one picture with channels last."""
     wide = padded(inputs, window).permute(0, 1, 3, 4, 2).contiguous()
     (kh, kw), (sh, sw), (dh, dw) = window.kernel[2:], window.stride, window.dilation
     n, m, rows, columns, channels = wide.shape
@@ -71,15 +73,17 @@ def _rows_view(inputs: Float[Tensor, "n m i h w"], window: Window) -> Float[Tens
 
 
 def strips(inputs: Float[Tensor, "n 1 i h w"], window: Window) -> list[Float[Tensor, "n h2 w2 taps"]]:
-    """The taps of `unfold_rows` in parts that lie side by side in the picture, a row of the kernel each: views, nothing
-    is unfolded. One image a sample, no dilation along the rows."""
+    """View the taps of `unfold_rows` in parts that lie side by side in the picture, a row of the kernel each.
+
+    Nothing is unfolded. There must be one image a sample and no dilation along the rows.
+    """
     assert inputs.shape[1] == 1
     assert window.dilation[1] == 1
     return [row.flatten(3) for row in _rows_view(inputs, window)[:, 0].unbind(3)]
 
 
 def from_rows(gradient: Float[Tensor, "... taps"], window: Window) -> Float[Tensor, "... i kh kw"]:
-    """A kernel's gradient back from the taps of `unfold_rows`."""
+    """Put a kernel's gradient back from the taps of `unfold_rows` into its own order."""
     channels, kh, kw = window.kernel[1:]
     return torch.unflatten(gradient, -1, (kh, kw, channels)).movedim(-1, -3)
 
@@ -90,7 +94,7 @@ def positions_first(maps: Float[Tensor, "n m c *space"]) -> Float[Tensor, "n t c
 
 
 def pixel_gram(inputs: Float[Tensor, "n 1 i h w"], window: Window) -> Float[Tensor, "n t t"]:
-    """Inner products of patches from inner products of pixels.
+    """Compute inner products of patches from inner products of pixels.
 
     ⟨patch_t, patch_s⟩ = Σ_taps ⟨x[t+tap], x[s+tap]⟩: the pixels' Gram matrix has k² times fewer multiplications,
     and its diagonals add up one axis at a time.
@@ -104,7 +108,7 @@ def pixel_gram(inputs: Float[Tensor, "n 1 i h w"], window: Window) -> Float[Tens
 
 
 def _diagonal_sums(gram: Float[Tensor, "n h w h2 w2"], window: Window, axis: int) -> Tensor:
-    """Sum over the taps of one axis, the same tap on both sides; taps on the zero padding add nothing."""
+    """Add up the taps of one axis, the same tap on both sides; taps on the zero padding add nothing."""
     dim, size = 1 + axis, gram.shape[1 + axis]
     step, spread = window.stride[axis], window.dilation[axis]
     pad, taps = window.padding[axis], window.kernel[2 + axis]
@@ -125,7 +129,7 @@ def _diagonal_sums(gram: Float[Tensor, "n h w h2 w2"], window: Window, axis: int
 
 
 def _along(gram: Tensor, dim: int, places: slice) -> Tensor:
-    """The same places of one axis on both sides."""
+    """Take the same places of one axis on both sides."""
     index = [slice(None)] * 5
     index[dim] = index[dim + 2] = places
     return gram[tuple(index)]

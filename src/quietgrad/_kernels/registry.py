@@ -46,7 +46,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, eq=False)
 class Implementation:
-    """One backend's way to compute an operation on one type of device.
+    """What one backend computes an operation with, on one type of device.
 
     Args:
         run: takes the operation's arguments and keeps its contract.

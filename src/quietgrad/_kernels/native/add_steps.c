@@ -1,7 +1,9 @@
 /* What a release does to every coordinate: scale·(round(x/γ) + z), in one pass, as quietgrad._gradients.grid does it.
  *
  * Division, clamping, rounding to the nearest even and the product are the same float64 operations in the same order,
- * so the bits are the reference's. A number that is not one stays so.
+ * so the bits are the reference's. NaN stays NaN.
+ *
+ * Checked by: tests/kernels/test_integer_noise.py
  */
 #include "levels.h"
 

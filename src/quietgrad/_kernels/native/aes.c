@@ -1,4 +1,11 @@
-/* The key stream of AES-256 in counter mode, by the processor's own instructions: constant time, no tables. */
+/* The key stream of AES-256 in counter mode, by the processor's own instructions: constant time, no tables.
+ *
+ * A block of the stream is the encryption of its own number, so any part of the stream can be made by itself, by any
+ * thread. Eight blocks (or pairs of them) are encrypted side by side: a round takes several cycles to come out, and the
+ * processor begins one of another block in each of them.
+ *
+ * Checked by: tests/kernels/test_integer_noise.py, tests/noise/test_aes.py
+ */
 #include "aes.h"
 
 #include <string.h>

@@ -6,6 +6,8 @@
  * side. A tile of 4 outputs and 24 taps (8 and 48 in vectors of 16 numbers) stays in registers while the positions pass
  * by, a few rows of the picture at a time, which stay in the nearest cache. The norm is that of the float32 numbers that
  * are kept: their squares are exact in float64, where they are added, so the caller's slack for float64 sums covers it.
+ *
+ * Checked by: tests/kernels/test_conv_rows.py
  */
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +21,7 @@
 #define THREAD 0
 #endif
 
-/* A product and its sum may round once instead of twice: what is kept is what is normed, either way. */
+/* A product and its sum may round once instead of twice: the norm is of what is kept, rounded once or twice. */
 #ifdef __clang__
 #pragma clang fp contract(fast)
 #else

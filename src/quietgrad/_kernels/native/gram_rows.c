@@ -6,7 +6,9 @@
  * products stay in registers. DEPTH numbers of an inner product are added up in float32, in 8 lanes or 16: a part of the
  * products and their sums in each lane, three or four sums of lanes. Everything after that is float64, so that the
  * rounding of an inner product does not grow with its length: a vocabulary's is no worse than a layer's.
- * kernels.gram_rows counts the roundings.
+ * `roundings` in _kernels/gram_rows.py counts what is rounded in float32.
+ *
+ * Checked by: tests/kernels/test_gram_rows.py, tests/attacks/test_conspiring_rows.py
  */
 #include <math.h>
 #include <string.h>

@@ -4,6 +4,8 @@
  *
  * where s_t is one over the deviation and c_t = −mean·s_t. Sums over positions are taken in their order in float32, the
  * precision of the gradients themselves; operations are the same at every level, so the bits are.
+ *
+ * Checked by: tests/kernels/test_norm_rows.py
  */
 #include "levels.h"
 

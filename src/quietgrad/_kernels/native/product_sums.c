@@ -7,6 +7,9 @@
  * Factors are packed once, in panels of a few columns; then a block of the result is kept in float64 in the cache while
  * all runs are added to it, so that no product of a run is ever written to memory. Panels lie GAP numbers further apart
  * than they are long: a power of two apart, those that are written side by side would fall into one place of the cache.
+ * Runs and their bound are explained in _kernels/rounding.py.
+ *
+ * Checked by: tests/kernels/test_product_sums.py, tests/attacks/test_conspiring_rows.py
  */
 #include <string.h>
 
@@ -69,14 +72,14 @@ typedef void packer(const struct rows *f, const float *weights, int64_t position
 typedef void tiler(const float *b, const float *a, int64_t count, int begun, const double *kept, double *out,
                    int64_t apart);
 
-/* How a level goes about it: the sizes of tiles, how many of them a block has, and the functions for them. */
-struct way {
+/* How a level cuts the result: the sizes of its tiles, how many of them a block has, and the functions for them. */
+struct tiling {
     int64_t tall, wide, block_tall, block_wide;
     packer *pack_tall, *pack_wide;
     tiler *tile;
 };
 
-#define WAY(TARGET, NAME, BODIES, ...)                                                                                 \
+#define TILING(TARGET, NAME, BODIES, ...)                                                                              \
     TARGET static void pack_tall_##NAME(const struct rows *f, const float *weights, int64_t positions, int scaled,     \
                                         int64_t from, int64_t to, int64_t panel, int64_t panels, float *out) {         \
         pack_tall_body_##BODIES(f, weights, positions, scaled, from, to, panel, panels, out);                          \
@@ -89,20 +92,20 @@ struct way {
                                    double *out, int64_t apart) {                                                       \
         tile_body_##BODIES(b, a, count, begun, kept, out, apart);                                                      \
     }                                                                                                                  \
-    static const struct way NAME##_way = {__VA_ARGS__, pack_tall_##NAME, pack_wide_##NAME, tile_##NAME};
+    static const struct tiling NAME##_tiling = {__VA_ARGS__, pack_tall_##NAME, pack_wide_##NAME, tile_##NAME};
 
-WAY(, portable, 8, 6, 16, 16, 4)
+TILING(, portable, 8, 6, 16, 16, 4)
 #if X86
-WAY(WITH_AVX2, avx2, 8, 6, 16, 16, 4)
-WAY(WITH_AVX512, avx512, 16, 12, 32, 8, 4)
+TILING(WITH_AVX2, avx2, 8, 6, 16, 16, 4)
+TILING(WITH_AVX512, avx512, 16, 12, 32, 8, 4)
 #endif
 
-static const struct way *way_of(int level) {
+static const struct tiling *tiling_of(int level) {
 #if X86
-    if (level == AVX512) return &avx512_way;
-    if (level == AVX2) return &avx2_way;
+    if (level == AVX512) return &avx512_tiling;
+    if (level == AVX2) return &avx2_tiling;
 #endif
-    return (void)level, &portable_way;
+    return (void)level, &portable_tiling;
 }
 
 static int64_t smaller(int64_t x, int64_t y) { return x < y ? x : y; }
@@ -128,7 +131,7 @@ struct result {
 
 /* All tiles of a block for one run of `count` positions, panels one after the other; after the last run they are in
  * `out`, of which a tile may reach beyond the end. */
-static void add_run(const struct way *by, const struct block *block, const float *b, const float *a, int64_t count,
+static void add_run(const struct tiling *by, const struct block *block, const float *b, const float *a, int64_t count,
                     int begun, int last, const struct result *out) {
     const int64_t row = by->block_wide * by->wide;
     for (int64_t x = 0; x < block->across; x++)
@@ -150,7 +153,7 @@ static void add_run(const struct way *by, const struct block *block, const float
 EXPORT int64_t qg_packed_room(int64_t outputs, int64_t inputs, int64_t total, int64_t runs) {
     int64_t most = 0;
     for (int level = PORTABLE; level <= AVX512; level++) {
-        const struct way *by = way_of(level);
+        const struct tiling *by = tiling_of(level);
         const int64_t needed = place(total, runs, 0, parts(outputs, by->tall), 0, by->tall) +
                                place(total, runs, 0, parts(inputs, by->wide), 0, by->wide);
         most = needed > most ? needed : most;
@@ -163,7 +166,7 @@ EXPORT int64_t qg_packed_room(int64_t outputs, int64_t inputs, int64_t total, in
 EXPORT void qg_sums_of_products(const struct rows *b, const struct rows *a, const float *weights, int64_t positions,
                                 int scaled, const int64_t *starts, int64_t runs, float *room, double *out,
                                 int64_t apart, int level, int threads) {
-    const struct way *by = way_of(level);
+    const struct tiling *by = tiling_of(level);
     const int64_t total = starts[runs], rows = b->length, columns = a->length;
     const int64_t tall = parts(rows, by->tall), across = parts(columns, by->wide);
     float *of_b = room, *of_a = room + place(total, runs, 0, tall, 0, by->tall);

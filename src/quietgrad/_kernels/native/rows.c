@@ -1,7 +1,11 @@
 /* Rows that are formed: each one's squared norm, and their weighted sum, in float64 in one pass.
  *
  * float64 holds the square of a float32 exactly, and products with a weight lose nothing that float32 would have kept;
- * nothing overflows or is flushed to zero. Operations are the same at every level, so the bits are.
+ * nothing overflows or is flushed to zero. Operations are the same at every level, so the bits are. A norm is added up
+ * in LANES sums, which fill the vectors of every level; a weighted sum takes four rows at a time, in their order, so that
+ * the result is read and written a fourth as often.
+ *
+ * Checked by: tests/kernels/test_rows.py
  */
 #include "levels.h"
 

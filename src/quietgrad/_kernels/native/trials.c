@@ -1,7 +1,9 @@
-/* Trials of the rounded Gaussian: the same integers from the same bits as quietgrad._noise.sources, which has
- * the proof. Tents are integer arithmetic. A box compares float64 numbers as the reference does; points closer to the
+/* Trials of the rounded Gaussian: the same integers from the same bits as quietgrad._noise.trials; why they
+ * are exact is said in quietgrad._noise.sources. Tents are integer arithmetic. A box compares float64 numbers as the reference does; points closer to the
  * curve than its margin, and those of the two ends, are handed back to be settled exactly. Key stream and points are
  * made a few thousand at a time, so that they stay in the nearest cache.
+ *
+ * Checked by: tests/kernels/test_integer_noise.py
  */
 #include <math.h>
 #include <stdlib.h>
