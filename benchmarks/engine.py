@@ -51,7 +51,7 @@ class Result:
     parameters: int
     batch: int
     first_batch: float = math.nan
-    """The first private step, in plain steps: proofs and trials are in it, unless a run before has left its times."""
+    """The first private step, in plain steps; runtime checks and trials are in it."""
     opacus_ms: dict[str, float | None] = field(default_factory=dict)
 
 

@@ -6,7 +6,8 @@ MNIST with 10,000 private and 100 labelled public records, on a CNN of 26,000 we
 Banerjee 2021). Every contender has the same grid of lengths and
 learning rates, and may start from a model of the public records with their labels. The setting is chosen on 5,000
 other training images with one noise; three other noises are judged by the 10,000 test images. Finished runs are kept in
-the file, one line each, and not run again. The quiet recipe has no settings and takes the public records unlabelled.
+the file, one line each, and not run again. The private linear probe has no settings and takes the public
+records unlabelled.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from torch.utils.data import TensorDataset
 import quietgrad as qg
 from quietgrad._linear_probe.recipe import (
     all_at_once,
-    quiet_program,
-    rescaled_by_public,
+    fit_rescaling,
+    probe_program,
     train_head,
     zero_head,
 )
@@ -138,13 +139,13 @@ def _multiplier(steps: int, batch: int, epsilon: float) -> float:
 
 
 def quiet(data_dir: Path | None, epsilon: float) -> nn.Module:
-    """The quiet recipe by its rule."""
+    """Train the private linear probe by its rule."""
     parts, _ = task(data_dir)
     rule = settings(records=PRIVATE, classes=parts.num_classes, epsilon=epsilon, delta=DELTA)
     encoder, rows = encoded(data_dir)
-    rescale = rescaled_by_public(encode(encoder, parts.public_inputs), rule)
+    rescale = fit_rescaling("public", rule, others=encode(encoder, parts.public_inputs))
     batches = all_at_once(TensorDataset(rescale(rows), parts.private.tensors[1]), rule)
-    program = quiet_program("public", rows.shape[1:], rule)
+    program = probe_program("public", rows.shape[1:], rule)
     program = qg.calibrate(program, batches, epsilon=epsilon, delta=DELTA)
     head = zero_head(rescale.width, parts.num_classes)
     train_head(head, program, batches, rule)

@@ -143,7 +143,7 @@ def plain_step(entry: Entry, model: nn.Module, inputs: Inputs) -> Callable[[], N
 
 @contextmanager
 def our_step(entry: Entry, model: nn.Module, inputs: Inputs) -> Iterator[Callable[[], None]]:
-    """A private step as a user makes it: the draw, the proofs, noise and ledger included."""
+    """A private step as a user makes it: the draw, the runtime checks, noise and ledger included."""
     size = len(next(iter(inputs.values())))
     data = TensorDataset(*inputs.values())
     batches = qg.PoissonBatches.replay(data, [range(size)] * MOST, rate=1.0)

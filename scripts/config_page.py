@@ -17,8 +17,8 @@ from pydantic.fields import FieldInfo
 import quietgrad as qg
 from quietgrad.lab.models.registry import MODELS
 from quietgrad.lab.run.config import Config
+from quietgrad.lab.run.linear_probe import LinearProbeOptions
 from quietgrad.lab.run.methods import PROVIDED
-from quietgrad.lab.run.quiet import QuietOptions
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 HEAD = """# Config keys
@@ -50,12 +50,12 @@ def _key(name: str, field: FieldInfo) -> tuple[str, str, str, str]:
 
 def _methods() -> Iterator[str]:
     yield '## Options of methods\n\nKeys of `[method]` beside `name`; a schedule is written as a table: `clip = {schedule = "Cooling", …}`.\n'  # noqa: E501
-    yield f"### quiet\n\n{(inspect.getdoc(QuietOptions) or '').splitlines()[0]}\n"
-    said = described(inspect.getdoc(QuietOptions) or "")
+    yield f"### quiet\n\n{(inspect.getdoc(LinearProbeOptions) or '').splitlines()[0]}\n"
+    said = described(inspect.getdoc(LinearProbeOptions) or "")
     yield _table(
         [
             (key, _kind(field.annotation), _default(field.default), said.get(key, ""))
-            for key, field in QuietOptions.model_fields.items()
+            for key, field in LinearProbeOptions.model_fields.items()
         ]
     )
     for name in qg.methods.__all__:

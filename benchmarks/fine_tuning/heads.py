@@ -18,7 +18,7 @@ import quietgrad as qg
 from benchmarks.fine_tuning.activations import cached_means
 from benchmarks.fine_tuning.results import percent
 from benchmarks.fine_tuning.sst2 import sentences
-from quietgrad._linear_probe.recipe import all_at_once, quiet_program, rescaled_by_mean, train_head, zero_head
+from quietgrad._linear_probe.recipe import all_at_once, fit_rescaling, probe_program, train_head, zero_head
 from quietgrad._linear_probe.rule import settings
 from quietgrad.features.encoders import unit
 from quietgrad.integrations.pretrained import image_encoder
@@ -71,15 +71,15 @@ def cached(
 
 
 def head(task: str, cache: Path, epsilon: float, most: int) -> dict[str, Any]:
-    """The quiet recipe without rescaling: released mean, unit length, linear head on full batches."""
+    """The private linear probe without rescaling: released mean, unit length, linear head on full batches."""
     rows, labels = cached(task, "train", cache, most)
     rows, classes = unit(rows), CLASSES[task]
     rule = settings(records=len(rows), classes=classes, epsilon=epsilon, delta=DELTA)
-    program = quiet_program("mean", rows.shape[1:], rule)
+    program = probe_program("mean", rows.shape[1:], rule)
     batches = all_at_once(TensorDataset(rows, labels), rule)
     program = qg.calibrate(program, batches, epsilon=epsilon, delta=DELTA)
     statistics = qg.Statistics(program, batches)
-    rescale = rescaled_by_mean(statistics, rows)
+    rescale = fit_rescaling("mean", rule, statistics=statistics, rows=rows)
     batches = all_at_once(TensorDataset(rescale(rows), labels), rule)
     linear = zero_head(rescale.width, classes)
     train_head(linear, program, batches, rule, statistics.ledger)

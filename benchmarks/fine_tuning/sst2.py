@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
-from benchmarks.fine_tuning import evening, reuse, whole_sentences
+from benchmarks.fine_tuning import preconditioner, reuse, whole_sentences
 from benchmarks.fine_tuning.activations import Ragged, cached, cached_means
 from benchmarks.fine_tuning.classifier import CORE, LAYERS, TOKENS, Classifier, add_cores, turn_cores
 from benchmarks.fine_tuning.results import known, percent
@@ -236,29 +236,29 @@ def _train_reusing(
     optimizer = torch.optim.AdamW(model.groups(plan.lr), weight_decay=0.0)
     schedule = _decay(optimizer, plan.steps * plan.reuse)
     trained = reuse.trained(model.layers, model.head)
-    steps = reuse.Steps(trained, *private, plan.reuse, _evening(model, trained, plan))
+    steps = reuse.Steps(trained, *private, plan.reuse, _preconditioner(model, trained, plan))
     for step, drawn in enumerate(private.batches):
         if step and plan.renew and step % plan.renew == 0:
             turn_cores(model, optimizer, plan.encoder, _public(plan))
-            steps.scale = _evening(model, trained, plan)
+            steps.scale = _preconditioner(model, trained, plan)
         steps.take(step, reuse.lines(model, trained, table, drawn), optimizer, schedule)
         if (step + 1) % max(1, plan.steps // POINTS) == 0:
             curve.append(_told(model, plan, folder))
     return curve
 
 
-def _evening(model: Classifier, trained: reuse.Trained, plan: Plan) -> Float[Tensor, " p"]:
+def _preconditioner(model: Classifier, trained: reuse.Trained, plan: Plan) -> Float[Tensor, " p"]:
     if not plan.even:
         return torch.ones(len(trained.vector()))
-    return evening.evening(_public_phi(model, trained, plan), plan.even)
+    return preconditioner.preconditioner(_public_phi(model, trained, plan), plan.even)
 
 
 def _public_phi(model: Classifier, trained: reuse.Trained, plan: Plan) -> Float[Tensor, "n p"]:
-    return evening.public_phi(model, trained, plan.encoder, _public(plan), plan.top)
+    return preconditioner.public_phi(model, trained, plan.encoder, _public(plan), plan.top)
 
 
 def energies(plan: Plan, folder: Path) -> dict[str, Any]:
-    """How even the coordinates of `core` are, and what evening makes of the noise.
+    """How even the coordinates of `core` are, and what preconditioning makes of the noise.
 
     Under a head without noise: a measurement outside ε, as ordinary training is.
     """
@@ -270,7 +270,9 @@ def energies(plan: Plan, folder: Path) -> dict[str, Any]:
     return {
         "coordinates": len(energy),
         "share_of_leading": {most: round(float(energy[:most].sum() / energy.sum()), 3) for most in LEADING},
-        "noise_energy": {q: round(float(evening.evening(phi, q).pow(-2).mean()), 3) for q in POWERS},
+        "noise_energy": {
+            q: round(float(preconditioner.preconditioner(phi, q).pow(-2).mean()), 3) for q in POWERS
+        },
     }
 
 
@@ -335,7 +337,7 @@ def name_of(way: str, epsilon: float, plan: Plan) -> str:
     start += f", each draw for {plan.reuse} steps" if plan.reuse > 1 else ""
     start += f", second moments {plan.second:g}" if plan.second != SECOND else ""
     start += f", directions anew every {plan.renew} draws" if plan.renew else ""
-    start += f", evened by {plan.even:g}" if plan.even else ""
+    start += f", preconditioned by {plan.even:g}" if plan.even else ""
     start += f", rank {plan.rank}" if plan.rank != CORE else ""
     return (
         f"tune {way} of {plan.top} layers, {kind}, run {plan.seed}, lr {plan.lr:g}, "

@@ -263,7 +263,7 @@ def test_no_record_moves_a_scaled_release_by_more_than_the_clip(record: float) -
 
 
 @pytest.mark.parametrize(("epsilon", "often"), [(8.0, 1), (0.0, 16)])
-def test_evening_without_lines_is_refused(tmp_path: Path, epsilon: float, often: int) -> None:
+def test_preconditioning_without_lines_is_refused(tmp_path: Path, epsilon: float, often: int) -> None:
     plan = sst2.Plan(lr=1e-3, steps=1, batch=1, top=6, seed=0, reuse=often, even=0.25)
     with pytest.raises(SystemExit, match="--reuse 16"):
         sst2.tune("core", epsilon, plan, tmp_path)

@@ -207,16 +207,57 @@ def test_clients_refuse_an_aggregation_that_would_open_smaller_sums(changed: dic
 
 
 def test_masks_use_the_whole_seed_where_flowers_use_32_bits_of_it() -> None:
-    from flwr.client.mod import secaggplus_mod
     from flwr.common.secure_aggregation import secaggplus_utils
-    from flwr.server.workflow import SecAggPlusWorkflow
 
-    from quietgrad.integrations.flower_secure import masks
+    from quietgrad.integrations.flower_secure import aes_masks
 
     one, other = bytes(range(32)), bytes([*range(4, 8), *range(4), *range(8, 32)])
     theirs = [secaggplus_utils.pseudo_rand_gen(seed, 1 << 32, [(20,)])[0] for seed in (one, other)]
-    ours = [masks(seed, 1 << 32, [(20,)])[0] for seed in (one, other)]
+    ours = [aes_masks(seed, 1 << 32, [(20,)])[0] for seed in (one, other)]
     assert np.array_equal(*theirs)  # the weakness, as long as Flower has it
     assert not (ours[0] == ours[1]).any()
+
+
+def test_both_sides_mask_with_aes_and_flowers_own_modules_stay_as_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from flwr.client.mod import secaggplus_mod
+    from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen
+    from flwr.server.workflow import SecAggPlusWorkflow
+
+    from quietgrad.integrations import flower_secure
+
+    def weak(*_: Any) -> Any:
+        raise AssertionError("Flower's masks were used")
+
     for function in (secaggplus_mod, SecAggPlusWorkflow.unmask_stage):
-        assert function.__globals__["pseudo_rand_gen"] is masks
+        assert function.__globals__["pseudo_rand_gen"] is pseudo_rand_gen
+        monkeypatch.setitem(function.__globals__, "pseudo_rand_gen", weak)
+    drawn: list[str] = []
+    for name in (flower_secure._SERVER, flower_secure._CLIENT):
+        copy = flower_secure._with_aes_masks(name)
+        own = copy.pseudo_rand_gen
+        assert own is flower_secure.aes_masks
+        monkeypatch.setattr(copy, "pseudo_rand_gen", _noted(own, name, drawn))
+    server, grid = run({4: "collect_masked_vectors"})
+    assert {type(error) for error in grid.errors} == {ConnectionError}
+    assert server.round == ROUNDS
+    assert set(drawn) == {flower_secure._SERVER, flower_secure._CLIENT}
+
+
+def _noted(function: Callable[..., Any], name: str, drawn: list[str]) -> Callable[..., Any]:
+    def noting(*arguments: Any) -> Any:
+        drawn.append(name)
+        return function(*arguments)
+
+    return noting
+
+
+def test_a_flower_whose_masks_cannot_be_replaced_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from quietgrad.integrations import flower_secure
+
+    flower_secure._with_aes_masks.cache_clear()
+    monkeypatch.setattr(flower_secure, "_GENERATOR", "renamed")
+    with pytest.raises(ImportError, match="too new"):
+        flower_secure._with_aes_masks(flower_secure._SERVER)
+    flower_secure._with_aes_masks.cache_clear()

@@ -14,9 +14,9 @@ from quietgrad.lab.data import Parts
 from quietgrad.lab.data.catalogue import EMBEDDED, READERS
 from quietgrad.lab.models import build
 from quietgrad.lab.run.config import Config, load_config, parse_config, parse_section
+from quietgrad.lab.run.linear_probe import LinearProbeOptions
 from quietgrad.lab.run.methods import uncalibrated
 from quietgrad.lab.run.presets import QUIET
-from quietgrad.lab.run.quiet import QuietOptions
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.toml"))
 SHAPES = {
@@ -58,7 +58,9 @@ def test_a_shipped_config_parses_builds_and_survives_being_written_back(path: Pa
     assert config.data.public_from in (None, *READERS)
     assert parse_config(load_config_text(tomli_w.dumps(config.plain()))) == config
     if config.method.name == QUIET:  # it makes features and model of its own
-        assert isinstance(parse_section(QuietOptions, config.method.options, "method"), QuietOptions)
+        assert isinstance(
+            parse_section(LinearProbeOptions, config.method.options, "method"), LinearProbeOptions
+        )
         return
     parts = stand_in(config)
     model = build(config.model.name, parts.input_shape, parts.num_classes, **config.model.options)

@@ -13,7 +13,7 @@ from quietgrad.accounting.ledger import Ledger
 from quietgrad.lab.cli.app import app
 from quietgrad.lab.errors import LabError
 from quietgrad.lab.run.config import load_config
-from quietgrad.lab.run.quiet_preview import explain_quiet
+from quietgrad.lab.run.linear_probe_preview import explain_linear_probe
 from quietgrad.lab.run.train import train
 from tests.lab.tiny import write_config
 
@@ -81,7 +81,7 @@ def test_what_it_cannot_do_is_said(tmp_path: Path, change: str, said: str) -> No
 
 def test_explain_says_the_joint_plan(tmp_path: Path) -> None:
     file = write_config(tmp_path, text=QUIET)
-    explained = explain_quiet(load_config(file))
+    explained = explain_linear_probe(load_config(file))
     assert explained.epsilon == pytest.approx(3.0, abs=2e-3)
     assert [release.name for release in explained.releases] == ["mean", "moments", "training"]
     assert sum(release.share for release in explained.releases) == pytest.approx(1.0)
@@ -95,14 +95,14 @@ def test_explain_says_the_joint_plan(tmp_path: Path) -> None:
 
 def test_too_few_records_are_warned_of_and_told_what_it_takes(tmp_path: Path) -> None:
     config = load_config(write_config(tmp_path, text=QUIET), ["privacy.epsilon=0.01"])
-    assert "It takes about" in explain_quiet(config).remarks[0]
+    assert "It takes about" in explain_linear_probe(config).remarks[0]
     with pytest.warns(PrivacyWarning, match="It takes about"):
         train(config, tmp_path / "run")
 
 
 def test_fewer_public_records_than_directions_are_said(tmp_path: Path) -> None:
     text = QUIET.replace("[privacy]", "public = 4\n[privacy]")
-    explained = explain_quiet(load_config(write_config(tmp_path, text=text)))
+    explained = explain_linear_probe(load_config(write_config(tmp_path, text=text)))
     assert explained.directions == 3
     assert "4 public records have 3 directions" in explained.remarks[0]
 

@@ -171,7 +171,7 @@ def test_the_report_of_a_comparison_has_leaderboard_curves_and_ledgers(tmp_path:
 
 
 def test_the_card_of_steps_speaks_of_all_runs(tmp_path: Path) -> None:
-    """The quiet recipe takes few steps of many records, DP-SGD many of few."""
+    """The private linear probe takes few steps of many records, DP-SGD many of few."""
     base = load_config(write_config(tmp_path), ["training.epochs=0.5"])
     todo = jobs(base, ["dp_sgd", "quiet"], [2.0], 1, tmp_path, None, baseline=False)
     found = {job.label: (run_job(job, lambda _: None), read_run(job.out))[1] for job in todo}

@@ -14,14 +14,10 @@ from quietgrad._linear_probe.recipe import (
     SOURCES,
     Source,
     all_at_once,
+    fit_rescaling,
+    made_up_rows,
     paid_source,
-    products_by_synthetic,
-    quiet_program,
-    rescaled_by_mean,
-    rescaled_by_mixed,
-    rescaled_by_private,
-    rescaled_by_public,
-    rescaled_by_synthetic,
+    probe_program,
     train_head,
     with_products,
     zero_head,
@@ -50,9 +46,9 @@ def rule(epsilon: float) -> Settings:
 
 
 def paid(source: Source, statistics: qg.Statistics, rows: Tensor, found: Settings) -> Rescale:
-    if source == "mean":
-        return rescaled_by_mean(statistics, rows)
-    return rescaled_by_private(statistics, rows, found)
+    rescale = fit_rescaling(source, found, statistics=statistics, rows=rows)
+    assert isinstance(rescale, Rescale)
+    return rescale
 
 
 @pytest.mark.parametrize("source", ["public", "private", "mean"])
@@ -60,12 +56,10 @@ def test_it_learns_within_its_budget(source: Source) -> None:
     rows, labels = mixture()
     found = rule(2.0)
     batches = all_at_once(TensorDataset(rows, labels), found)
-    program = qg.calibrate(quiet_program(source, (12,), found), batches, epsilon=2.0, delta=DELTA)
+    program = qg.calibrate(probe_program(source, (12,), found), batches, epsilon=2.0, delta=DELTA)
     statistics = qg.Statistics(program, batches)
-    if source == "public":
-        rescale = rescaled_by_public(mixture(50, seed=5)[0], found)
-    else:
-        rescale = paid(source, statistics, rows, found)
+    public = mixture(50, seed=5)[0]
+    rescale = fit_rescaling(source, found, statistics=statistics, rows=rows, others=public)
     head = zero_head(rescale.width, CLASSES)
     turned = all_at_once(TensorDataset(rescale(rows), labels), found)
     private = train_head(head, program, turned, found, statistics.ledger)
@@ -79,7 +73,7 @@ def test_it_learns_within_its_budget(source: Source) -> None:
 
 def test_public_features_do_not_see_private_records() -> None:
     public = mixture(50, seed=5)[0]
-    once, again = (rescaled_by_public(public, rule(1.0)).state_dict() for _ in range(2))
+    once, again = (fit_rescaling("public", rule(1.0), others=public).state_dict() for _ in range(2))
     assert all(torch.equal(once[name], again[name]) for name in once)
 
 
@@ -88,7 +82,7 @@ def test_centring_by_a_private_mean_that_is_not_paid_for_is_refused(source: Sour
     rows, labels = mixture()
     found = rule(1.0)
     batches = all_at_once(TensorDataset(rows, labels), found)
-    free = qg.Statistics(quiet_program("public", (12,), found).with_noise(3.0), batches)
+    free = qg.Statistics(probe_program("public", (12,), found).with_noise(3.0), batches)
     with pytest.raises(ValueError, match="What is not planned is not paid for"):
         paid(source, free, rows, found)
 
@@ -103,7 +97,7 @@ def test_private_features_change_only_through_the_releases(source: Source, lines
     means = []
     for records in (rows, other):
         batches = all_at_once(TensorDataset(records, labels), found)
-        program = quiet_program(source, (12,), found).with_noise(3.0)
+        program = probe_program(source, (12,), found).with_noise(3.0)
         statistics = qg.Statistics(program, batches, noise_source=qg.SeededSource(3))
         means.append(paid(source, statistics, records, found).mean)
         assert statistics.ledger.count == lines
@@ -114,9 +108,9 @@ def released_moments(rows: Tensor) -> tuple[Tensor, qg.Statistics]:
     """Mean and second moments of a row's coordinates by the recipe, with the same noise each time."""
     found = rule(1.0)
     batches = all_at_once(TensorDataset(rows), found)
-    program = quiet_program("private", (12,), found).with_noise(3.0)
+    program = probe_program("private", (12,), found).with_noise(3.0)
     statistics = qg.Statistics(program, batches, noise_source=qg.SeededSource(3))
-    rescale = rescaled_by_private(statistics, rows, found)
+    rescale = paid("private", statistics, rows, found)
     return torch.cat([rescale.mean, rescale.directions.flatten()]), statistics
 
 
@@ -128,7 +122,7 @@ def test_neighbours_have_the_same_ledger(source: Source) -> None:
     for records in (rows, torch.cat([-rows[:1], rows[1:]]), torch.cat([0 * rows[:1], rows[1:]])):
         found = rule(1.0)
         batches = all_at_once(TensorDataset(records, labels), found)
-        program = quiet_program(source, (12,), found).with_noise(30.0)
+        program = probe_program(source, (12,), found).with_noise(30.0)
         statistics = qg.Statistics(program, batches)
         rescale = paid(source, statistics, records, found)
         turned = all_at_once(TensorDataset(rescale(records), labels), found)
@@ -196,10 +190,11 @@ def test_made_up_images_need_a_private_mean_only() -> None:
     rows = encode(encoder, images)
     found = rule(1.0)
     batches = all_at_once(TensorDataset(rows, torch.zeros(20)), found)
-    program = quiet_program("synthetic", rows.shape[1:], found).with_noise(3.0)
+    program = probe_program("synthetic", rows.shape[1:], found).with_noise(3.0)
     assert list(program.statistics) == ["mean"]
     statistics = qg.Statistics(program, batches)
-    rescale = rescaled_by_synthetic(statistics, rows, encoder, (1, 12, 12), found)
+    others = made_up_rows(encoder, (1, 12, 12))
+    rescale = fit_rescaling("synthetic", found, statistics=statistics, rows=rows, others=others)
     assert statistics.ledger.count == 1
     assert rescale(rows).shape == (20, rescale.width)
 
@@ -210,7 +205,7 @@ def test_mixed_features_are_a_function_of_the_two_releases(monkeypatch: pytest.M
     encoder, found = Scatter((1, 12, 12)), rule(1.0)
     rows, other = encode(encoder, images).split(20)
     batches = all_at_once(TensorDataset(rows, torch.zeros(20)), found)
-    statistics = qg.Statistics(quiet_program("mixed", rows.shape[1:], found).with_noise(0.1), batches)
+    statistics = qg.Statistics(probe_program("mixed", rows.shape[1:], found).with_noise(0.1), batches)
     release, released = qg.Statistics.release, []
 
     def noted(self: qg.Statistics, name: str, values: Tensor) -> Released:
@@ -219,12 +214,13 @@ def test_mixed_features_are_a_function_of_the_two_releases(monkeypatch: pytest.M
         return released[-1]
 
     monkeypatch.setattr(qg.Statistics, "release", noted)
-    rescale = rescaled_by_mixed(statistics, rows, encoder, (1, 12, 12), found)
+    made_up = made_up_rows(encoder, (1, 12, 12))
+    rescale = fit_rescaling("mixed", found, statistics=statistics, rows=rows, others=made_up)
     assert rescale(rows).shape == (20, rescale.width)
     assert statistics.ledger.count == len(released) == 2
     again = iter(released)
     monkeypatch.setattr(qg.Statistics, "release", lambda *_: next(again))
-    others = rescaled_by_mixed(statistics, other, encoder, (1, 12, 12), found)
+    others = fit_rescaling("mixed", found, statistics=statistics, rows=other, others=made_up)
     assert all(
         torch.equal(mine, theirs) for mine, theirs in zip(rescale.buffers(), others.buffers(), strict=True)
     )
@@ -239,11 +235,14 @@ def test_products_around_made_up_images_change_only_through_the_released_mean() 
     states = []
     for records in (rows, other):
         batches = all_at_once(TensorDataset(records, torch.zeros(20)), found)
-        program = quiet_program("synthetic", rows.shape[1:], found).with_noise(
+        program = probe_program("synthetic", rows.shape[1:], found).with_noise(
             0.01
         )  # a mean of noise would shrink to zero
         statistics = qg.Statistics(program, batches, noise_source=qg.SeededSource(3))
-        rescale = products_by_synthetic(statistics, records, encoder, (1, 12, 12), found)
+        others = made_up_rows(encoder, (1, 12, 12))
+        rescale = fit_rescaling(
+            "synthetic", found, statistics=statistics, rows=records, others=others, products=True
+        )
         assert statistics.ledger.count == 1
         states.append(rescale.state_dict())
     assert all(torch.equal(states[0][name], states[1][name]) for name in ("landmarks", "weights", "offset"))
@@ -253,7 +252,7 @@ def test_products_around_made_up_images_change_only_through_the_released_mean() 
 def test_a_table_of_few_records_releases_its_mean_alone() -> None:
     few = settings(records=400, classes=2, epsilon=0.5, delta=DELTA)
     assert paid_source(30, few) == "mean"
-    assert list(quiet_program("mean", (30,), few).statistics) == ["mean"]
+    assert list(probe_program("mean", (30,), few).statistics) == ["mean"]
     assert paid_source(12, rule(2.0)) == "private"
     assert paid_source(2000, rule(2.0)) == "mean"  # wider than all second moments are released of
     assert (
@@ -272,9 +271,9 @@ def test_where_no_direction_leads_products_are_of_all_columns_or_of_none() -> No
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_training_has_most_of_the_budget(source: Source) -> None:
-    assert quiet_program(source, (4, 5), rule(1.0)).training_share > 0.9
+    assert probe_program(source, (4, 5), rule(1.0)).training_share > 0.9
 
 
 def test_one_public_record_is_not_enough() -> None:
     with pytest.raises(ValueError, match="at least 2 public records"):
-        rescaled_by_public(torch.ones(1, 4), rule(1.0))
+        fit_rescaling("public", rule(1.0), others=torch.ones(1, 4))

@@ -1,1 +1,1 @@
-"""The quiet recipe: a linear head on fixed, rescaled features, trained on all records at once by one rule."""
+"""The private linear probe: a linear head on fixed, rescaled features, trained by one rule."""

@@ -64,7 +64,7 @@ SYNTHETIC = 2000
 MICRO_BATCH = 2048
 
 
-def quiet_program(source: Source, row_shape: Sequence[int], settings: Settings) -> Program:
+def probe_program(source: Source, row_shape: Sequence[int], settings: Settings) -> Program:
     """The statistics that a source releases from rows of this shape, and DP-SGD of the head."""
     mean = {"mean": StatisticRelease(statistic=Mean(), share=mean_share(math.prod(row_shape), settings))}
     own, along = (
@@ -87,75 +87,55 @@ def keeps_all_directions(source: Source, row_shape: Sequence[int]) -> bool:
     return source == "mean" or (source == "private" and isinstance(_second(row_shape), SecondMoments))
 
 
-def rescaled_by_public(rows: Float[Tensor, "m ..."], settings: Settings) -> Rescale:
-    """Centre and directions of public rows; they alone cost nothing."""
-    _check_enough(rows)
-    return _rescale(moments_of(rows.flatten(1), settings.directions), settings)
-
-
-def products_by_public(rows: Float[Tensor, "m ..."], settings: Settings) -> Quadratic:
-    """The same with directions of all products of features too."""
-    _check_enough(rows)
-    return _quadratic(quadratic_moments_of(rows.flatten(1), settings.directions), settings)
-
-
-def rescaled_by_synthetic(
-    statistics: Statistics,
-    rows: Float[Tensor, "n ..."],
-    encoder: nn.Module,
-    input_shape: Sequence[int],
+def fit_rescaling(
+    source: Source,
     settings: Settings,
-) -> Rescale:
-    """The directions of made-up images around the released mean of the private rows."""
-    moments = moments_of(_made_up(encoder, input_shape), settings.directions)
-    return _rescale(moments.centred_at(_mean(statistics, rows)), settings)
+    *,
+    statistics: Statistics | None = None,
+    rows: Float[Tensor, "n ..."] | None = None,
+    others: Float[Tensor, "m ..."] | None = None,
+    products: bool = False,
+) -> Rescale | Quadratic:
+    """Fit the centre and the directions of the features from one of the sources.
+
+        public      mean and directions of `others`, public rows: nothing is released
+        synthetic   directions of `others`, made-up rows, around the released mean of `rows`
+        mixed       the same, turned by the released second moments of `rows` along these directions
+        private     released mean, then released second moments of the centred rows at unit length
+        mean        released mean, every direction as it is
+
+    Formal guarantee: a function of `others` and of what `statistics` releases, in the ledger before it is used.
+    Checked by: tests/quiet/test_recipe.py
+
+    Args:
+        statistics: of `probe_program`; "public" needs none.
+        rows: encoded private records.
+        others: encoded public or made-up records (`made_up_rows`).
+        products: directions of all products of features too, for "public" and "synthetic".
+
+    Raises:
+        ValueError: fewer than two public rows.
+    """
+    if source == "public":
+        assert others is not None
+        _check_enough(others)
+        return _rescaling(_moments_of(others, settings, products), settings)
+    assert statistics is not None
+    assert rows is not None
+    if source == "mean":
+        mean = _mean(statistics, rows)
+        return Rescale(Moments(mean, torch.eye(len(mean)), torch.ones(len(mean))), 0.0)
+    if source == "private":
+        return _rescaling(_released_moments(statistics, rows, settings), settings)
+    assert others is not None
+    moments = _moments_of(others, settings, products).centred_at(_mean(statistics, rows))
+    base = _rescaling(moments, settings)
+    return base if source == "synthetic" else _turned(base, statistics, rows, settings)
 
 
-def rescaled_by_mixed(
-    statistics: Statistics,
-    rows: Float[Tensor, "n ..."],
-    encoder: nn.Module,
-    input_shape: Sequence[int],
-    settings: Settings,
-) -> Rescale:
-    """The same, turned and rescaled by the second moments that the private rows have along these directions."""
-    made_up = rescaled_by_synthetic(statistics, rows, encoder, input_shape, settings)
-    along = [unit((few.flatten(1) - made_up.mean) @ made_up.directions) for few in rows.split(MICRO_BATCH)]
-    released = statistics.release("moments", torch.cat(along))
-    own = moments_standing_out(released.blocks["second"], released.std)
-    return _rescale(Moments(made_up.mean, made_up.directions @ own.directions, own.variances), settings)
-
-
-def products_by_synthetic(
-    statistics: Statistics,
-    rows: Float[Tensor, "n ..."],
-    encoder: nn.Module,
-    input_shape: Sequence[int],
-    settings: Settings,
-) -> Quadratic:
-    """The same with directions of all products of features too."""
-    moments = quadratic_moments_of(_made_up(encoder, input_shape), settings.directions)
-    return _quadratic(moments.centred_at(_mean(statistics, rows)), settings)
-
-
-def rescaled_by_mean(statistics: Statistics, rows: Float[Tensor, "n ..."]) -> Rescale:
-    """The released mean alone, every direction as it is."""
-    mean = _mean(statistics, rows)
-    return Rescale(Moments(mean, torch.eye(len(mean)), torch.ones(len(mean))), 0.0)
-
-
-def rescaled_by_private(statistics: Statistics, rows: Float[Tensor, "n ..."], settings: Settings) -> Rescale:
-    """Mean, then second moments of the centred rows at unit length: both released, both in the ledger."""
-    mean = _mean(statistics, rows)
-    released = statistics.release("moments", unit(rows - mean.view(rows.shape[1:])))
-    blocks, std, most = released.blocks, released.std, settings.directions
-    if "diagonal" in blocks:
-        return _rescale(moments_from_diagonal(mean, blocks["diagonal"], std, most), settings)
-    if "second" in blocks:
-        return _rescale(moments_from_second(mean, blocks["second"], std), settings)
-    return _rescale(
-        moments_from_kronecker(mean, blocks["channels"], blocks["positions"], std, most), settings
-    )
+def made_up_rows(encoder: nn.Module, input_shape: Sequence[int]) -> Float[Tensor, "m d"]:
+    """Encode synthetic images, which stand in for public ones."""
+    return encode(encoder, synthetic_images(SYNTHETIC, input_shape)).flatten(1)
 
 
 def with_products(rescale: Rescale, settings: Settings, source: Source) -> Rescale | Products:
@@ -217,13 +197,34 @@ def _check_enough(rows: Tensor) -> None:
         )
 
 
-def _made_up(encoder: nn.Module, input_shape: Sequence[int]) -> Float[Tensor, "m d"]:
-    return encode(encoder, synthetic_images(SYNTHETIC, input_shape)).flatten(1)
+def _moments_of(others: Tensor, settings: Settings, products: bool) -> Moments | QuadraticMoments:
+    """Return the principal directions of rows that are not private, or of all products of their features."""
+    return (quadratic_moments_of if products else moments_of)(others.flatten(1), settings.directions)
 
 
-def _quadratic(moments: QuadraticMoments, settings: Settings) -> Quadratic:
-    return Quadratic(moments, whitening(moments.variances, settings.dimension))
+def _released_moments(statistics: Statistics, rows: Tensor, settings: Settings) -> Moments:
+    """Release mean and second moments of private rows, and read directions and variances off them."""
+    mean = _mean(statistics, rows)
+    released = statistics.release("moments", unit(rows - mean.view(rows.shape[1:])))
+    blocks, std, most = released.blocks, released.std, settings.directions
+    if "diagonal" in blocks:
+        return moments_from_diagonal(mean, blocks["diagonal"], std, most)
+    if "second" in blocks:
+        return moments_from_second(mean, blocks["second"], std)
+    return moments_from_kronecker(mean, blocks["channels"], blocks["positions"], std, most)
 
 
-def _rescale(moments: Moments, settings: Settings) -> Rescale:
-    return Rescale(moments, whitening(moments.variances, settings.dimension))
+def _turned(
+    base: Rescale | Quadratic, statistics: Statistics, rows: Tensor, settings: Settings
+) -> Rescale | Quadratic:
+    """Turn directions by the second moments that private rows have along them, released here."""
+    assert isinstance(base, Rescale), "products have no second moments of their own"
+    along = [unit((few.flatten(1) - base.mean) @ base.directions) for few in rows.split(MICRO_BATCH)]
+    released = statistics.release("moments", torch.cat(along))
+    own = moments_standing_out(released.blocks["second"], released.std)
+    return _rescaling(Moments(base.mean, base.directions @ own.directions, own.variances), settings)
+
+
+def _rescaling(moments: Moments | QuadraticMoments, settings: Settings) -> Rescale | Quadratic:
+    whiten = whitening(moments.variances, settings.dimension)
+    return Rescale(moments, whiten) if isinstance(moments, Moments) else Quadratic(moments, whiten)

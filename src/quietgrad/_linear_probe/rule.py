@@ -1,4 +1,4 @@
-"""The rule: every setting of the quiet recipe from N, the classes, (ε, δ) and the spectrum of the features.
+"""The rule: every setting of the private linear probe from N, the classes, (ε, δ) and the spectrum of the features.
 
 A run at (ε, δ) on all N records is one Gaussian of parameter μ = √T/σ, whatever T is. Noise that is never contracted
 grows in the weights to std τC/(μN), τ = lr·T the length of the path. So with s = √(μN):

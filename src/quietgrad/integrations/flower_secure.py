@@ -6,8 +6,9 @@ DefaultWorkflow(fit_workflow=secure_workflow(server))(grid, LegacyContext(…, s
 app = secure_app(lambda context: SecureClient(model, mechanism, train, shares).to_client(), shares)
 
 What SecAgg+ does to numbers is undone by sending it numbers that it cannot change: whole ones, of its own range, with
-weight one. Its masks are replaced on both sides: Flower folds a 32-byte seed into 32 bits and expands it by a Mersenne
-twister, so that a masked vector can be searched for; here the whole seed is the key of AES-256.
+weight one. Both sides use other masks than Flower's: Flower folds a 32-byte seed into 32 bits and expands it by a
+Mersenne twister, so that a masked vector can be searched for; here the whole seed is the key of AES-256. They run
+copies of Flower's two modules that call `aes_masks`. Flower's own modules stay as they are.
 """
 
 from __future__ import annotations
@@ -16,16 +17,19 @@ import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
+from importlib.util import find_spec, module_from_spec
+from types import ModuleType
 
 import numpy as np
 from flwr.client import Client, ClientApp
-from flwr.client.mod import secaggplus_mod
 from flwr.common import Code, Context, FitIns, FitRes, Message, Status, ndarrays_to_parameters
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
 from flwr.server.workflow import SecAggPlusWorkflow
 from numpy.typing import NDArray
 from torch import nn
 
+from quietgrad._errors import PrivacyError
 from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad._noise.aes import Words
 from quietgrad.federated.client import noised_update
@@ -38,6 +42,11 @@ __all__ = ["SecureClient", "secure_app", "secure_workflow"]
 _MASKED: ContextVar[bool] = ContextVar("masked", default=False)
 """Whether what a client returns now is masked before it leaves."""
 
+_SERVER = "flwr.server.workflow.secure_aggregation.secaggplus_workflow"
+_CLIENT = "flwr.client.mod.secure_aggregation.secaggplus_mod"
+_GENERATOR = "pseudo_rand_gen"
+"""The function that expands a seed into masks, looked up by both modules as a global name."""
+
 
 def secure_workflow(server: FederatedServer, *, timeout: float | None = None) -> SecAggPlusWorkflow:
     """SecAgg+ among all clients, which opens no sum of fewer than `shares.least`; Flower's `fit_workflow`.
@@ -47,29 +56,44 @@ def secure_workflow(server: FederatedServer, *, timeout: float | None = None) ->
         timeout: seconds to wait for clients in each of the four stages; whoever is later has dropped out.
 
     Raises:
-        ValueError: the server has no shares.
+        PrivacyError: the server has no shares.
     """
     shares = server.shares
     if shares is None:
-        raise ValueError(
+        raise PrivacyError(
             "Secure aggregation needs clients that add the noise. Build FederatedServer(…, shares=Shares(…))."
         )
-    return SecAggPlusWorkflow(**_numbers(shares), timeout=timeout)
+    workflow: SecAggPlusWorkflow = _with_aes_masks(_SERVER).SecAggPlusWorkflow(
+        **_numbers(shares), timeout=timeout
+    )
+    return workflow
 
 
 def secure_app(client_fn: Callable[[Context], Client], shares: Shares) -> ClientApp:
     """Flower's ClientApp of clients whose answers leave masked, by SecAgg+ as `secure_workflow` sets it up."""
 
     def masking(message: Message, context: Context, answer: Callable[[Message, Context], Message]) -> Message:
-        _check_setup(message, shares)
-
-        def within(inner: Message, own: Context) -> Message:
-            with _masked():
-                return answer(inner, own)
-
-        return secaggplus_mod(message, context, within)
+        return _answer_masked(message, context, answer, shares)
 
     return ClientApp(client_fn=client_fn, mods=[masking])
+
+
+def _answer_masked(
+    message: Message, context: Context, answer: Callable[[Message, Context], Message], shares: Shares
+) -> Message:
+    """Answer a message of the protocol.
+
+    A function of this module, and not of the closure above: a simulation pickles the closure for its workers, and a
+    pickled reference to the copied module would become Flower's own module there.
+    """
+    _check_setup(message, shares)
+
+    def within(inner: Message, own: Context) -> Message:
+        with _masked():
+            return answer(inner, own)
+
+    reply: Message = _with_aes_masks(_CLIENT).secaggplus_mod(message, context, within)
+    return reply
 
 
 class SecureClient(Client):  # type: ignore[misc]
@@ -133,7 +157,7 @@ def _check_setup(message: Message, shares: Shares) -> None:
     }
     wrong = [name for key, name in names.items() if told.get(key) != expected[name]]
     if wrong:
-        raise ValueError(
+        raise PrivacyError(
             f"The server's secure aggregation has another {', '.join(wrong)} than {shares} needs. Start it with "
             "secure_workflow(server) and the same shares."
         )
@@ -148,8 +172,8 @@ def _masked() -> Iterator[None]:
         _MASKED.reset(before)
 
 
-def masks(seed: bytes, modulus: int, shapes: list[tuple[int, ...]]) -> list[NDArray[np.int64]]:
-    """Uniform integers below a power of two: the key stream of AES-256 under the hash of the whole seed."""
+def aes_masks(seed: bytes, modulus: int, shapes: list[tuple[int, ...]]) -> list[NDArray[np.int64]]:
+    """Draw uniform integers below a power of two: AES-256's key stream under the hash of the whole seed."""
     words = Words(hashlib.sha256(b"quietgrad masks" + seed).digest())
     return [
         (words.take(int(np.prod(shape))) & np.uint64(modulus - 1)).view(np.int64).reshape(shape)
@@ -157,6 +181,21 @@ def masks(seed: bytes, modulus: int, shapes: list[tuple[int, ...]]) -> list[NDAr
     ]
 
 
-# The modules, by the functions that look the name up: a package of Flower's hides one of them behind its function.
-secaggplus_mod.__globals__["pseudo_rand_gen"] = masks
-SecAggPlusWorkflow.unmask_stage.__globals__["pseudo_rand_gen"] = masks
+@cache
+def _with_aes_masks(name: str) -> ModuleType:
+    """Load a copy of a module of Flower's that calls `aes_masks`; the module itself is left alone.
+
+    Raises:
+        ImportError: the module expands its seeds by another name, so the copy would keep Flower's weak masks.
+    """
+    spec = find_spec(name)
+    assert spec is not None
+    assert spec.loader is not None
+    copy = module_from_spec(spec)  # not entered into sys.modules
+    spec.loader.exec_module(copy)
+    if not hasattr(copy, _GENERATOR):
+        raise ImportError(
+            f"{name} has no {_GENERATOR}: this Flower is too new. Install flwr==1.36, which was tested."
+        )
+    setattr(copy, _GENERATOR, aes_masks)
+    return copy

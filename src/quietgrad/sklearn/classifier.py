@@ -23,12 +23,10 @@ from torch.utils.data import TensorDataset
 from quietgrad._linear_probe.recipe import (
     Source,
     all_at_once,
+    fit_rescaling,
+    made_up_rows,
     paid_source,
-    quiet_program,
-    rescaled_by_mean,
-    rescaled_by_private,
-    rescaled_by_public,
-    rescaled_by_synthetic,
+    probe_program,
     train_head,
     with_products,
     zero_head,
@@ -184,7 +182,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _program(self, rule: Settings, pay_for_bounds: bool, columns: int) -> tuple[Program, Source]:
         source = self._source(rule, columns)
-        program = quiet_program(source, self._row_shape(columns), rule)
+        program = probe_program(source, self._row_shape(columns), rule)
         if not pay_for_bounds:
             return program, source
         bounds = {"bounds": StatisticRelease(statistic=unknown_bounds(columns), share=SHARE)}
@@ -210,16 +208,14 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return encode(self._encoder, scaled.view(-1, *self._image_shape))
 
     def _rescaled(self, source: Source, statistics: Statistics, rows: Tensor, rule: Settings) -> Rescale:
+        others: Tensor | None = None
         if source == "public":
             public = np.asarray(_flat(self.public)[0], dtype=np.float32)
-            rescale = rescaled_by_public(self._encode(torch.from_numpy(public)), rule)
-        elif source == "private":
-            rescale = rescaled_by_private(statistics, rows, rule)
-        elif source == "mean":
-            rescale = rescaled_by_mean(statistics, rows)
-        else:
+            others = self._encode(torch.from_numpy(public))
+        elif source == "synthetic":
             assert self._image_shape is not None
-            rescale = rescaled_by_synthetic(statistics, rows, self._encoder, self._image_shape, rule)
+            others = made_up_rows(self._encoder, self._image_shape)
+        rescale = fit_rescaling(source, rule, statistics=statistics, rows=rows, others=others)
         assert isinstance(rescale, Rescale), "without products, which `with_products` adds for tables"
         return rescale
 

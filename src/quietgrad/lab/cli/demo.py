@@ -1,4 +1,4 @@
-"""`make demo`: accuracy against ε on the embedded Fashion-MNIST subset, for the quiet recipe, DP-SGD and the papers."""
+"""`make demo`: accuracy against ε on the embedded Fashion-MNIST subset, for the linear probe, DP-SGD and the papers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from quietgrad.lab.run.presets import QUIET
 EPSILON = 2.0
 METHODS = "dp_sgd,dp_sgd_warm,gep,random_freeze"
 CURVES: Curves = {QUIET: ((0.15, 0.3, 0.5, 1.0, 2.0), 3), "dp_sgd": ((0.3,), 1)}
-"""The quiet recipe takes seconds, so that it can show its spread; a network at every ε would take too long."""
+"""The private linear probe takes seconds, so that it can show its spread; a network at every ε would take too long."""
 
 
 def demo_config() -> Config:

@@ -12,9 +12,9 @@ from rich.table import Table
 from quietgrad.lab.cli.options import Changes, ConfigFile, DataDir, Json
 from quietgrad.lab.files import to_json
 from quietgrad.lab.run.config import load_config
+from quietgrad.lab.run.linear_probe_preview import LinearProbePlan, explain_linear_probe
 from quietgrad.lab.run.presets import QUIET
 from quietgrad.lab.run.preview import Explained, explain_config
-from quietgrad.lab.run.quiet_preview import QuietExplained, explain_quiet
 
 
 def explain(
@@ -22,20 +22,20 @@ def explain(
 ) -> None:
     """Per layer the engine's way, time and memory; per method what it releases and how loud its noise is."""
     loaded = load_config(config, changes)
-    explained: Explained | QuietExplained
+    explained: Explained | LinearProbePlan
     if loaded.method.name == QUIET:
-        explained = explain_quiet(loaded, data_dir=data_dir)
+        explained = explain_linear_probe(loaded, data_dir=data_dir)
     else:
         explained = explain_config(loaded, data_dir=data_dir)
     if as_json:
         typer.echo(to_json(explained.as_dict()))
-    elif isinstance(explained, QuietExplained):
+    elif isinstance(explained, LinearProbePlan):
         show_quiet(explained, Console())
     else:
         show(explained, Console())
 
 
-def show_quiet(explained: QuietExplained, console: Console) -> None:
+def show_quiet(explained: LinearProbePlan, console: Console) -> None:
     """The joint plan, and the settings that the rule found."""
     console.print(
         f"quiet: {explained.records:,} records of {explained.classes} classes; features {explained.encoder} "

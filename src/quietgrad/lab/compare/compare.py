@@ -105,7 +105,7 @@ def jobs(
 
 
 def _together(numbered: Sequence[tuple[int, Job]]) -> list[list[tuple[int, Job]]]:
-    """Runs that share a process: those of the quiet recipe encode their records once for all."""
+    """Runs that share a process: those of the linear probe encode their records once for all."""
     quiet = [item for item in numbered if item[1].label == QUIET]
     return ([quiet] if quiet else []) + [[item] for item in numbered if item[1].label != QUIET]
 

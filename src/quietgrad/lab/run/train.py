@@ -30,11 +30,11 @@ from quietgrad.lab.run.augment import make_views
 from quietgrad.lab.run.config import Config, load_config
 from quietgrad.lab.run.folder import RunFolder
 from quietgrad.lab.run.interrupt import Stopped, StopRequest
+from quietgrad.lab.run.linear_probe import set_up_linear_probe
 from quietgrad.lab.run.memory import peak_megabytes
 from quietgrad.lab.run.methods import build_mechanism
 from quietgrad.lab.run.presets import QUIET
 from quietgrad.lab.run.progress import Reporter, Silent
-from quietgrad.lab.run.quiet import quiet_set_up
 from quietgrad.lab.run.setup import Setup, set_up
 from quietgrad.lab.run.statement.model_card import FILE as CARD_FILE
 from quietgrad.lab.run.statement.model_card import model_card
@@ -236,7 +236,7 @@ def train(
 def _quiet(
     config: Config, folder: RunFolder, *, resume: bool, data_dir: Path | None
 ) -> tuple[Setup, Mechanism, Ledger]:
-    setup, program, statistics = quiet_set_up(config, folder, resume=resume, data_dir=data_dir)
+    setup, program, statistics = set_up_linear_probe(config, folder, resume=resume, data_dir=data_dir)
     return setup, program.training, statistics.ledger
 
 

@@ -1,7 +1,7 @@
-"""The quiet rule, unchanged, on data it was not made on, beside DP-SGD and diffprivlib.
+"""The rule of the private linear probe, unchanged, on data it was not made on, beside DP-SGD and diffprivlib.
 
-    python -m benchmarks.quiet_tables --tasks digits letter --json tables.json
-    python -m benchmarks.quiet_tables --diffprivlib OTHER_ENVIRONMENT/bin/python
+    python -m benchmarks.linear_probe_tables --tasks digits letter --json tables.json
+    python -m benchmarks.linear_probe_tables --diffprivlib OTHER_ENVIRONMENT/bin/python
 
 quiet has no settings and runs once per split. The others have several (DP-SGD: linear and one hidden layer of 64, for
 images, the lab's CNN, each at several rates; diffprivlib: logistic regression, naive Bayes and random forests), and are
@@ -31,7 +31,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
-from benchmarks.quiet_tasks import SIDE, TASKS, Task
+from benchmarks.linear_probe_tasks import SIDE, TASKS, Task
 from quietgrad._linear_probe.rule import PrivacyWarning
 from quietgrad.lab.models.tanh_cnn import tanh_cnn
 from quietgrad.sklearn import PrivateClassifier
@@ -144,7 +144,7 @@ def diffprivlib_cells(task: Task, split: Split, seed: int, python: str) -> Itera
         file = Path(folder) / "split.npz"
         arrays = {"x": scaled(task, x), "y": y, "test_x": scaled(task, test_x), "test_y": test_y}
         np.savez(file, **arrays, epsilons=np.array(EPSILONS), classes=task.classes, seed=seed)  # type: ignore[arg-type]
-        script = Path(__file__).with_name("quiet_diffprivlib.py")
+        script = Path(__file__).with_name("linear_probe_diffprivlib.py")
         done = subprocess.run([python, str(script), str(file)], check=True, capture_output=True, text=True)
     for model, scores in json.loads(done.stdout).items():
         for epsilon, score in scores.items():

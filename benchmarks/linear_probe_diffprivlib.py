@@ -1,6 +1,6 @@
-"""diffprivlib's classifiers on one split; run by `benchmarks.quiet_tables` in an environment of its own.
+"""diffprivlib's classifiers on one split; run by `benchmarks.linear_probe_tables` in an environment of its own.
 
-    OTHER_ENVIRONMENT/bin/python benchmarks/quiet_diffprivlib.py SPLIT.npz
+    OTHER_ENVIRONMENT/bin/python benchmarks/linear_probe_diffprivlib.py SPLIT.npz
 
 Prints accuracies as JSON: {model: {ε: accuracy}}. It needs numpy, scikit-learn below 1.6 and diffprivlib only.
 """

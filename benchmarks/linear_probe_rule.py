@@ -1,8 +1,10 @@
-"""What the constants of the quiet rule rest on: regret of path length, dimension and clip on Gaussian mixtures.
+"""What the linear probe's constants rest on: regret of path length, dimension and clip.
 
-    python -m benchmarks.quiet_rule            # about 40 minutes on one core
-    python -m benchmarks.quiet_rule --records 3000 --json
-    python -m benchmarks.quiet_rule --records 3000 --vary clip
+Measured on Gaussian mixtures.
+
+    python -m benchmarks.linear_probe_rule            # about 40 minutes on one core
+    python -m benchmarks.linear_probe_rule --records 3000 --json
+    python -m benchmarks.linear_probe_rule --records 3000 --vary clip
 
 Each mixture has a power-law spectrum and class means whose share of the variance falls with the rank as i^-b: b = 0
 spreads the signal over all directions, b = 1.5 keeps it in the first ones. Regret is the accuracy lost against the best

@@ -1,4 +1,4 @@
-"""Coordinates made even before the clip, by public energies: the same ε with less noise in all.
+"""Precondition coordinates before the clip, by public energies: the same ε with less noise in all.
 
 Few coordinates have most of a record's length, and so they set the noise of all. For two classes the gradient of the
 difference of the logits, φ, needs no label, so public text shows how much each coordinate has, e_k = mean φ_k². With
@@ -25,7 +25,7 @@ LEAST = 1e-4
 """Energy of a coordinate in units of the mean, from below: what hardly ever moves is not blown up."""
 
 
-def evening(phi: Float[Tensor, "n p"], power: float) -> Float[Tensor, " p"]:
+def preconditioner(phi: Float[Tensor, "n p"], power: float) -> Float[Tensor, " p"]:
     """a, with c such that the median length of these rows stays: a clip that fits them fits them still.
 
     Args:

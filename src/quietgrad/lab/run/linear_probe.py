@@ -1,4 +1,4 @@
-"""Sets up a run of the quiet recipe: features by the rule, statistics in the run's own ledger, a linear head."""
+"""Set up a run of the private linear probe: features by the rule, released statistics, a head."""
 
 from __future__ import annotations
 
@@ -20,15 +20,10 @@ from quietgrad._linear_probe.recipe import (
     MICRO_BATCH,
     Source,
     all_at_once,
+    fit_rescaling,
+    made_up_rows,
     paid_source,
-    products_by_public,
-    products_by_synthetic,
-    quiet_program,
-    rescaled_by_mean,
-    rescaled_by_mixed,
-    rescaled_by_private,
-    rescaled_by_public,
-    rescaled_by_synthetic,
+    probe_program,
     zero_head,
 )
 from quietgrad._linear_probe.rule import PrivacyWarning, Settings, few_public, settings, warning
@@ -47,7 +42,7 @@ from quietgrad.lab.run.task import is_pretrained, load_task
 FEATURES = "features.pt"
 
 
-class QuietOptions(Section):
+class LinearProbeOptions(Section):
     """Options of the method; everything else follows from the rule.
 
     Args:
@@ -83,13 +78,13 @@ class Encoded:
 encoded = lru_cache(maxsize=1)(Encoded)
 
 
-def quiet_set_up(
+def set_up_linear_probe(
     config: Config, folder: RunFolder, *, resume: bool, data_dir: Path | None
 ) -> tuple[Setup, qg.Program, qg.Statistics]:
     """The objects of a run. Statistics are released here, and kept in the folder for a run that is resumed."""
     options = checked_options(config)
     task = encoded(config.data, options.encoder, options.mirrored, data_dir)
-    plan = plan_quiet(config, task.parts, task.private.shape[1:])
+    plan = plan_linear_probe(config, task.parts, task.private.shape[1:])
     rule, source, program, batches, remarks = plan
     if resume:
         folder.resume(config)
@@ -117,7 +112,7 @@ class Plan(NamedTuple):
     remarks: tuple[str, ...]
 
 
-def plan_quiet(config: Config, parts: Parts, row_shape: Sequence[int]) -> Plan:
+def plan_linear_probe(config: Config, parts: Parts, row_shape: Sequence[int]) -> Plan:
     """The rule's settings and the one calibrated program, from the numbers of records and classes and a row's shape."""
     assert config.privacy.epsilon is not None
     epsilon, delta = config.privacy.epsilon, config.privacy.delta
@@ -130,7 +125,7 @@ def plan_quiet(config: Config, parts: Parts, row_shape: Sequence[int]) -> Plan:
     source = _source(options, parts, pretrained=pretrained) or paid_source(math.prod(row_shape), rule)
     _check_products(options, source)
     batches = all_at_once(parts.private, rule)
-    program = qg.calibrate(quiet_program(source, row_shape, rule), batches, epsilon=epsilon, delta=delta)
+    program = qg.calibrate(probe_program(source, row_shape, rule), batches, epsilon=epsilon, delta=delta)
     remarks = [
         warning(records=records, classes=classes, epsilon=epsilon, delta=delta),
         few_public(len(parts.public), rule) if source == "public" else None,
@@ -150,13 +145,13 @@ def make_encoder(name: str, shape: tuple[int, ...], *, mirrored: bool = False) -
     return Mirrored(encoder) if mirrored and not isinstance(encoder, Patches) else encoder
 
 
-def checked_options(config: Config) -> QuietOptions:
+def checked_options(config: Config) -> LinearProbeOptions:
     """The method's options; settings that it would not heed are refused."""
     if config.data.unit is not None:
         raise LabError(
             "quiet releases statistics of single records. Leave out data.unit, or take another method."
         )
-    options = parse_section(QuietOptions, config.method.options, "method")
+    options = parse_section(LinearProbeOptions, config.method.options, "method")
     if config.privacy.epsilon is None:
         raise LabError("quiet plans its steps and features from ε. Give privacy.epsilon.")
     if config.augment.active or config.training.warm_start != "none" or config.data.features == "scatter":
@@ -167,7 +162,7 @@ def checked_options(config: Config) -> QuietOptions:
     return options
 
 
-def _source(options: QuietOptions, parts: Parts, *, pretrained: bool) -> Source | None:
+def _source(options: LinearProbeOptions, parts: Parts, *, pretrained: bool) -> Source | None:
     """What the config asks for or the kind of records decides; None where it is up to the rule."""
     if options.moments == "public" and len(parts.public) == 0:
         raise LabError(
@@ -187,7 +182,7 @@ def _source(options: QuietOptions, parts: Parts, *, pretrained: bool) -> Source 
     return "synthetic" if images else None
 
 
-def _check_products(options: QuietOptions, source: Source) -> None:
+def _check_products(options: LinearProbeOptions, source: Source) -> None:
     if options.products and source not in ("public", "synthetic"):
         raise LabError(
             f"method.products = true needs public or made-up images, and moments are {source!r}. Leave it out."
@@ -197,16 +192,12 @@ def _check_products(options: QuietOptions, source: Source) -> None:
 def _fitted(
     task: Encoded, source: Source, statistics: qg.Statistics, rule: Settings, *, products: bool
 ) -> Rescale | Quadratic:
-    if source == "public":
-        return (products_by_public if products else rescaled_by_public)(task.public, rule)
-    if source == "mean":
-        return rescaled_by_mean(statistics, task.private)
-    if source == "private":
-        return rescaled_by_private(statistics, task.private, rule)
-    made_up = (statistics, task.private, task.encoder, task.parts.input_shape, rule)
-    if source == "mixed":
-        return rescaled_by_mixed(*made_up)
-    return (products_by_synthetic if products else rescaled_by_synthetic)(*made_up)
+    others = task.public
+    if source in ("synthetic", "mixed"):
+        others = made_up_rows(task.encoder, task.parts.input_shape)
+    return fit_rescaling(
+        source, rule, statistics=statistics, rows=task.private, others=others, products=products
+    )
 
 
 def _loaded(folder: RunFolder) -> Rescale | Quadratic:

@@ -1,4 +1,4 @@
-"""What a run of the quiet recipe would release, before it: the joint plan, from public numbers alone."""
+"""What a run of the private linear probe would release, before it: the joint plan, from public numbers alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from quietgrad.accounting.evaluate import epsilon as epsilon_of
 from quietgrad.accounting.planning import whole_plan
 from quietgrad.features.encoders import encode
 from quietgrad.lab.run.config import Config
-from quietgrad.lab.run.quiet import Plan, checked_options, make_encoder, plan_quiet
+from quietgrad.lab.run.linear_probe import Plan, checked_options, make_encoder, plan_linear_probe
 from quietgrad.lab.run.task import load_task
 
 
@@ -38,7 +38,7 @@ class PlannedRelease:
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuietExplained:
+class LinearProbePlan:
     """Everything that `quietgrad explain` says of a quiet config.
 
     Args:
@@ -67,14 +67,14 @@ class QuietExplained:
         return dataclasses.asdict(self)
 
 
-def explain_quiet(config: Config, *, data_dir: Path | None = None) -> QuietExplained:
+def explain_linear_probe(config: Config, *, data_dir: Path | None = None) -> LinearProbePlan:
     """The plan of a run; no private record is encoded, and nothing is released."""
     options = checked_options(config)
     parts = load_task(config, data_dir=data_dir)
     encoder = make_encoder(options.encoder, parts.input_shape, mirrored=options.mirrored)
     row = tuple(encode(encoder, torch.zeros(1, *parts.input_shape)).shape[1:])
-    plan = plan_quiet(config, parts, row)
-    return QuietExplained(
+    plan = plan_linear_probe(config, parts, row)
+    return LinearProbePlan(
         encoder=type(encoder).__name__,
         row=row,
         moments=plan.source,

@@ -1,8 +1,8 @@
 """What products of ScatterNet's features and second moments along made-up directions are worth, on training images.
 
-    python -m benchmarks.quiet_images --data-dir DATA --records 12000 --public 200
-    python -m benchmarks.quiet_images --data-dir DATA --records 48000 --public 2000 --epsilons 2
-    python -m benchmarks.quiet_images --data-dir DATA --records 40000 --public 0 --judges 20000 --epsilons 3
+    python -m benchmarks.linear_probe_images --data-dir DATA --records 12000 --public 200
+    python -m benchmarks.linear_probe_images --data-dir DATA --records 48000 --public 2000 --epsilons 2
+    python -m benchmarks.linear_probe_images --data-dir DATA --records 40000 --public 0 --judges 20000 --epsilons 3
 
 Test images are never read: `records` training images to learn from, `judges` others to judge by, and public ones
 without labels; with `--public 0` made-up images in their place, around the mean of the records (without the little

@@ -1,4 +1,4 @@
-"""What the proofs and guards of a private step cost, on the models of the engine's benchmark.
+"""What the runtime checks and guards of a private step cost, on the models of the engine's benchmark.
 
     python -m benchmarks.attribution            a table
     python -m benchmarks.attribution --json     {"models": [{"name", "with_ms", "without_ms", "always", ...}, ...]}

@@ -1,4 +1,4 @@
-"""Data that the quiet rule was not made on: four tables, and rotated shapes of our own making."""
+"""Data that the rule of the private linear probe was not made on: four tables, and rotated shapes of our own making."""
 
 from __future__ import annotations
 
