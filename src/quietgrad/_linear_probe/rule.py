@@ -16,7 +16,7 @@ grows in the weights to std τC/(μN), τ = lr·T the length of the path. So wit
                  and those of rows of length one add up to one
 
 The constants were chosen on Gaussian mixtures, on images of MNIST and on twelve tables of KEEL, never on the data that
-docs/quiet.md measures. All settings but α and k are known before any record is seen, as the accountant demands.
+docs/linear_probe.md measures. All settings but α and k are known before any record is seen, as the accountant demands.
 """
 
 from __future__ import annotations
