@@ -62,7 +62,9 @@ def _comments(text: str) -> int:
 def _function_lengths(text: str) -> list[int]:
     nodes = ast.walk(ast.parse(text))
     return [
-        (node.end_lineno or node.lineno) - node.lineno + 1 for node in nodes if isinstance(node, ast.FunctionDef)
+        (node.end_lineno or node.lineno) - node.lineno + 1
+        for node in nodes
+        if isinstance(node, ast.FunctionDef)
     ]
 
 
