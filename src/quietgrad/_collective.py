@@ -1,4 +1,4 @@
-"""How several processes make one release; a single process is the trivial case."""
+"""The collective operations of one release; a single process is the trivial case."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
+from quietgrad._errors import PrivacyError
 from quietgrad._gradients.blocks import Blocks
 
 T = TypeVar("T")
@@ -36,7 +37,7 @@ class Facts:
 
 
 class Reducer(ABC):
-    """Everything that a Privatizer has to do together with other ranks.
+    """Does what a Privatizer has to do together with other ranks.
 
     Example:
         reducer: qg.distributed.Reducer = qg.distributed.SingleProcess()
@@ -49,18 +50,18 @@ class Reducer(ABC):
 
     @abstractmethod
     def all_reduce(self, blocks: Blocks) -> Blocks:
-        """Σ over ranks, the same on every rank."""
+        """Return Σ over ranks, the same on every rank."""
 
     @abstractmethod
     def reduce_to_rank0(self, blocks: Blocks, release: Callable[[Blocks], Blocks]) -> Blocks:
-        """`release(Σ over ranks)`, run on rank 0 and broadcast from there.
+        """Return `release(Σ over ranks)`, run on rank 0 and broadcast from there.
 
         For noise that must see the whole sum (a selection).
         """
 
     @abstractmethod
     def broadcast(self, make: Callable[[], T]) -> T:
-        """What `make` gives on rank 0, on every rank.
+        """Return on every rank what `make` returns on rank 0.
 
         Raises:
             ValueError: `make` failed on rank 0, which raises what `make` did.
@@ -68,11 +69,15 @@ class Reducer(ABC):
 
     @abstractmethod
     def agree(self, facts: Callable[[], Facts]) -> None:
-        """Refuse to go on, on every rank, unless the ranks' facts fit together."""
+        """Compare the ranks' facts.
+
+        Raises:
+            ValueError: on every rank, if the facts do not fit together.
+        """
 
 
 class SingleProcess(Reducer):
-    """Nothing to add up, nobody to agree with.
+    """The reducer of one process: nothing to add up, nobody to agree with.
 
     Example:
         reducer = qg.distributed.SingleProcess()
@@ -89,13 +94,17 @@ class SingleProcess(Reducer):
         return make()
 
     def agree(self, facts: Callable[[], Facts]) -> None:
-        """One rank always agrees with itself."""
+        """Do nothing: one rank always agrees with itself."""
 
 
 def default_reducer() -> SingleProcess:
-    """The reducer of a run that was given none; refused inside a process group, where it would be a mistake."""
+    """Return the reducer of a run that was given none.
+
+    Raises:
+        PrivacyError: inside a process group, where every rank would train a model of its own.
+    """
     if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-        raise ValueError(
+        raise PrivacyError(
             f"torch.distributed runs {dist.get_world_size()} processes, but no reducer was given: each would train a "
             "model of its own, and ε would describe only one of them. Pass reducer=qg.distributed.AllReduce() for one "
             "model, or reducer=qg.distributed.SingleProcess() for independent runs whose ε add up."

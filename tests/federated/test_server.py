@@ -16,7 +16,7 @@ from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad._noise.sources import SeededSource
 from quietgrad.federated import FederatedServer, Task, encode_update, train_locally
 from quietgrad.federated.rounds import Update, size_of, unpack
-from quietgrad.federated.shared_start import restored, shortened
+from quietgrad.federated.shared_start import restore_task, shorten_task
 from tests.cases.methods import METHODS, MethodCase, method_ids
 from tests.cases.world import losses_of, records, small_net
 
@@ -99,22 +99,22 @@ def test_freezing_and_low_rank_cut_what_is_sent() -> None:
 
 
 @pytest.mark.parametrize("case", METHODS, ids=method_ids)
-def test_a_client_with_the_first_weights_is_told_the_same_in_fewer_bytes(case: MethodCase) -> None:
+def test_a_task_is_shorter_and_the_same_for_a_client_with_the_first_weights(case: MethodCase) -> None:
     running = server(case.build(CLIP).with_noise(2.0))
     for turn in range(2):
         running.draw()
         task = running.task()
-        told = shortened(task, running.start)
-        heard = restored(told, {name: p.detach() for name, p in small_net().named_parameters()})
-        assert all(torch.equal(heard.weights[name], weight) for name, weight in task.weights.items())
-        assert str(heard.state) == str(task.state)
-        assert (heard.round, heard.seed) == (turn, 3)
-        assert len(told) < len(task.packed())
+        message = shorten_task(task, running.start)
+        task_again = restore_task(message, {name: p.detach() for name, p in small_net().named_parameters()})
+        assert all(torch.equal(task_again.weights[name], weight) for name, weight in task.weights.items())
+        assert str(task_again.state) == str(task.state)
+        assert (task_again.round, task_again.seed) == (turn, 3)
+        assert len(message) < len(task.packed())
         running.release()
 
 
-def test_freezing_and_low_rank_cut_what_clients_with_the_first_weights_are_told() -> None:
-    weights, told = torch.nn.Linear(200, 100), {}
+def test_freezing_shortens_tasks_for_clients_with_the_first_weights() -> None:
+    weights, sizes = torch.nn.Linear(200, 100), {}
     methods = {"dense": qg.methods.dp_sgd(clip=1.0), "frozen": qg.methods.random_freeze(freeze=0.9, clip=1.0)}
     for name, mechanism in methods.items():
         running = FederatedServer(
@@ -123,18 +123,18 @@ def test_freezing_and_low_rank_cut_what_clients_with_the_first_weights_are_told(
         running.draw()
         running.release()
         running.draw()
-        told[name] = len(shortened(running.task(), running.start))
-    assert told["frozen"] < 0.25 * told["dense"]
+        sizes[name] = len(shorten_task(running.task(), running.start))
+    assert sizes["frozen"] < 0.25 * sizes["dense"]
 
 
-def test_a_client_with_other_first_weights_is_told_so_and_whole_tasks_still_work() -> None:
+def test_a_client_with_other_first_weights_is_refused_and_whole_tasks_still_work() -> None:
     running = server(METHODS[0].build(CLIP).with_noise(1.0))
     running.draw()
     other = {name: weight + 1 for name, weight in running.start.items()}
     with pytest.raises(ValueError, match="first weights"):
-        restored(shortened(running.task(), running.start), other)
+        restore_task(shorten_task(running.task(), running.start), other)
     assert torch.equal(
-        restored(running.task().packed(), other).weights["head.weight"], running.start["head.weight"]
+        restore_task(running.task().packed(), other).weights["head.weight"], running.start["head.weight"]
     )
 
 
@@ -218,3 +218,9 @@ def test_a_checkpoint_of_another_mechanism_or_of_a_longer_ledger_is_refused() ->
         server(METHODS[0].build(2 * CLIP).with_noise(1.0)).load_state_dict(saved)
     with pytest.raises(ValueError, match="last lines are missing"):
         server(mechanism).load_state_dict(saved)
+
+
+@pytest.mark.parametrize(("old", "new"), [("shortened", "shorten_task"), ("restored", "restore_task")])
+def test_names_of_0_2_work_and_warn(old: str, new: str) -> None:
+    with pytest.warns(DeprecationWarning, match=new):
+        assert getattr(qg.federated, old) is getattr(qg.federated, new)

@@ -86,7 +86,7 @@ def test_one_client_moves_a_sum_by_at_most_its_sensitivity(case: MethodCase) -> 
     running.draw()
     for lr in (1e-3, 1.0, 1e4):
         alone = sent(running, 0, Silent(0), lr=lr)
-        released = SHARES.opened(mechanism, running._spaces(), alone, 0)
+        released = SHARES.open_sum(mechanism, running._spaces(), alone, 0)
         for part in released:
             assert float(flatten(part.blocks).double().norm()) <= part.sensitivity
         assert sum(part.precision for part in released) == pytest.approx(0.25, rel=1e-9)
@@ -99,8 +99,8 @@ def test_the_least_number_of_shares_is_the_noise_that_is_accounted() -> None:
     space = {"w": torch.Size([size])}
     zero = [{"w": torch.zeros(size)}]
     for clients in (4, 6):
-        total = sum(SHARES.sent(wide, zero, 0, SeededSource(10 * clients + n)) for n in range(clients))
-        (released,) = SHARES.opened(wide, [space], total, 0)  # type: ignore[arg-type]
+        total = sum(SHARES.add_noise(wide, zero, 0, SeededSource(10 * clients + n)) for n in range(clients))
+        (released,) = SHARES.open_sum(wide, [space], total, 0)  # type: ignore[arg-type]
         noise = released.blocks["w"].double() / (released.std * math.sqrt(clients / 4))
         assert released.std / released.sensitivity == pytest.approx(0.7, rel=1e-9)
         assert float(noise.std()) == pytest.approx(1.0, abs=6 / math.sqrt(2 * size))
@@ -130,8 +130,8 @@ def test_what_is_sent_has_31_bits_and_a_sum_that_wraps_is_the_same_modulo_them()
     parts = [sent(running, client) for client in range(6)]
     assert all(int(part.min()) >= 0 and int(part.max()) < MODULUS for part in parts)
     total = torch.stack(parts).sum(0)
-    one = SHARES.opened(MECHANISM, running._spaces(), total, 0)[0].blocks
-    other = SHARES.opened(MECHANISM, running._spaces(), total % MODULUS, 0)[0].blocks
+    one = SHARES.open_sum(MECHANISM, running._spaces(), total, 0)[0].blocks
+    other = SHARES.open_sum(MECHANISM, running._spaces(), total % MODULUS, 0)[0].blocks
     assert torch.equal(flatten(one), flatten(other))
 
 
@@ -139,7 +139,7 @@ def test_what_is_sent_has_31_bits_and_a_sum_that_wraps_is_the_same_modulo_them()
 def test_an_update_that_is_not_finite_is_noise_alone(bad: float) -> None:
     space = {"w": torch.Size([50])}
     update = [{"w": torch.full((50,), bad)}]
-    (released,) = SHARES.opened(MECHANISM, [space], SHARES.sent(MECHANISM, update, 0, Silent(0)), 0)
+    (released,) = SHARES.open_sum(MECHANISM, [space], SHARES.add_noise(MECHANISM, update, 0, Silent(0)), 0)
     assert not flatten(released.blocks).any()
 
 
@@ -196,7 +196,7 @@ def test_what_cannot_be_shared_is_refused() -> None:
         Shares(clients=3, least=3)
     crowd = Shares(clients=10**6, least=10**5)
     with pytest.raises(ValueError, match="31 bits"):
-        crowd.opened(MECHANISM, [{"w": torch.Size([3])}], torch.zeros(3, dtype=torch.int64), 0)
+        crowd.open_sum(MECHANISM, [{"w": torch.Size([3])}], torch.zeros(3, dtype=torch.int64), 0)
 
 
 def test_the_largest_sum_that_clients_can_make_does_not_wrap() -> None:
@@ -204,6 +204,6 @@ def test_the_largest_sum_that_clients_can_make_does_not_wrap() -> None:
     shares = Shares(clients=1000, least=800)
     mechanism = qg.methods.dp_sgd(clip=1.0).with_noise(1.0)
     update = [{"w": torch.tensor([9.0])}]
-    one = shares.sent(mechanism, update, 0, Silent(0))
-    (released,) = shares.opened(mechanism, [{"w": torch.Size([1])}], 1000 * one, 0)
+    one = shares.add_noise(mechanism, update, 0, Silent(0))
+    (released,) = shares.open_sum(mechanism, [{"w": torch.Size([1])}], 1000 * one, 0)
     assert float(released.blocks["w"]) == pytest.approx(1 - MARGIN, rel=1e-5)

@@ -135,7 +135,7 @@ def test_a_sum_is_opened_only_if_enough_shares_of_noise_are_in_it(fails: Stages,
 def test_what_is_opened_is_exactly_the_sum_of_what_clients_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[torch.Tensor] = []
     opened: list[tuple[torch.Tensor, int]] = []
-    draw, release = Shares.sent, FederatedServer.release_sum
+    draw, release = Shares.add_noise, FederatedServer.release_sum
 
     def sending(*arguments: Any) -> torch.Tensor:
         sent.append(draw(*arguments))
@@ -145,7 +145,7 @@ def test_what_is_opened_is_exactly_the_sum_of_what_clients_sent(monkeypatch: pyt
         opened.append((total, clients))
         release(server, total, clients)
 
-    monkeypatch.setattr(Shares, "sent", sending)
+    monkeypatch.setattr(Shares, "add_noise", sending)
     monkeypatch.setattr(FederatedServer, "release_sum", releasing)
     run({4: "collect_masked_vectors"})
     assert [clients for _, clients in opened] == [4] * ROUNDS

@@ -148,8 +148,8 @@ def test_a_doubtful_coin_is_settled_by_exact_arithmetic(x: float) -> None:
     with localcontext() as context:
         context.prec = 60
         word = int((-Decimal(x)).exp() * 2**64)
-    assert dg.settled(word - 1, x)
-    assert not dg.settled(word + 1, x)
+    assert dg.decide_exactly(word - 1, x)
+    assert not dg.decide_exactly(word + 1, x)
 
 
 def test_doubtful_coins_are_the_ones_that_are_settled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,6 +161,6 @@ def test_doubtful_coins_are_the_ones_that_are_settled(monkeypatch: pytest.Monkey
 
     word = np.uint64(int(math.exp(-1.0) * 2**64) >> 11 << 11)
     monkeypatch.setattr(dg, "random_words", lambda count: np.array([word, np.uint64(0)])[:count])
-    monkeypatch.setattr(dg, "settled", yes)
+    monkeypatch.setattr(dg, "decide_exactly", yes)
     assert dg.flips(np.array([1.0, 1.0])).tolist() == [True, True]
     assert asked == [(int(word), 1.0)]

@@ -31,6 +31,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from quietgrad._errors import PrivacyError
 from quietgrad._gradients.blocks import BlockGrads
 from quietgrad._gradients.space import Space
 from quietgrad._gradients.stages import ClippedSum, PerSampleGrads
@@ -44,7 +45,7 @@ FULL_PRECISION = {"none", "ieee", "highest"}
 """What torch calls products of float32 numbers that are not shortened first."""
 
 SMALLEST, LARGEST = 2.0**-40, 2.0**100
-"""Bounds that float32 can be held to: beyond, the weights and sums themselves leave its range."""
+"""Clip bounds that float32 arithmetic can guarantee: beyond, the weights and sums themselves leave its range."""
 
 
 class Clip(ABC):
@@ -57,11 +58,11 @@ class Clip(ABC):
 
     @abstractmethod
     def sensitivity(self, step: int) -> float:
-        """The largest change of the sum when one sample is removed."""
+        """Return the largest change of the sum when one sample is removed."""
 
     @abstractmethod
     def weights(self, grads: PerSampleGrads, step: int) -> dict[str, Float64[Tensor, " n"]]:
-        """Of each block, the factor that clips each row; a row of factor 0 is dropped."""
+        """Return, for each block, the factor that clips each row; a row of factor 0 is dropped."""
 
     @abstractmethod
     def __call__(self, grads: PerSampleGrads, step: int) -> ClippedSum:
@@ -90,7 +91,7 @@ class RowClip(Clip):
 
     @abstractmethod
     def _row_weights(self, grads: PerSampleGrads, step: int) -> Float64[Tensor, " n"]:
-        """The factor of each row."""
+        """Return the factor of each row."""
 
 
 @dataclass(frozen=True)
@@ -196,13 +197,13 @@ class PerGroupClip(Clip):
 
 
 def refuse_coarse_products() -> None:
-    """Norms and sums that torch would compute from fewer bits than float32 has.
+    """Refuse norms and sums that torch would compute from fewer bits than float32 has.
 
     Raises:
-        ValueError: torch is set to do so.
+        PrivacyError: torch is set to do so.
     """
     if not _product_precisions() <= FULL_PRECISION:
-        raise ValueError(
+        raise PrivacyError(
             "torch is set to multiply float32 matrices in fewer bits, and norms and sums would be off by more than a "
             "clip's margin. Call torch.set_float32_matmul_precision('highest') before the first private step."
         )
@@ -216,7 +217,7 @@ def _product_precisions() -> set[str]:
 
 
 def clip_weights(squared_norms: Float64[Tensor, " n"], bound: float) -> Float64[Tensor, " n"]:
-    """min(1, (1−MARGIN)·C/‖g_i‖), and 0 for a non-finite norm."""
+    """Return min(1, (1−MARGIN)·C/‖g_i‖), and 0 for a non-finite norm."""
     norms = squared_norms.sqrt()
     weights = ((1 - MARGIN) * bound / norms.clamp_min(1e-300)).clamp_max(1.0)
     return torch.where(norms.isfinite(), weights, 0.0)
@@ -234,7 +235,7 @@ def _bound(name: str, value: float) -> float:
     if SMALLEST <= _positive(name, value) <= LARGEST:
         return float(value)
     raise ValueError(
-        f"Expected {name} between 1e-12 and 1e30, where float32 can be held to it, got {value}. Scale the losses."
+        f"Expected {name} between 1e-12 and 1e30, where float32 can guarantee it, got {value}. Scale the losses."
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def describe(value: Any) -> Any:
-    """JSON-ready description of a frozen configuration object; callables appear by name.
+    """Return a JSON-ready description of a frozen configuration object; callables appear by name.
 
     Two objects are taken for the same mechanism on resume exactly if their descriptions are equal.
     """

@@ -1,4 +1,4 @@
-"""A mechanism: which releases a step makes of its batch, with which noise, and what is done with them afterwards."""
+"""A mechanism: which releases a step makes of its batch, with which noise and which post-processing."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class Mechanism:
 
     Release j with share f_j and sensitivity S_j gets noise of std σ/√f_j·S_j; as Σ f_j = 1, the step is one Gaussian
     mechanism of multiplier σ. The std that is drawn (`std`) and the event that is accounted (`event`) come from the
-    same fields of this object.
+    same fields of this object. Checked by: tests/laws/test_law0_conservation.py, tests/laws/test_law4_noise.py.
 
     Args:
-        name: how tables and reports call it.
+        name: as in tables and reports.
         releases: shares sum to 1.
         noise: Gaussian, or selection + Gaussian.
         post: applied in order to the decoded release, free.
@@ -83,31 +83,31 @@ class Mechanism:
             object.__setattr__(self, "noise_multiplier", float(self.noise_multiplier))
 
     def with_noise(self, noise_multiplier: float) -> Mechanism:
-        """The same mechanism at another σ."""
+        """Return the mechanism at another σ."""
         return replace(self, noise_multiplier=noise_multiplier)
 
     def for_budget(self, batches: Steps, *, epsilon: float, delta: float) -> Mechanism:
-        """The same mechanism with everything fixed that depends on the budget, except σ."""
+        """Return the mechanism with everything fixed that depends on the budget, except σ."""
         return replace(self, noise=self.noise.for_budget(batches, epsilon=epsilon, delta=delta))
 
     def before(self, batches: Steps) -> tuple[Phase, ...]:
-        """What is released before the first step: nothing, unlike in a program."""
+        """Return what is released before the first step: nothing, unlike in a program."""
         return ()
 
     def multiplier(self, step: int) -> float:
-        """σ of a step."""
+        """Return σ of a step."""
         return self.noise.multiplier(self._calibrated, step)
 
     def std(self, release: Release, step: int) -> float:
-        """Std of the noise on a release's sum: σ/√f·S."""
+        """Return the std of the noise on a release's sum, σ/√f·S."""
         return self.multiplier(step) / math.sqrt(release.share) * release.clip.sensitivity(step)
 
     def event(self, step: int) -> Event:
-        """What the step costs."""
+        """Return what the step costs."""
         return self.noise.event(self._calibrated, step)
 
     def describe(self) -> dict[str, Any]:
-        """Plain data; equal exactly for equal mechanisms."""
+        """Return plain data, equal exactly for equal mechanisms."""
         described: dict[str, Any] = describe(self)
         return described
 
@@ -121,7 +121,7 @@ class Mechanism:
         return self.noise_multiplier
 
     def __add__(self, other: Mechanism) -> Mechanism:
-        """Two releases of one batch at equal shares; see `both` for other shares."""
+        """Combine two releases of one batch at equal shares; see `both` for other shares."""
         return both(self, other)
 
     def __matmul__(self, representation: Representation) -> Mechanism:
@@ -167,7 +167,7 @@ def within(outer: Mechanism | Representation, inner: Representation) -> Mechanis
     """Encode with `inner` first and do `outer` inside its space (`outer @ inner`); so do public gradients.
 
     Returns:
-        of the kind of `outer`.
+        a mechanism or a representation, as `outer` is.
     """
     if isinstance(outer, Representation):
         return Composed(outer, inner)

@@ -1,4 +1,4 @@
-"""What may be done to a gradient after it was released: anything, free of privacy cost."""
+"""Post-processing of a released gradient: any function of what is public, free of privacy cost."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Post(ABC):
     """
 
     def init(self, public: Public) -> State:
-        """The state before the first step."""
+        """Return the state before the first step."""
         return {}
 
     @abstractmethod
     def apply(self, blocks: Blocks, public: Public, state: State) -> tuple[Blocks, State]:
-        """The released gradient made better, and the state from here on; neither is changed in place."""
+        """Return the processed gradient and the state from here on; neither is changed in place."""
 
 
 @dataclass(frozen=True, eq=False)

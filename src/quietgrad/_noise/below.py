@@ -1,4 +1,14 @@
-"""Whether a random point lies below the Gaussian curve, decided exactly."""
+"""Decide exactly whether a random point lies below the Gaussian curve.
+
+A uniform real number has infinitely many random bits, and no program draws them all. Instead a coordinate is drawn
+lazily: its first bits say in which interval (`Span`) it lies. If the whole interval of y lies below the curve over the
+whole interval of x, further bits cannot change the answer, and likewise above. Otherwise both intervals are narrowed by
+64 bits and compared again. Each round leaves the answer open for about one point in 2⁶⁴, so the loop ends with
+probability 1. Its answer is that of the real numbers: no rounding decides, so no probability is off by even one bit.
+
+The curve itself is e^{−x²/2}, which no float is. Most points are far from it: bounds in float64 with a generous margin
+settle those. For the others `decimal` computes bounds that are as tight as the intervals, 40 digits more each round.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +27,7 @@ FLAT = 700.0
 class Span:
     """A uniform real number of which only the first bits are drawn: it lies in [low, low + width)/over.
 
-    Whole numbers over a common one: exact as fractions are, and nothing is ever reduced.
+    Whole numbers over a common denominator are as exact as `Fraction`, without a greatest common divisor at every step.
     """
 
     low: int
@@ -26,22 +36,23 @@ class Span:
 
     @classmethod
     def of(cls, low: Fraction, width: Fraction) -> Span:
-        """Of two fractions."""
+        """Make one from its lower end and its width."""
         over = math.lcm(low.denominator, width.denominator)
         return cls(int(low * over), int(width * over), over)
 
     def narrowed(self, bits: int) -> Span:
-        """With 64 more bits."""
+        """Return the part of it that 64 more random bits select."""
         return Span((self.low << 64) + bits * self.width, self.width, self.over << 64)
 
 
 def lies_below(x: Span, y: Span, words: Words) -> bool:
-    """y < e^{−x²/2}, where x and y go on with as many random bits as it takes to tell.
+    """Return whether y < e^{−x²/2}, drawing as many further bits of x and y as the answer takes.
 
-    The curve is computed exactly only where rough bounds leave both answers open.
+    Checked by: tests/noise/test_below.py.
     """
     digits = 40
     while True:
+        # The curve falls with |x|: over the interval of x it is highest at the end near 0 and lowest at the far one.
         near, far = sorted((abs(x.low), abs(x.low + x.width)))
         if x.low < 0 < x.low + x.width:
             near = 0
@@ -63,22 +74,27 @@ def lies_below(x: Span, y: Span, words: Words) -> bool:
 
 
 def _compared(number: int, over: int, bound: float) -> int:
-    """Has the sign of number/over − bound, exactly."""
+    """Return a number with the sign of number/over − bound, exactly."""
     numerator, denominator = bound.as_integer_ratio()
     return number * denominator - numerator * over
 
 
 def _roughly(x: float) -> tuple[float, float]:
-    """Bounds on e^{−x²/2} of which most points are clear: a relative 2⁻³⁰ on either side, where float64 is right to
-    2⁻⁴⁰ (x²/2 is some hundreds at most); none where the curve leaves float64's normal range."""
+    """Bound e^{−x²/2} in float64, where the points that lie far from it are decided.
+
+    The bounds are a relative 2⁻³⁰ apart on either side; float64 is right to 2⁻⁴⁰, as x²/2 is some hundreds at most.
+    Where the curve leaves float64's normal range they are 0 and 1, which decide nothing.
+    """
     half_square = x**2 / 2
     value = math.exp(-half_square) if half_square < FLAT else 0.0
     return value * (1 - 2.0**-30), value * (1 + 2.0**-30) if value else 1.0
 
 
 def _curve(x: Fraction, digits: int) -> tuple[Fraction, Fraction]:
-    """Bounds on e^{−x²/2} that are a relative 10^{10−digits} apart: Decimal's exp is correctly rounded, and x²/2 (at
-    most some hundreds) is off by less than 10^{5−digits}."""
+    """Bound e^{−x²/2} to a relative 10^{10−digits}.
+
+    Decimal's exp is correctly rounded, and x²/2 (at most some hundreds) is off by less than 10^{5−digits}.
+    """
     with localcontext() as context:
         context.prec = digits
         half_square = x * x / 2

@@ -2,7 +2,12 @@
 
 Canonne, Kamath, Steinke: The discrete Gaussian for differential privacy (2020), Algorithms 1 to 3, vectorised: coin
 flips of probability e^{-x} compare a random number with a float64 value of e^{-x}, and a comparison that is closer
-than the error of that value is settled by exact arithmetic. x itself is exact, because σ is a power of two.
+than the error of that value is decided by exact arithmetic. x itself is exact, because σ is a power of two.
+
+The idea is rejection. A geometric variable needs only coins of probability 1/e; a uniform remainder and a sign make a
+discrete Laplace of it, whose tails are heavier than a Gaussian's. Each Laplace draw is then kept with the probability
+that turns its density into the Gaussian's. This code shares nothing with the default sampler, so that a mistake in one
+is not a mistake in both.
 """
 
 from __future__ import annotations
@@ -21,7 +26,7 @@ DOUBT = 2.0**-44
 
 
 def discrete_gaussian(count: int) -> NDArray[np.int64]:
-    """`count` independent integers z with probability ∝ exp(−z²/2σ²), σ = SIGMA.
+    """Draw `count` independent integers z with probability ∝ exp(−z²/2σ²), σ = SIGMA.
 
     A discrete Laplace draw y of scale σ is accepted with probability exp(−(|y| − σ)²/2σ²).
     """
@@ -37,7 +42,10 @@ def discrete_gaussian(count: int) -> NDArray[np.int64]:
 
 
 def discrete_laplace(count: int) -> NDArray[np.int64]:
-    """Integers y with probability ∝ exp(−|y|/σ): y = ±(u + σv), u uniform kept with e^{−u/σ}, v geometric."""
+    """Draw integers y with probability ∝ exp(−|y|/σ).
+
+    y = ±(u + σv), with u uniform below σ and kept with probability e^{−u/σ}, and v geometric.
+    """
     found = np.empty(0, np.int64)
     while len(found) < count:
         tries = 2 * (count - len(found)) + 16
@@ -52,7 +60,7 @@ def discrete_laplace(count: int) -> NDArray[np.int64]:
 
 
 def geometric(count: int) -> NDArray[np.int64]:
-    """How many flips of probability 1/e succeed before one fails."""
+    """Count how many flips of probability 1/e succeed before one fails."""
     total = np.zeros(count, np.int64)
     going = np.arange(count)
     while len(going):
@@ -62,17 +70,17 @@ def geometric(count: int) -> NDArray[np.int64]:
 
 
 def flips(x: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """One coin for each x ≥ 0, true with probability exactly e^{−x}."""
+    """Flip one coin for each x ≥ 0, true with probability exactly e^{−x}."""
     words = random_words(len(x))
     uniform, chance = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53, np.exp(-x)
     result: NDArray[np.bool_] = uniform < chance
     for doubtful in np.flatnonzero(np.abs(uniform - chance) < DOUBT):
-        result[doubtful] = settled(int(words[doubtful]), float(x[doubtful]))
+        result[doubtful] = decide_exactly(int(words[doubtful]), float(x[doubtful]))
     return result
 
 
-def settled(word: int, x: float) -> bool:
-    """The comparison u < e^{−x}, where u goes on with as many random bits as it takes."""
+def decide_exactly(word: int, x: float) -> bool:
+    """Return whether u < e^{−x}, drawing as many further bits of u as the answer takes."""
     bits, digits = word, 64
     while True:
         bits, digits = (bits << 128) | int.from_bytes(os.urandom(16), "little"), digits + 128
@@ -84,5 +92,5 @@ def settled(word: int, x: float) -> bool:
 
 
 def random_words(count: int) -> NDArray[np.uint64]:
-    """64-bit words from the CSPRNG."""
+    """Draw 64-bit words from the CSPRNG."""
     return np.frombuffer(os.urandom(8 * count), dtype=np.uint64)

@@ -1,11 +1,22 @@
-"""The area under the Gaussian curve cut into pieces of equal size, from which points can be drawn exactly.
+"""Cut the area under the Gaussian curve into pieces of equal size, from which points can be drawn exactly.
 
     Σ_i n_i·tent_i  ≤  g  ≤  Σ_i n_i·tent_i + boxes          g(x) = e^{−x²/2},  x in standard deviations
 
-A uniform point under g has a Gaussian abscissa, whichever way it was drawn. Tents stand on every eighth of a standard
-deviation and fill 99.4% of the area: the sum of two uniform integers is a point of a tent, without any rounding or
-rejection. What is left between tents and curve is covered by boxes a sixteenth as wide and as high, of which a point
-counts if it lies below the curve; beyond eight standard deviations by two endless boxes that halve at every eighth.
+Why pieces: if a point (x, y) is uniform under the curve g, then x is Gaussian. So drawing a Gaussian means drawing a
+uniform point of an area, and an area may be cut up. Choose a piece with a probability proportional to its size, then
+draw a uniform point inside it. With pieces of equal size the choice is 13 random bits and needs no arithmetic.
+
+Why tents: the sum of two uniform integers has a triangular density, a "tent". Its points cost one addition, without
+rounding and without rejection. Tents of one width and height stand on every eighth of a standard deviation, n_i of them
+stacked on centre i. Side by side they add up to a piecewise linear function, which stays below g and fills 99.4% of it.
+
+Why boxes: the rest lies between the tents' roof and the curve. Boxes of a sixteenth of a tent's width and height cover
+it, 256 of them as large as one tent. They reach a little above g, so a point of a box counts only if it lies below the
+curve; otherwise the trial is repeated. Beyond eight standard deviations there are two endless boxes, whose height
+halves at every eighth.
+
+Exactness needs the inequality above and nothing else; heights and counts only decide how often a point is rejected.
+Checked by: tests/noise/test_pieces.py.
 """
 
 from __future__ import annotations
@@ -17,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 SLOTS = 1 << 13
-"""Equally likely choices: a tent each, or as many boxes as are as large as a tent."""
+"""Equally likely choices of 13 bits: a tent each, or the 256 boxes that are together as large as a tent."""
 PER_STD = 8
 """Centres of tents in a standard deviation; a tent is twice as wide as they are apart."""
 REACH = 8
@@ -46,13 +57,17 @@ class Pieces:
 
     @property
     def fit(self) -> bool:
-        """Whether the slots suffice, with the two ends."""
+        """Whether the slots suffice, with the two endless boxes."""
         return int(self.tents.sum()) * BOXES + int(self.boxes.sum()) + 2 <= SLOTS * BOXES
 
 
 @functools.lru_cache(maxsize=8)
 def cut(std: int) -> Pieces:
-    """The pieces for a standard deviation of `std` integer steps: as low as they can be and still fit."""
+    """Find the pieces for a standard deviation of `std` integer steps: as low as they can be and still fit.
+
+    Lower pieces follow the curve more closely, so fewer points are rejected, but it takes more of them.
+    """
+    # The number of pieces falls as they grow, so bisection finds the lowest height for which the slots suffice.
     low, high = 1 << 10, 1 << 14
     while high - low > 1:
         middle = (low + high) // 2
@@ -63,13 +78,17 @@ def cut(std: int) -> Pieces:
 
 
 def _pieces(height: int, std: int) -> Pieces:
+    """Stack tents of a height from below, then cover what is left with boxes."""
     centres = np.arange(-REACH * PER_STD, REACH * PER_STD + 1) / PER_STD
     edges = np.arange(-REACH * PER_STD * STRIPS, REACH * PER_STD * STRIPS + 1) / (PER_STD * STRIPS)
     curve, tent = np.exp(-edges * edges / 2), STRIPS * height * UNIT
-    # Between two edges g leaves its chord by at most max g''/8·width² downwards (g'' ≤ 0.4463) and max −g''/8·width²
-    # upwards (−g'' ≤ 1). Tents are flat over a step and the steps' edges lie half a step off, which both move less
-    # than a step's rise (0.61/std) each; twice that and more is allowed for.
+    # Only edges of strips are compared, so what g does between two edges has to be bounded. It leaves the chord by at
+    # most max g''/8·width² downwards (g'' ≤ 0.4463) and max −g''/8·width² upwards (−g'' ≤ 1). Integers add two small
+    # errors: tents are flat over a step, and the steps' edges lie half a step off. Each moves the roof by less than the
+    # curve rises in a step (0.61/std); `step` allows for more than both.
     squared, step = (PER_STD * STRIPS) ** -2.0, 2.0 / std
+    # Where g is convex, between its inflection and the tail, chords of full stacks would lie above it. Stacks start
+    # full and lose a tent wherever the roof comes too close to the curve, until it does so nowhere.
     tents = np.floor(np.exp(-centres * centres / 2) / tent).astype(np.int64)
     while True:
         left = curve - np.interp(edges, centres, tents * tent)
@@ -82,7 +101,7 @@ def _pieces(height: int, std: int) -> Pieces:
 
 
 def _touched(tents: NDArray[np.int64], strips: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """The centres, of the two beside each marked strip the one with more tents; none where there are no tents."""
+    """Mark, of the two centres beside each marked strip, the one with more tents; none where there are no tents."""
     centre = np.unique(np.flatnonzero(strips) // STRIPS)
     higher = np.where(tents[centre] >= tents[centre + 1], centre, centre + 1)
     touched = np.zeros(len(tents), bool)

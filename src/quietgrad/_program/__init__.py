@@ -1,1 +1,1 @@
-"""Several kinds of release under one plan: statistics of all records first, training after them."""
+"""Several releases under one plan: statistics of all records first, training after them."""

@@ -65,36 +65,36 @@ class Program:
 
     @property
     def training_share(self) -> float:
-        """f_0: what the statistics leave."""
+        """f_0, what the statistics leave."""
         return 1.0 - sum(release.share for release in self.statistics.values())
 
     def with_noise(self, noise_multiplier: float) -> Program:
-        """The same program with another σ of training; the statistics scale along."""
+        """Return the program with another σ of training; the statistics scale along."""
         return replace(self, training=self.training.with_noise(noise_multiplier))
 
     def for_budget(self, batches: Steps, *, epsilon: float, delta: float) -> Program:
-        """The same program with everything fixed that depends on the budget, except σ."""
+        """Return the program with everything fixed that depends on the budget, except σ."""
         return replace(self, training=self.training.for_budget(batches, epsilon=epsilon, delta=delta))
 
     def event(self, step: int) -> Event:
-        """What a training step costs."""
+        """Return what a training step costs."""
         return self.training.event(step)
 
     def multiplier(self, name: str, batches: Steps) -> float:
-        """σ_j of a statistic."""
+        """Return σ_j of a statistic."""
         ratio = self.training_share / self.statistics[name].share
         return self.training.multiplier(0) * math.sqrt(ratio / batches.steps) / batches.rate
 
     def statistic_event(self, name: str, batches: Steps) -> GaussianEvent:
-        """What releasing a statistic costs; all records take part."""
+        """Return what releasing a statistic costs; all records take part."""
         return GaussianEvent(noise_multiplier=self.multiplier(name, batches))
 
     def before(self, batches: Steps) -> tuple[Phase, ...]:
-        """Every statistic once, from all records."""
+        """Return the phases before training: every statistic once, from all records."""
         events = [self.statistic_event(name, batches) for name in self.statistics]
         return tuple(Phase(event=event, rate=1.0, count=1) for event in events)
 
     def describe(self) -> dict[str, Any]:
-        """Plain data; equal exactly for equal programs."""
+        """Return plain data, equal exactly for equal programs."""
         statistics = {name: describe(release) for name, release in self.statistics.items()}
         return {"statistics": statistics, "mechanism": self.training.describe()}

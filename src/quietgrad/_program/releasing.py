@@ -1,4 +1,4 @@
-"""Releases a program's statistics: clip, sum, ledger, noise, in the order of a training step."""
+"""Release a program's statistics: clip, sum, ledger, noise, in the order of a training step."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from quietgrad._collective import default_reducer
+from quietgrad._errors import PrivacyError
 from quietgrad._gradients.stages import ClippedSum, Released
 from quietgrad._mechanism.clipping import FlatClip
 from quietgrad._noise.gaussian import Gaussian
@@ -28,8 +29,9 @@ class Statistics:
     """The statistics of a calibrated program; hand `ledger` to the Privatizer that trains afterwards.
 
     Formal guarantee: `release` may be called once for each statistic of the program, on all N records in any order of
-    statistics; what it computes from a record may depend on earlier releases. The ledger holds the line of a release
-    before anything of it is visible, and refuses what the plan does not hold.
+    statistics; what it computes from a record may depend on earlier releases. The ledger contains the line of a release
+    before anything of it is visible, and refuses what the plan does not contain. Checked by:
+    tests/program/test_program.py.
 
     Args:
         program: calibrated.
@@ -38,7 +40,7 @@ class Statistics:
         noise_source: as for the Privatizer.
 
     Raises:
-        ValueError: the draws are of people.
+        PrivacyError: the draws are of users.
 
     Example:
         statistics = qg.Statistics(program, batches)
@@ -56,8 +58,8 @@ class Statistics:
         self.program = program
         self._sampler = sampler.sampler if isinstance(sampler, PoissonBatches) else sampler
         if self._sampler.users is not None:
-            raise ValueError(
-                "Statistics are of single records, and their noise hides one record, not a person. Leave unit= out, or "
+            raise PrivacyError(
+                "Statistics are of single records, and their noise hides one record, not a user. Leave unit= out, or "
                 "train without statistics."
             )
         self._source, reducer = as_source(noise_source), default_reducer()
@@ -78,7 +80,15 @@ class Statistics:
         return self._source.private
 
     def release(self, name: str, values: Tensor) -> Released:
-        """(Σ_i clip(row_i) + noise) / N of a statistic; `values` holds all N records, in any form it takes."""
+        """Release (Σ_i clip(row_i) + noise) / N of a statistic.
+
+        Args:
+            values: all N records, in the form that the statistic takes.
+
+        Raises:
+            ValueError: the program has no such statistic, or these are not all records.
+            PrivacyError: the statistic was released already.
+        """
         self._check(name, len(values))
         statistic = self.program.statistics[name].statistic
         clip = FlatClip(statistic.bound)
@@ -96,7 +106,7 @@ class Statistics:
                 "What is not planned is not paid for: add it to the program before qg.calibrate."
             )
         if name in self._released:
-            raise ValueError(f"The statistic {name!r} was released already. The plan pays for it once.")
+            raise PrivacyError(f"The statistic {name!r} was released already. The plan pays for it once.")
         if records != self._sampler.records:
             raise ValueError(
                 f"Expected the {self._sampler.records} records of the plan, got {records}. Pass all of them."

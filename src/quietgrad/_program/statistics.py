@@ -35,7 +35,7 @@ class Statistic(ABC):
 
     @abstractmethod
     def rows(self, values: Tensor) -> PerSampleGrads:
-        """A record's contribution, row by row; nothing is clipped yet."""
+        """Return each record's contribution as a row; nothing is clipped yet."""
 
 
 @dataclass(frozen=True)
@@ -101,18 +101,18 @@ class KroneckerMoments(Statistic):
 
 @dataclass(frozen=True)
 class Counts(Statistic):
-    """How many records have each label; a label outside 0 … classes − 1 counts nowhere."""
+    """Σ_i onehot(label_i): the number of records of each label; a label outside 0 … classes − 1 counts nowhere."""
 
     classes: int
 
     def rows(self, values: Int64[Tensor, " n"]) -> PerSampleGrads:
-        kinds = torch.arange(self.classes, device=values.device)
-        return _single("counts", DenseGrad((values[:, None] == kinds).to(torch.float32)))
+        labels = torch.arange(self.classes, device=values.device)
+        return _single("counts", DenseGrad((values[:, None] == labels).to(torch.float32)))
 
 
 @dataclass(frozen=True)
 class Histograms(Statistic):
-    """How many records fall into each bin of each column, for quantiles; a record is in one bin of each of d columns.
+    """The number of records in each bin of each column, for quantiles; a record is in one bin of each of d columns.
 
     Args:
         edges: public, ascending, the same for all columns; values outside fall into the first and the last bin.
@@ -136,7 +136,7 @@ class Histograms(Statistic):
     def quantiles(
         self, released: Float[Tensor, " m"], levels: tuple[float, ...]
     ) -> Float[Tensor, "levels d"]:
-        """The edge at which a column's released counts pass each level; post-processing.
+        """Find the edge at which a column's released counts pass each level; post-processing.
 
         Args:
             released: the bins of one column after the other.
@@ -150,7 +150,7 @@ class Histograms(Statistic):
     def support(
         self, released: Float[Tensor, " m"], std: float
     ) -> tuple[Float64[Tensor, " d"], Float64[Tensor, " d"]]:
-        """The outer edges of the bins that stand out of the noise; the two middle bins where none does."""
+        """Find the outer edges of the bins that stand out of the noise; the two middle bins where none does."""
         seen = released.view(self.columns, -1) > BEYOND_NOISE * std
         edges, bins = torch.tensor(self.edges, dtype=torch.float64), seen.shape[1]
         none = ~seen.any(1)

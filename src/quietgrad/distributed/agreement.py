@@ -1,4 +1,9 @@
-"""Do the ranks fit together? Cheap numbers at every step; the whole facts only to explain a difference."""
+"""Compare what the ranks know: cheap numbers at every step, the whole facts only to explain a difference.
+
+Ranks that disagree would release something that no ledger describes. Whatever must be equal is hashed, and whatever may
+differ by rounding (weights, codecs) is reduced to one number and its scale. One all-gather of these few numbers a step
+lets every rank come to the same verdict, so that none waits for another that has stopped.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +39,17 @@ REMEDIES = {
 
 
 def row(facts: Facts) -> Float64[Tensor, " m"]:
-    """Two words of what must be equal, then the fingerprints."""
+    """Return two words of what must be equal, then the fingerprints."""
     close = [number for mark in facts.close.values() for number in (mark.value, mark.scale)]
     return torch.tensor([*_words(facts.equal), *close], dtype=torch.float64)
 
 
 def check(rows: Float64[Tensor, "world m"], gather: Callable[[], list[Facts]]) -> None:
-    """Raise ValueError on every rank unless the rows fit; every rank comes to the same verdict on the same rows."""
+    """Compare the rows of all ranks; every rank comes to the same verdict on the same rows.
+
+    Raises:
+        ValueError: they do not fit together.
+    """
     equal, values, scales = rows[:, :2], rows[:, 2::2], rows[:, 3::2]
     if bool((equal != equal[0]).any()):
         raise ValueError(_unequal([_flattened("", facts.equal) for facts in gather()]))
@@ -52,20 +61,20 @@ def check(rows: Float64[Tensor, "world m"], gather: Callable[[], list[Facts]]) -
 
 def _apart(values: Float64[Tensor, "world c"], scales: Float64[Tensor, "world c"]) -> Bool[Tensor, " c"]:
     near = (values - values[0]).abs() <= TOLERANCE * scales.amax(0)
-    # A model that has diverged everywhere alike is no disagreement.
-    alike = (values == values[0]) | (values.isnan() & values[0].isnan())
-    return ~(near | alike).all(0)
+    # Infinities and NaN are never near each other, but a model that diverged on all ranks is no disagreement.
+    equal = (values == values[0]) | (values.isnan() & values[0].isnan())
+    return ~(near | equal).all(0)
 
 
 def _words(value: Any) -> tuple[float, float]:
-    """A hash as two integers that float64 holds exactly."""
+    """Return a hash as two integers that float64 holds exactly."""
     text = json.dumps(value, sort_keys=True, default=str)
     digest = hashlib.sha256(text.encode()).digest()
     return float(int.from_bytes(digest[:4], "big")), float(int.from_bytes(digest[4:8], "big"))
 
 
 def _flattened(path: str, value: Any) -> dict[str, Any]:
-    """Nested facts as dotted path → value."""
+    """Return nested facts as dotted path → value."""
     if isinstance(value, Mapping):
         items = [(str(key), item) for key, item in value.items()]
     elif isinstance(value, list | tuple):

@@ -6,6 +6,7 @@ Formal guarantee: the ranks' parts of a draw are disjoint, each is a whole numbe
 rank 0 alone adds the noise z to its part. Integers add exactly, so the sum is bit for bit the release that one process
 would make of the same parts as micro-batches, whatever the world size; it is refused unless exactly `world` parts went
 into it. The processes and the network between them are one trusted party: messages hold sums without noise.
+Checked by: tests/distributed/test_equivalence.py, tests/distributed/test_draws.py.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class AllReduce(Reducer):
         return everybody
 
     def _counted(self, blocks: Blocks) -> Tensor:
-        """The flat blocks with a 1 behind them: after the sum it says how many ranks took part."""
+        """Flatten the blocks and append a 1: after the sum it says how many ranks took part."""
         flat = flatten(blocks)
         flat = torch.cat([flat, flat.new_ones(1)])
         self.bytes_reduced += flat.nbytes
@@ -115,7 +116,7 @@ def _attempt(make: Callable[[], T]) -> tuple[T | None, Exception | None]:
 
 @contextlib.contextmanager
 def _explain_silence() -> Iterator[None]:
-    """Says what a broken process group means for the run."""
+    """Explain what a broken process group means for the run."""
     try:
         yield
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""The process group that ranks meet in."""
+"""The process group of the ranks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ import torch.distributed as dist
 
 
 def process_group(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
-    """The given group or the default one; this process must be in it."""
+    """Return the given group or the default one.
+
+    Raises:
+        ValueError: there is no group, or this process is not in it.
+    """
     if not (dist.is_available() and dist.is_initialized()):
         raise ValueError(
             "torch.distributed has no process group. Start the script with torchrun and call "
@@ -21,12 +25,12 @@ def process_group(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
 
 
 def first_rank(group: dist.ProcessGroup) -> int:
-    """The group's rank 0 as torch numbers it globally."""
+    """Return the group's rank 0 as torch numbers it globally."""
     return dist.get_global_rank(group, 0)
 
 
 def message_device(group: dist.ProcessGroup) -> torch.device:
-    """Where the group's messages live: nccl sends from the GPU only."""
+    """Return the device of the group's messages: nccl sends from the GPU only."""
     if dist.get_backend(group) == "nccl":
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")

@@ -1,4 +1,4 @@
-"""The client's side of a round: train on one's own records, and encode how far the weights moved."""
+"""The client's side of a round: train on its own records, and encode how far the weights moved."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def encode_update(
 ) -> Update:
     """Load the task's weights, train, and encode start − end for each release of the mechanism.
 
-    The codecs are made as the server makes them, of the task's public knowledge, before any training: what a client
-    sends is as large as the encoded space and not as the model.
+    The codecs are made as the server makes them, of the task's public knowledge, before any training. So a client sends
+    as many numbers as the encoded space has, not as the model has.
 
     Args:
         model: of the server's architecture; it ends with the locally trained weights.
@@ -97,7 +97,7 @@ def noised_update(
     *,
     noise_source: str | NoiseSource = "default",
 ) -> Int64[Tensor, " p"]:
-    """What a client puts into a secure sum: its update encoded, clipped and with its share of the noise.
+    """Make a client's part of a secure sum: its update encoded, clipped and with its share of the noise.
 
     Whoever sees it alone learns more than ε says: mask it before it leaves. A training that fails counts as one that
     went nowhere, since whether a client takes part must not depend on its records.
@@ -107,19 +107,25 @@ def noised_update(
         shares: the server's.
         noise_source: "default" or "hardened", or a NoiseSource.
 
+    Returns:
+        a vector of integers modulo 2³¹.
+
     Raises:
-        ValueError: the task is for another model, or the mechanism's noise cannot be shared.
+        ValueError: the task is for another model.
+        PrivacyError: the mechanism's noise cannot be shared.
 
     Example:
         shares = qg.federated.Shares(clients=100, least=80)
         vector = qg.federated.noised_update(model, mechanism, task, train, shares)
     """
     shares.check(mechanism)
-    update = encode_update(model, mechanism, task, _failing_nowhere(train))
-    return shares.sent(mechanism, update, task.round, as_source(noise_source))
+    update = encode_update(model, mechanism, task, _without_failures(train))
+    return shares.add_noise(mechanism, update, task.round, as_source(noise_source))
 
 
-def _failing_nowhere(train: Callable[[nn.Module], None]) -> Callable[[nn.Module], None]:
+def _without_failures(train: Callable[[nn.Module], None]) -> Callable[[nn.Module], None]:
+    """Return a training that moves no weights where the given one raises."""
+
     def attempt(model: nn.Module) -> None:
         before = {name: p.detach().clone() for name, p in model.named_parameters()}
         try:
@@ -135,7 +141,7 @@ def _failing_nowhere(train: Callable[[nn.Module], None]) -> Callable[[nn.Module]
 
 @contextlib.contextmanager
 def attached(recorder: Recorder) -> Iterator[None]:
-    """The engine's hooks, for gradients of public losses only."""
+    """Attach the engine's hooks, for gradients of public losses only."""
     recorder.attach()
     try:
         yield
@@ -144,7 +150,7 @@ def attached(recorder: Recorder) -> Iterator[None]:
 
 
 def load_weights(model: nn.Module, weights: Blocks) -> Blocks:
-    """Put the weights into the model; they are also what the update starts from.
+    """Copy the weights into the model and return them: the update is measured from there.
 
     Raises:
         ValueError: the model has other parameters.

@@ -1,4 +1,4 @@
-"""What goes over the wire in a round, as bytes that are read without running code."""
+"""The messages of a round, as bytes that are read without running code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Update = list[Blocks]
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What a drawn client is told; all of it is public.
+    """The message to a drawn client; all of it is public.
 
     Args:
         weights: of the model, as the last round left them.
@@ -37,27 +37,27 @@ class Task:
     seed: int
 
     def packed(self) -> bytes:
-        """For sending."""
+        """Return bytes to send."""
         return pack(asdict(self))
 
     @classmethod
     def unpacked(cls, data: bytes) -> Task:
-        """What `packed` made."""
+        """Read what `packed` made."""
         return cls(**unpack(data))
 
 
 def pack(content: Any) -> bytes:
-    """Tensors and plain data as bytes."""
+    """Turn tensors and plain data into bytes."""
     buffer = io.BytesIO()
     torch.save(content, buffer)
     return buffer.getvalue()
 
 
 def unpack(data: bytes) -> Any:
-    """The content of bytes; never runs what they hold.
+    """Read the content of bytes; never runs what they contain.
 
     Raises:
-        ValueError: they hold something else.
+        ValueError: they contain something else.
     """
     try:
         return torch.load(io.BytesIO(data), weights_only=True)
@@ -66,5 +66,5 @@ def unpack(data: bytes) -> Any:
 
 
 def size_of(update: Update) -> int:
-    """Bytes of an update's numbers."""
+    """Return the number of bytes of an update's numbers."""
     return sum(block.numel() * block.element_size() for blocks in update for block in blocks.values())

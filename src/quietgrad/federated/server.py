@@ -1,13 +1,13 @@
-"""The server's side: draw clients, take what they send, and release one noisy sum a round.
+"""The server's side: draw clients, receive their updates, and release one noisy sum a round.
 
 Formal guarantee: neighbours are zero-out of one *client* with all that it ever sends. Each round draws each client with
 probability q; what a drawn client sends is clipped here, whatever it is, so the sum moves by at most the sensitivity.
 A client that drops out, or whose message is refused, adds nothing. The ledger counts the round before anything of it
-is visible, with or without anybody's update.
+is visible, with or without anybody's update. Checked by: tests/federated/test_server.py.
 
-With `shares` the server is not trusted with updates either: clients clip and add their share of the noise, and the
+With `shares` the server is not trusted with updates either. Clients clip and add their share of the noise, and the
 server gets one sum of all of them (`release_sum`) or none (`abandon`). It knows who takes part, so nothing is gained by
-drawing: all clients are asked in every round, and the round is counted before they are.
+drawing: all clients take part in every round, which is counted before their tasks are sent.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from quietgrad._capture.recorder import Recorder
 from quietgrad._collective import SingleProcess, default_reducer
+from quietgrad._errors import PrivacyError
 from quietgrad._gradients.blocks import DenseGrad
 from quietgrad._gradients.space import Space, coordinates
 from quietgrad._gradients.stages import BlockwiseGrads, Released
@@ -63,12 +64,12 @@ class FederatedServer:
         shares: of the noise, which clients add under secure aggregation; None leaves the noise to the server.
 
     Attributes:
-        start: the first weights, which clients may have too: `shared_start.shortened`.
-        refused: what was refused in the round in progress, and why. Private.
+        start: the first weights, which clients may have too: `shared_start.shorten_task`.
+        refused: the messages refused in the round in progress, and why. Private.
 
     Raises:
-        ValueError: the mechanism has no noise yet or none that can be shared, the ledger is of another run, or `shares`
-            are of other clients or fewer than all of them.
+        ValueError: the mechanism has no noise yet, or the ledger is of another run.
+        PrivacyError: the noise cannot be shared, or `shares` are of other clients or fewer than all of them.
 
     Example:
         server = qg.federated.FederatedServer(model, mechanism, clients=100, rate=0.1, rounds=5)
@@ -120,21 +121,24 @@ class FederatedServer:
 
     @property
     def round(self) -> int:
-        """How many rounds are over."""
+        """The number of rounds that are over."""
         return self._state.step
 
     def draw(self) -> list[int]:
-        """Begin a round: the numbers of its clients, perhaps none. Private.
+        """Begin a round and return the numbers of its clients, perhaps none. Private.
 
         Raises:
-            ValueError: the last round was not released, or the plan is used up.
+            ValueError: the last round was not released.
+            PrivacyError: the plan is used up.
         """
         if self._step is not None:
             raise ValueError(
                 "The last round was not released. Call release() before drawing the next clients."
             )
         if self.ledger.count >= self.sampler.steps:
-            raise ValueError(f"All {self.sampler.steps} planned rounds are over, and ε covers the plan only.")
+            raise PrivacyError(
+                f"All {self.sampler.steps} planned rounds are over, and ε covers the plan only."
+            )
         self._sent = self._state.state_dict()["representations"]
         with attached(self._engine):
             self._step = Step(self.mechanism, self._state.public(), self._source)
@@ -145,7 +149,7 @@ class FederatedServer:
         return drawn
 
     def task(self) -> Task:
-        """What every client of the round in progress is told."""
+        """Return the message to every client of the round in progress."""
         assert self._step is not None, "draw() begins a round"
         return Task(
             weights={name: p.detach().clone() for name, p in self._engine.parameters.items()},
@@ -171,16 +175,19 @@ class FederatedServer:
 
     @property
     def update_bytes(self) -> int:
-        """What each client of the round in progress sends: known before any of them is, whoever was drawn."""
+        """The bytes that each client of the round in progress sends; they do not depend on the draw."""
         size = sum(coordinates(space) for space in self._spaces())
         if self.shares is not None:
             return size * torch.int64.itemsize
         return size * next(iter(self._engine.parameters.values())).element_size()
 
     def receive(self, client: int, update: Update) -> bool:
-        """Clip one client's update and add it; False if it is refused: another shape, or not asked for.
+        """Clip one client's update and add it.
 
         Never raises for what a client sends: the round goes on, and the ledger is the same.
+
+        Returns:
+            False if the update is refused: another shape, or a client that was not drawn.
         """
         assert self._step is not None, "draw() begins a round"
         assert self.shares is None, (
@@ -208,25 +215,26 @@ class FederatedServer:
         self._move(step, released)
 
     def release_sum(self, total: Int64[Tensor, " p"], clients: int) -> None:
-        """End the round with what a secure sum opened: Σ of what clients sent, whose noise is in it.
+        """End the round with an opened secure sum: Σ of what clients sent, with their noise in it.
 
         Args:
             clients: how many are in the sum.
 
         Raises:
-            ValueError: they are fewer than `shares.least` (such a sum has too little noise and should not exist; the
-                model does not move), or the sum has another length.
+            PrivacyError: they are fewer than `shares.least`. Such a sum has too little noise and should not exist; the
+                model does not move.
+            ValueError: the sum has another length.
         """
         step, shares, draw = self._step, self.shares, self._draw
         assert step is not None, "draw() begins a round"
         assert shares is not None, "without shares the server adds the noise: release()"
         assert draw is not None, "under secure aggregation draw() writes the ledger's line"
         if clients < shares.least:
-            raise ValueError(
+            raise PrivacyError(
                 f"The sum was opened with {clients} clients, of which {shares.least} are needed for its noise. Set the "
                 "threshold of the secure aggregation to shares.least, and tell these clients: ε does not cover them."
             )
-        released = shares.opened(self.mechanism, self._spaces(), total, self.round)
+        released = shares.open_sum(self.mechanism, self._spaces(), total, self.round)
         with draw:
             for part in released:
                 draw.accept(part)
@@ -244,11 +252,11 @@ class FederatedServer:
         return self._step is not None
 
     def epsilon(self, delta: float, *, spent: bool = False) -> float:
-        """ε of one client over the whole plan at this δ; `spent=True` for what the ledger holds so far."""
+        """Return ε of one client over the whole plan at this δ; `spent=True` for the ledger's rounds so far."""
         return epsilon(self.ledger.phases if spent else self.plan, delta)
 
     def state_dict(self) -> dict[str, Any]:
-        """For a checkpoint: weights, representations, and where the ledger was."""
+        """Return a checkpoint: weights, public states, and the head of the ledger."""
         weights = {name: p.detach().clone() for name, p in self._engine.parameters.items()}
         return {**checkpoint(self._state, self.mechanism, self.ledger), "weights": weights}
 
@@ -256,7 +264,7 @@ class FederatedServer:
         """Go on from a checkpoint.
 
         Raises:
-            ValueError: it was made with another mechanism or model, or the ledger holds less than it saw.
+            ValueError: it was made with another mechanism or model, or the ledger lacks lines that it saw.
         """
         check_checkpoint(saved, self.mechanism, self.ledger)
         load_weights(self.model, saved["weights"])
@@ -313,7 +321,8 @@ def _check_shares(shares: Shares | None, mechanism: Mechanism, clients: int, rat
         return
     shares.check(mechanism)
     if shares.clients != clients or rate != 1.0:
-        raise ValueError(
+        raise PrivacyError(
             f"Expected rate=1 and shares of all {clients} clients, got rate={rate:g} and shares of {shares.clients}. A "
-            "server that is not trusted sees who is drawn, so drawing amplifies nothing: ask all, some may drop out."
+            "server that is not trusted sees who is drawn, so drawing amplifies nothing. Use all clients in "
+            "every round; some may drop out."
         )

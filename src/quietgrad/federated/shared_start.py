@@ -1,7 +1,7 @@
 """Tasks as differences from first weights that all clients have: from a public seed, or fetched once.
 
-Freezing moves few weights, and what most representations remember is where (a mask) or the first weights themselves
-(RGP): both are short to say to somebody who has the first weights. Lossless, and nothing here is private.
+Freezing moves few weights, and most representations remember where (a mask) or the first weights themselves (RGP). Both
+are short for a client that has the first weights. Lossless, and nothing here is private.
 """
 
 from __future__ import annotations
@@ -19,22 +19,37 @@ from quietgrad._gradients.blocks import Blocks
 from quietgrad.federated.rounds import Task, pack, unpack
 
 FROM_START, SHAPE, GAPS = "from start", "shape", "gaps"
-"""Marks of what stands for a tensor."""
+"""Keys of what replaces a tensor in a message."""
 
 
-def shortened(task: Task, start: Blocks) -> bytes:
-    """The task, as told to somebody who has `start`."""
-    moved = {name: _moved(weight, start[name]) for name, weight in task.weights.items()}
-    state = _mapped(task.state, lambda tensor: _told(tensor, start))
+def shorten_task(task: Task, start: Blocks) -> bytes:
+    """Pack a task for clients that have the first weights.
+
+    Args:
+        task: of the round in progress.
+        start: the first weights, `FederatedServer.start`.
+
+    Returns:
+        bytes for `restore_task`.
+    """
+    moved = {name: _changes(weight, start[name]) for name, weight in task.weights.items()}
+    state = _map(task.state, lambda tensor: _abbreviated(tensor, start))
     content = {**asdict(task), "weights": moved, "state": state, "start": fingerprint(start)}
     return zlib.compress(pack(content), 9)
 
 
-def restored(data: bytes, start: Blocks) -> Task:
-    """What `shortened` told, or `Task.packed`.
+def restore_task(data: bytes, start: Blocks) -> Task:
+    """Unpack what `shorten_task` or `Task.packed` made.
+
+    Args:
+        data: the message.
+        start: the first weights of this client.
+
+    Returns:
+        the task.
 
     Raises:
-        ValueError: it was told to somebody with other first weights.
+        ValueError: the server has other first weights.
     """
     try:
         content = unpack(zlib.decompress(data))
@@ -46,11 +61,11 @@ def restored(data: bytes, start: Blocks) -> Task:
             "send whole weights (shared_start=False)."
         )
     weights = {name: _put_back(moved, start[name]) for name, moved in content["weights"].items()}
-    return Task(**{**content, "weights": weights, "state": _mapped_back(content["state"], start)})
+    return Task(**{**content, "weights": weights, "state": _map_back(content["state"], start)})
 
 
 def fingerprint(weights: Blocks) -> str:
-    """Tells first weights apart."""
+    """Return a hash of names, shapes, dtypes and bits."""
     digest = hashlib.sha256()
     for name, weight in sorted(weights.items()):
         digest.update(f"{name} {tuple(weight.shape)} {weight.dtype};".encode())
@@ -58,7 +73,7 @@ def fingerprint(weights: Blocks) -> str:
     return digest.hexdigest()
 
 
-def _moved(weight: Tensor, start: Tensor) -> dict[str, Tensor]:
+def _changes(weight: Tensor, start: Tensor) -> dict[str, Tensor]:
     # Bits and not values: −0 is another weight than 0, and a NaN is itself.
     changed = (_bits(weight) != _bits(start)).any(-1)
     return {"where": changed, "weights": weight[changed]}
@@ -74,7 +89,7 @@ def _bits(tensor: Tensor) -> Tensor:
     return tensor.detach().contiguous().unsqueeze(-1).view(torch.uint8)
 
 
-def _told(tensor: Tensor, start: Blocks) -> Any:
+def _abbreviated(tensor: Tensor, start: Blocks) -> Any:
     for name, first in start.items():
         if (tensor.dtype, tensor.numel()) == (first.dtype, first.numel()) and torch.equal(
             tensor.flatten(), first.flatten()
@@ -85,23 +100,23 @@ def _told(tensor: Tensor, start: Blocks) -> Any:
     return tensor
 
 
-def _mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
+def _map(value: Any, change: Callable[[Tensor], Any]) -> Any:
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, dict):
-        return {key: _mapped(part, change) for key, part in value.items()}
+        return {key: _map(part, change) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_mapped(part, change) for part in value)
+        return type(value)(_map(part, change) for part in value)
     return value
 
 
-def _mapped_back(value: Any, start: Blocks) -> Any:
+def _map_back(value: Any, start: Blocks) -> Any:
     if isinstance(value, dict):
         if value.keys() == {FROM_START, SHAPE}:
             return start[value[FROM_START]].clone().view(value[SHAPE])
         if value.keys() == {GAPS}:
             return value[GAPS].cumsum(0)
-        return {key: _mapped_back(part, start) for key, part in value.items()}
+        return {key: _map_back(part, start) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_mapped_back(part, start) for part in value)
+        return type(value)(_map_back(part, start) for part in value)
     return value

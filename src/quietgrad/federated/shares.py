@@ -1,4 +1,4 @@
-"""Noise in shares, for a server that must not see any client's update: each client adds a part before it is masked.
+"""Noise in shares, for a server that must not see any client's update: each client adds its part before masking.
 
     v_i = (round(clip(u_i)/γ) + w_i) mod 2³¹,     Σ_i v_i mod 2³¹ = Σ_i round(clip(u_i)/γ) + Σ_i w_i
 
@@ -11,6 +11,7 @@ Reduction modulo 2³¹ happens after both, so a sum that wraps is damaged and no
 is not a rounded Gaussian: given what rounding took away from each, w_i is a discrete Gaussian on a shifted lattice, and
 the sum of n such has, in each point, the probability of one of n times the variance up to a factor 1 ± 5n·e^(−π²4^k)
 (Poisson summation). With k ≥ 8 this is below 10^(−280000) for any model, number of clients and of rounds.
+Checked by: tests/federated/test_shares.py.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from quietgrad._errors import PrivacyError
 from quietgrad._gradients.blocks import DenseGrad, flatten, split_blocks
 from quietgrad._gradients.space import Shapes, coordinates
 from quietgrad._gradients.stages import BlockwiseGrads, Released
@@ -32,7 +34,7 @@ from quietgrad._noise.sources import NoiseSource
 from quietgrad.federated.rounds import Update
 
 MODULUS = 1 << 31
-"""Of what a client sends: what Flower's SecAgg+ holds of a number."""
+"""Of the integers that clients send: Flower's SecAgg+ sums numbers of 31 bits."""
 COARSEST, FINEST = 8, 20
 """k, the logarithm of a share's std in steps."""
 TAILS = 10.0
@@ -41,12 +43,12 @@ TAILS = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class Shares:
-    """Which part of the noise a client adds; public, and the same for server and clients.
+    """The part of the noise that each client adds; public, and the same for server and clients.
 
     Args:
-        clients: N, who is asked in every round.
+        clients: N, all of which take part in every round unless they drop out.
         least: t, the number of shares that make the whole noise: a sum of fewer clients must never be opened. A client
-            knows its own share: if c of them tell it to the server, the noise that protects the others has t − c.
+            knows its own share: if c of them reveal it to the server, t − c shares protect the others.
 
     Raises:
         ValueError: fewer than 2 shares make the noise, or all clients would have to.
@@ -67,31 +69,32 @@ class Shares:
             )
 
     def check(self, mechanism: Mechanism) -> None:
-        """Whether the mechanism's noise can be shared.
+        """Refuse a mechanism whose noise clients cannot share.
 
         Raises:
-            ValueError: it is no Gaussian, or there is none.
+            PrivacyError: it is no Gaussian, or there is none.
         """
-        if not isinstance(mechanism.noise, Gaussian) or not mechanism.multiplier(0) > 0:
-            raise ValueError(
+        # The type itself: clients draw independent Gaussian integers, whatever a subclass would draw or remember.
+        if type(mechanism.noise) is not Gaussian or not mechanism.multiplier(0) > 0:
+            raise PrivacyError(
                 f"The noise of {mechanism.name} cannot be shared among clients: it takes Gaussian noise with σ > 0. "
                 "Calibrate a method without private selection, or let the server add the noise (shares=None)."
             )
 
-    def sent(
+    def add_noise(
         self, mechanism: Mechanism, update: Update, step: int, source: NoiseSource
     ) -> Int64[Tensor, " p"]:
-        """What a client puts into the secure sum: its encoded update clipped, rounded, noised and reduced."""
+        """Clip and round a client's encoded update, add its share of the noise, and reduce modulo 2³¹."""
         parts = [
             self._noised(mechanism, release, blocks, step, source)
             for release, blocks in zip(mechanism.releases, update, strict=True)
         ]
         return torch.cat(parts).remainder_(MODULUS)
 
-    def opened(
+    def open_sum(
         self, mechanism: Mechanism, spaces: Sequence[Shapes], total: Int64[Tensor, " p"], step: int
     ) -> list[Released]:
-        """The releases that a sum of what clients sent means, divided by N.
+        """Return the releases in a sum of what clients sent, divided by N.
 
         Raises:
             ValueError: the sum has another length.
@@ -124,13 +127,15 @@ class Shares:
         return wide.grid.steps(clipped) + share_of_noise(len(clipped), log_std, source)
 
     def _wide(self, mechanism: Mechanism, release: Release, size: int, step: int) -> tuple[Widened, int]:
-        """The grid of a release, and k: as fine as the largest sum and the noise's tails leave room for."""
+        """Choose the grid of a release, and k: as fine as the largest sum and the noise's tails leave room for."""
+        # The finer the grid, the less rounding costs, but N updates of the largest norm and the noise of all N clients
+        # must not wrap around 2³¹. A client's share has the std 2^k, so in steps an update is √t·2^k·S/s long.
         std, sensitivity = mechanism.std(release, step), release.clip.sensitivity(step)
         most = self.clients * math.sqrt(self.least) * sensitivity / std + TAILS * math.sqrt(self.clients)
         log_std = min(FINEST, math.floor(math.log2(MODULUS / 2 / most)))
         if log_std < COARSEST:
             raise ValueError(
-                f"{self.clients} clients at {std / sensitivity:g} times the clip do not fit into a sum of 31 bits. Ask "
+                f"{self.clients} clients at {std / sensitivity:g} times the clip do not fit into a sum of 31 bits. Use "
                 "fewer clients, or raise the noise multiplier."
             )
         steps = math.sqrt(self.least) * 2**log_std
@@ -138,7 +143,7 @@ class Shares:
 
 
 def share_of_noise(count: int, log_std: int, source: NoiseSource) -> Int64[Tensor, " count"]:
-    """Gaussian integers of std 2^log_std: the source's, with their lowest bits rounded away.
+    """Draw Gaussian integers of std 2^log_std: the source's, with their lowest bits rounded away.
 
     A sum in the source's fine steps plus its integers, rounded to coarse ones, is post-processing of that sum; and a
     whole number of coarse steps passes through the rounding unchanged.

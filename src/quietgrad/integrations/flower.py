@@ -17,7 +17,7 @@ from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad.federated.client import encode_update
 from quietgrad.federated.rounds import pack, unpack
 from quietgrad.federated.server import FederatedServer
-from quietgrad.federated.shared_start import restored, shortened
+from quietgrad.federated.shared_start import restore_task, shorten_task
 from quietgrad.integrations.flower_log import withhold
 
 try:
@@ -148,7 +148,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]
 
     def _told(self) -> bytes:
         task = self.server.task()
-        return shortened(task, self.server.start) if self._shared_start else task.packed()
+        return shorten_task(task, self.server.start) if self._shared_start else task.packed()
 
     def _message(self, content: bytes) -> Parameters:
         return Parameters(tensors=[content], tensor_type=KIND)
@@ -168,7 +168,7 @@ class PrivateClient(Client):  # type: ignore[misc]
         self._start = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
 
     def fit(self, ins: FitIns) -> FitRes:
-        task = restored(ins.parameters.tensors[0], self._start)
+        task = restore_task(ins.parameters.tensors[0], self._start)
         update = encode_update(self._model, self._mechanism, task, self._train)
         message = Parameters(tensors=[pack(update)], tensor_type=KIND)
         # Flower wants a number of examples: it is private, so every client says 1.

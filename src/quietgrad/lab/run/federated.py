@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from quietgrad.federated import FederatedServer, encode_update, train_locally
-from quietgrad.federated.shared_start import shortened
+from quietgrad.federated.shared_start import shorten_task
 from quietgrad.lab.errors import LabError
 from quietgrad.lab.run.config import Config, FederatedConfig
 from quietgrad.lab.run.folder import RunFolder
@@ -207,7 +207,7 @@ class Clients:
         """One round: draw, train every drawn client on a copy of the model, and release."""
         drawn, task = server.draw(), server.task()
         # All clients can build the first weights from the config's seed.
-        told = len(shortened(task, server.start))
+        told = len(shorten_task(task, server.start))
         outcome.count(server.update_bytes, told, server.sampler.expected_batch)
         for client in drawn:
             update = encode_update(self._model, server.mechanism, task, self._training(client))

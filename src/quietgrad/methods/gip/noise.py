@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import torch
 
+from quietgrad._errors import PrivacyError
 from quietgrad._gradients.blocks import Blocks, flatten, unflatten
 from quietgrad._gradients.stages import ClippedSum, Released
 from quietgrad._noise.base import Noise, NoiseDraw, NoiseState
@@ -68,8 +69,8 @@ class SelectedGaussian(Noise):
 
     def release(self, total: ClippedSum, draw: NoiseDraw, state: NoiseState) -> tuple[Released, NoiseState]:
         if isinstance(draw.source, HardenedSource):
-            raise ValueError(
-                "noise_source='hardened' is proved for Gaussian releases, not for a choice of indices. Use the default "
+            raise PrivacyError(
+                "noise_source='hardened' is made for Gaussian releases, not for a choice of indices. Use the default "
                 "source with gip, or a method without selection (random_k, top_groups)."
             )
         if draw.std == 0.0:
