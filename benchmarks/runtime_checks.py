@@ -34,7 +34,8 @@ from benchmarks.engine import Clock, chosen_clock
 from benchmarks.models import SETTINGS, Setting
 from quietgrad._capture import backprops, listener, recorder
 from quietgrad._capture.dependence import ONE_IN, Dependence
-from quietgrad._capture.graph import Flow, Graph
+from quietgrad._capture.graph import Graph
+from quietgrad._capture.graph_analysis import GraphAnalysis
 from quietgrad._capture.layout import BatchLayout
 from quietgrad._capture.listener import Listener
 from quietgrad._guards import guards
@@ -82,25 +83,25 @@ class Stopwatch:
 
 
 class Remembered:
-    """Answers of a `Flow` in the order in which they were asked for, noted once and trusted from then on."""
+    """Answers of a `GraphAnalysis` in the order in which they were asked for, noted once and trusted from then on."""
 
     def __init__(self) -> None:
-        self._flow: Flow | None = None
+        self._analysis: GraphAnalysis | None = None
         self._answers: list[BatchLayout] = []
         self._asked = 0
 
     def noting(self, graph: Graph, n: int) -> Remembered:
-        self._flow = Flow(graph, n)
+        self._analysis = GraphAnalysis(graph, n)
         self._answers.clear()
         return self
 
     def answering(self, *_: Any) -> Remembered:
-        self._flow, self._asked = None, 0
+        self._analysis, self._asked = None, 0
         return self
 
     def layout_of(self, edge: GradientEdge, shape: torch.Size) -> BatchLayout:
-        if self._flow is not None:
-            self._answers.append(self._flow.layout_of(edge, shape))
+        if self._analysis is not None:
+            self._answers.append(self._analysis.layout_of(edge, shape))
             return self._answers[-1]
         self._asked += 1
         return self._answers[self._asked - 1]
@@ -153,7 +154,7 @@ def unchecked(remembered: Remembered) -> Iterator[None]:
     with ExitStack() as stack:
         for target, name, stand_in in (
             *CHECKS,
-            (backprops, "Flow", remembered.answering),
+            (backprops, "GraphAnalysis", remembered.answering),
         ):
             stack.enter_context(patch.object(target, name, stand_in))
         yield
@@ -167,8 +168,8 @@ def timed(watch: Stopwatch) -> Iterator[None]:
             *((target, name) for target, name, _ in CHECKS),
             (Graph, "of"),
             (Graph, "reaches"),
-            (backprops, "Flow"),
-            (Flow, "layout_of"),
+            (backprops, "GraphAnalysis"),
+            (GraphAnalysis, "layout_of"),
         ):
             stack.enter_context(patch.object(target, name, watch.around(getattr(target, name))))
         yield
@@ -205,7 +206,7 @@ def _measured(setting: Setting, repeats: int, clock: Clock) -> Cost:
 
     remembered, watch = Remembered(), Stopwatch(clock)
     for _ in range(WARM_UP):
-        with patch.object(backprops, "Flow", remembered.noting):
+        with patch.object(backprops, "GraphAnalysis", remembered.noting):
             step(probe=True)
 
     def inside(*, probe: bool) -> float:

@@ -1,4 +1,4 @@
-"""Gradients are taken while the backward is at them, and nothing is held that norms and sums do without."""
+"""Gradients are consumed during the backward, and nothing is kept that norms and sums do without."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def losses(model: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
 
 
 class Residual(nn.Module):
-    """Two paths meet, so that some gradients are added up on the way."""
+    """Two paths meet, so that some gradients are sums."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ def test_a_call_whose_gradients_are_taken_holds_its_inputs_no_longer(
     assert all(one() is None for one in alive)
 
 
-def test_a_failure_on_the_way_reaches_the_caller_and_leaves_no_hooks() -> None:
+def test_a_failure_during_backward_reaches_the_caller_and_leaves_no_hooks() -> None:
     net = nn.Sequential(nn.Conv2d(3, 3, 3), nn.Identity(), nn.Conv2d(3, 2, 3)).double()
     recorder = Recorder(net)
     recorder.attach()

@@ -1,4 +1,4 @@
-"""What the graph tells of the samples is what numbers tell, and it tells it for every common operation."""
+"""Graph analysis agrees with probing, and knows every common operation."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
-from quietgrad._capture.graph import Flow, Graph
+from quietgrad._capture.graph import Graph
+from quietgrad._capture.graph_analysis import GraphAnalysis
 from quietgrad._capture.layout import BatchAxis, Layout
-from quietgrad._capture.probing import Code, matches_layout
+from quietgrad._capture.probing import SampleCode, matches_layout
 
 N, T, D = 6, 4, 6
 Operation = Callable[[Tensor], Tensor]
@@ -77,7 +78,7 @@ APART: dict[str, Operation] = {
     "cast": lambda z: z.float().bfloat16().double(),
 }  # fmt: skip
 
-DOUBTFUL: dict[str, Operation] = {
+UNKNOWN: dict[str, Operation] = {
     "mean over the batch": lambda z: z - z.mean(0),
     "softmax over the batch": lambda z: z.softmax(0),
     "attention over the batch": lambda z: self_attention(z.transpose(0, 1)).transpose(0, 1),
@@ -94,35 +95,35 @@ DOUBTFUL: dict[str, Operation] = {
 }
 
 
-def state(operation: Operation) -> tuple[Layout | BatchAxis, Tensor, Tensor, Code]:
+def state(operation: Operation) -> tuple[Layout | BatchAxis, Tensor, Tensor, SampleCode]:
     """What the graph says of z `[n, t, d]`, and z's gradient under plain losses and under losses 2^k."""
     leaf = numbers(N, T, D).requires_grad_()
     z = leaf * 1.0
     out = operation(z)
     losses = (out.flatten(1) * numbers(*out.flatten(1).shape, seed=5)).sum(1)
-    code = Code(N, half=False)
-    flow = Flow(Graph.of(losses), N)
+    code = SampleCode(N, half=False)
+    analysis = GraphAnalysis(Graph.of(losses), N)
     plain, scaled = (
         torch.autograd.grad(losses, z, factors, retain_graph=True)[0]
         for factors in (torch.ones_like(losses), code.factors(0, losses))
     )
-    return flow.at(get_gradient_edge(z)), plain, scaled, code
+    return analysis.at(get_gradient_edge(z)), plain, scaled, code
 
 
 @pytest.mark.parametrize("name", APART)
-def test_the_graph_proves_that_samples_stay_apart(name: str) -> None:
+def test_samples_that_stay_apart_have_a_layout(name: str) -> None:
     found, plain, scaled, code = state(APART[name])
     assert found == Layout(0)
     assert matches_layout(plain, scaled, code.exponents(0), found)
 
 
-@pytest.mark.parametrize("name", DOUBTFUL)
-def test_what_may_mix_is_in_doubt(name: str) -> None:
-    found, *_ = state(DOUBTFUL[name])
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_the_batch_axis_of_what_may_mix_is_unknown(name: str) -> None:
+    found, *_ = state(UNKNOWN[name])
     assert found in (BatchAxis.UNKNOWN, BatchAxis.ABSENT)
 
 
-def test_what_all_samples_share_is_said_to_be_shared() -> None:
+def test_what_all_samples_share_has_no_batch_axis() -> None:
     places = numbers(T, D).requires_grad_()
     losses = (numbers(N, T, D) * (places * 1.0).unsqueeze(0).expand(N, -1, -1)).sum((1, 2))
-    assert Flow(Graph.of(losses), N).at(get_gradient_edge(places)) is BatchAxis.ABSENT
+    assert GraphAnalysis(Graph.of(losses), N).at(get_gradient_edge(places)) is BatchAxis.ABSENT

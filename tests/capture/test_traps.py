@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
-from quietgrad._capture import backprops, probing
+from quietgrad._capture import probing
 from quietgrad._capture.graph import Graph, uses
 from quietgrad._capture.recorder import Recorder
 from quietgrad._gradients import kernel_gradients
@@ -261,8 +261,8 @@ def test_dropout_between_recurrent_layers_is_the_recorded_one(kind: Any, options
 
 def test_layouts_are_found_one_output_and_one_row_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """As for gradients too large to be probed or compared together."""
-    monkeypatch.setattr(backprops, "PROBED_AT_ONCE", 1)
-    monkeypatch.setattr(backprops, "MOST_PROBES", 10**9)
+    monkeypatch.setattr(probing, "PROBED_AT_ONCE", 1)
+    monkeypatch.setattr(probing, "MOST_PROBES", 10**9)
     monkeypatch.setattr(probing, "COMPARED_AT_ONCE", 1)
     layers = [nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(36, 3), nn.LayerNorm(3)]
     model = nn.Sequential(*layers).double()

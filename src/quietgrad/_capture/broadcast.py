@@ -1,9 +1,15 @@
-"""Outputs that all samples share, as position embeddings `[1, t, d]`: where broadcasting gives each sample its own.
+"""Per-sample gradients of outputs that all samples share, as position embeddings `[1, t, d]`: broadcasting undone.
 
-The gradient at such an output is already summed over the samples. But the sum that broadcast it (`words + places`) has
-an output with one slice for each sample, and the gradient there, sample by sample, is the gradient of what was
-broadcast. Whatever lies between that and the output (T5 turns its table of distances round) belongs to no sample, and
-is gone back through for all samples at once.
+The gradient at such an output is already a sum over the samples, of which no part can be told. But the operation that
+broadcast it has an output with one slice for each sample:
+
+    words [n, t, d] + positions [1, t, d] → sum [n, t, d]
+
+The gradient at `sum` is that of `positions` before autograd adds over the samples, since d(sum)/d(positions) = 1. So
+it is taken there, at the consumer of the broadcast output. Whatever lies between the broadcast and the recorded output
+(T5 rearranges its table of distances) belongs to no sample, and is gone back through for all samples at once.
+
+Checked by: tests/laws/test_law1_per_sample.py (positions, distances), tests/capture/test_traps.py
 """
 
 from __future__ import annotations
@@ -15,89 +21,95 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
-from quietgrad._capture.graph import Flow, Graph
+from quietgrad._capture.graph import Graph
+from quietgrad._capture.graph_analysis import GraphAnalysis
 from quietgrad._capture.layout import BatchAxis, Layout
 
-SPREADING = ("AddBackward0", "ExpandBackward0")
+BROADCASTING = ("AddBackward0", "ExpandBackward0")
 """Operations whose gradient is that of what they broadcast, once broadcasting is undone."""
 
 
 @dataclass(frozen=True)
-class End:
-    """A place with the samples apart, and the shared tensor that was broadcast there."""
+class BroadcastConsumer:
+    """An operation's output with a batch axis, and the tensor without one that was broadcast to it."""
 
     edge: GradientEdge
     layout: Layout
-    shared: GradientEdge
+    source: GradientEdge
 
 
 class Consumers:
-    """Who uses a node's output, in the order of the graph."""
+    """Who uses each node's outputs."""
 
     def __init__(self, graph: Graph) -> None:
-        self._parents: dict[Node, list[tuple[Node, int, int]]] = {}
+        self._users: dict[Node, list[tuple[Node, int, int]]] = {}
         for node, following in graph.children.items():
             for place, (child, number) in enumerate(following):
                 if child is not None:
-                    self._parents.setdefault(child, []).append((node, place, number))
+                    self._users.setdefault(child, []).append((node, place, number))
 
-    def ends(self, edge: GradientEdge, flow: Flow) -> list[End] | None:
-        """Where all of a shared output's gradient comes from, samples apart; None where the graph does not tell."""
-        found: list[End] = []
-        front, seen = [edge], {_place(edge)}
-        while front:
-            shared = front.pop()
-            for node, place, number in self._parents.get(shared.node, []):
-                if number != shared.output_nr:
+    def of(self, edge: GradientEdge, analysis: GraphAnalysis) -> list[BroadcastConsumer] | None:
+        """Find all operations that broadcast what is computed from an output to the samples.
+
+        Returns:
+            None where the graph does not tell, or where the output reaches a loss in another way.
+        """
+        found: list[BroadcastConsumer] = []
+        ahead, seen = [edge], {_key(edge)}
+        while ahead:
+            source = ahead.pop()
+            for node, place, number in self._users.get(source.node, []):
+                if number != source.output_nr:
                     continue
-                for out, state in flow.reached(node):
-                    if isinstance(state, Layout) and _spreads(node, place):
-                        found.append(End(out, state, shared))
-                    elif state is not BatchAxis.ABSENT:
+                for out, layout in analysis.outputs_with_gradient(node):
+                    if isinstance(layout, Layout) and _broadcasts(node, place):
+                        found.append(BroadcastConsumer(out, layout, source))
+                    elif layout is not BatchAxis.ABSENT:
                         return None
-                    elif _place(out) not in seen:
-                        seen.add(_place(out))
-                        front.append(out)
+                    elif _key(out) not in seen:
+                        seen.add(_key(out))
+                        ahead.append(out)
         return found or None
 
 
-def _spreads(node: Node, place: int) -> bool:
+def _broadcasts(node: Node, place: int) -> bool:
+    """Ask whether an operation adds this input unchanged; `torch.add` may scale its second."""
     scaled = node.name() == "AddBackward0" and place == 1 and node._saved_alpha != 1  # type: ignore[attr-defined]
-    return node.name() in SPREADING and not scaled
+    return node.name() in BROADCASTING and not scaled
 
 
-def _place(edge: GradientEdge) -> tuple[Node, int]:
+def _key(edge: GradientEdge) -> tuple[Node, int]:
     return edge.node, edge.output_nr
 
 
-def together(
-    gradients: list[Tensor | None], ends: list[End], edge: GradientEdge, n: int
+def gradient_before_broadcast(
+    gradients: list[Tensor | None], consumers: list[BroadcastConsumer], edge: GradientEdge, n: int
 ) -> Float[Tensor, "n ..."] | None:
-    """The gradient of a shared output, sample by sample, from what arrived at its ends; None if nothing did."""
+    """Compute the per-sample gradient of an output from those at its consumers; None if none got any."""
     rows: dict[tuple[Node, int], Tensor] = {}
-    for gradient, end in zip(gradients, ends, strict=True):
+    for gradient, consumer in zip(gradients, consumers, strict=True):
         if gradient is not None:
-            part = reduced(end.layout.samples_first(gradient, n), _shape(end.shared))
-            before = rows.get(_place(end.shared))
-            rows[_place(end.shared)] = part if before is None else before + part
-    if not rows or list(rows) == [_place(edge)]:
-        return rows.get(_place(edge))
-    return _back([GradientEdge(*place) for place in rows], list(rows.values()), edge)
+            part = undo_broadcast(consumer.layout.samples_first(gradient, n), _shape(consumer.source))
+            before = rows.get(_key(consumer.source))
+            rows[_key(consumer.source)] = part if before is None else before + part
+    if not rows or list(rows) == [_key(edge)]:
+        return rows.get(_key(edge))
+    return _backward_of_all([GradientEdge(*key) for key in rows], list(rows.values()), edge)
 
 
-def _back(
-    shared: list[GradientEdge], rows: list[Float[Tensor, "n ..."]], edge: GradientEdge
+def _backward_of_all(
+    sources: list[GradientEdge], rows: list[Float[Tensor, "n ..."]], edge: GradientEdge
 ) -> Float[Tensor, "n ..."]:
-    """From the shared tensors that were broadcast back to the output that they were made of."""
+    """Go back from the tensors that were broadcast to the output they were computed from, for all samples."""
     arriving = [
-        row.to(place.node._input_metadata[place.output_nr].dtype)
-        for place, row in zip(shared, rows, strict=True)
+        row.to(source.node._input_metadata[source.output_nr].dtype)
+        for source, row in zip(sources, rows, strict=True)
     ]
     try:
-        return torch.autograd.grad(shared, [edge], arriving, retain_graph=True, is_grads_batched=True)[0]
+        return torch.autograd.grad(sources, [edge], arriving, retain_graph=True, is_grads_batched=True)[0]
     except RuntimeError:  # a function of the user's that vmap does not know
         each = [
-            torch.autograd.grad(shared, [edge], [row[i] for row in arriving], retain_graph=True)[0]
+            torch.autograd.grad(sources, [edge], [row[i] for row in arriving], retain_graph=True)[0]
             for i in range(len(rows[0]))
         ]
         return torch.stack(each)
@@ -107,8 +119,8 @@ def _shape(edge: GradientEdge) -> torch.Size:
     return torch.Size(edge.node._input_metadata[edge.output_nr].shape)
 
 
-def reduced(rows: Float[Tensor, "n ..."], shape: torch.Size) -> Float[Tensor, "n ..."]:
-    """Each sample's gradient of a shared tensor: broadcasting undone, or a mere reshape."""
+def undo_broadcast(rows: Float[Tensor, "n ..."], shape: torch.Size) -> Float[Tensor, "n ..."]:
+    """Sum each sample's gradient over the dimensions along which a tensor of this shape was broadcast."""
     n, own = len(rows), rows.shape[1:]
     if own.numel() == shape.numel():
         return rows.reshape(n, *shape)

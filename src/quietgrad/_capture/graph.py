@@ -1,33 +1,18 @@
-"""The backward graph of the losses, and what is read off it for this very batch.
-
-Coverage: every use of a trained parameter lies inside a recorded call. Flow: loss i belongs to sample i, and going
-backwards, a node whose operation keeps the samples apart (a sum over other dimensions, a product with a weight) tells
-where the samples lie in its inputs. What is reached in two ways that disagree, or through an operation that may mix
-(an index, a mask, a function of the user's), is in doubt and must be proved by numbers.
-"""
+"""The backward graph of the losses, and the check that every use of a trained parameter lies in a recorded call."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
-import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from quietgrad._capture.call import Call
-from quietgrad._capture.layout import (
-    BatchAxis,
-    BatchLayout,
-    Following,
-    Layout,
-    Shapes,
-    Visit,
-    at_stride,
-    stride_of,
-)
-from quietgrad._capture.node_rules import KNOWN, is_user_function, named, rule_for
+from quietgrad._capture.node_rules.lookup import is_user_function
+from quietgrad._capture.node_rules.node_names import NODE_NAMES, name_of
+from quietgrad._capture.node_rules.visit import NextFunctions
 from quietgrad._errors import PrivacyError
 
 Use = tuple[Node, str]
@@ -39,7 +24,7 @@ class Graph:
     """The backward graph of the losses: its nodes, each with the nodes that it sends gradients to."""
 
     root: GradientEdge
-    children: dict[Node, Following]
+    children: dict[Node, NextFunctions]
     order: list[Node]
     """Every node after all that send gradients to it."""
     names: dict[Node, str]
@@ -47,25 +32,25 @@ class Graph:
 
     @classmethod
     def of(cls, losses: Tensor) -> Graph:
-        """Walk the graph, deep first: a node that is left after all behind it comes before them in the order."""
+        """Walk the graph depth first; a node is left after all behind it, so the reverse is the backward's order."""
         root = get_gradient_edge(losses)
-        children: dict[Node, Following] = {}
+        children: dict[Node, NextFunctions] = {}
         names: dict[Node, str] = {}
         left: list[Node] = []
         stack: list[Node | None] = [root.node]
         while stack:
             node = stack.pop()
-            if node is None:  # all behind the node below it were left
+            if node is None:  # everything behind the next node on the stack was left
                 left.append(cast(Node, stack.pop()))
             elif node not in children:
                 following = children[node] = node.next_functions
-                names[node] = KNOWN.get(type(node)) or named(node)
+                names[node] = NODE_NAMES.get(type(node)) or name_of(node)
                 stack += (node, None)
                 stack += [child for child, _ in following if child is not None and child not in children]
         return cls(root, children, left[::-1], names)
 
     def onward(self, nodes: set[Node]) -> set[Node]:
-        """Those from which the backward goes on to others of them."""
+        """Find those of the nodes from which the backward goes on to others of them."""
         leading: set[Node] = set()
         for node in reversed(self.order):
             for child, _ in self.children[node]:
@@ -76,14 +61,15 @@ class Graph:
 
     @property
     def user_function(self) -> str | None:
-        """The name of a function of the user's, if there is any."""
+        """The name of an autograd function of the user's, if there is any."""
         return next((name for node, name in self.names.items() if is_user_function(node)), None)
 
     def reaches(self, call: Call) -> bool:
+        """Ask whether the losses depend on an output of the call."""
         return any(output.edge.node in self.children for output in call.outputs)
 
     def inside(self, call: Call) -> set[Node]:
-        """The nodes between a call's outputs and its inputs."""
+        """Find the nodes between a call's outputs and its inputs."""
         children, done = self.children, {None, *call.input_nodes}
         found: set[Node] = set()
         stack: list[Node | None] = [output.edge.node for output in call.outputs]
@@ -98,7 +84,7 @@ class Graph:
 
 
 def uses(graph: Graph, parameters: Mapping[str, nn.Parameter]) -> set[Use]:
-    """Where each parameter enters the graph."""
+    """Find where each parameter enters the graph."""
     names = {id(parameter): name for name, parameter in parameters.items()}
     leaves = {
         node: name
@@ -114,7 +100,7 @@ def uses(graph: Graph, parameters: Mapping[str, nn.Parameter]) -> set[Use]:
 
 
 def uncovered(graph: Graph, calls: Iterable[Call], used: set[Use]) -> set[Use]:
-    """Uses outside the calls that account for the parameter."""
+    """Find the uses outside the calls that account for the parameter."""
     left = set(used)
     for call in calls:
         names = call.unit.names.values()
@@ -139,54 +125,3 @@ def _refuse_hidden_backwards(graph: Graph) -> None:
             "Reentrant activation checkpointing hides the layers from the graph. Pass use_reentrant=False to "
             "torch.utils.checkpoint.checkpoint."
         )
-
-
-class Flow:
-    """The state of every tensor between the losses and the leaves, for n > 1 samples."""
-
-    def __init__(self, graph: Graph, n: int) -> None:
-        self._n, self._shapes = n, Shapes()
-        self._states: dict[tuple[Node | None, int], BatchLayout] = {
-            (graph.root.node, graph.root.output_nr): Layout(0)
-        }
-        children, names = graph.children, graph.names
-        for node in graph.order:
-            if following := children[node]:
-                self._visit(node, names[node], following)
-
-    def at(self, edge: GradientEdge) -> BatchLayout:
-        """What is known of the gradient that arrives there; a place that is not reached gets none."""
-        return self._states.get((edge.node, edge.output_nr), BatchAxis.ABSENT)
-
-    def reached(self, node: Node) -> Iterator[tuple[GradientEdge, BatchLayout]]:
-        """Those outputs of a node that get gradients."""
-        for number in range(len(self._shapes[node])):
-            if (node, number) in self._states:
-                yield GradientEdge(node, number), self._states[node, number]
-
-    def layout_of(self, edge: GradientEdge, shape: torch.Size) -> BatchLayout:
-        """The same, of a reshaped gradient: an edge may be that of a base, and what is recorded its view."""
-        state, own = self.at(edge), self._shapes[edge.node][edge.output_nr]
-        if not isinstance(state, Layout) or own == shape:
-            return state
-        return at_stride(stride_of(state, own), shape, self._n) or BatchAxis.UNKNOWN
-
-    def _visit(self, node: Node, name: str, following: Following) -> None:
-        states = self._states
-        for number, shape in enumerate(self._shapes[node]):
-            state = states.get((node, number))
-            if state is None:
-                continue
-            if isinstance(state, Layout):
-                visit = Visit(node, following, number, state, shape, self._n, self._shapes)
-                found = rule_for(node, name)(visit)
-            else:
-                found = [BatchAxis.UNKNOWN if is_user_function(node) else state] * len(following)
-            for there, new in zip(following, found, strict=True):
-                # What is reached in two ways that disagree is in doubt.
-                if (
-                    there[0] is not None
-                    and (known := states.setdefault(there, new)) is not new
-                    and known != new
-                ):
-                    states[there] = BatchAxis.UNKNOWN

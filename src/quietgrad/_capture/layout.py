@@ -1,16 +1,14 @@
-"""Where the samples lie in a tensor, and how it is said where they lie in the inputs of an operation."""
+"""Where the samples of a batch lie in a tensor."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor
-from torch.autograd.graph import Node
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ class Layout:
 
 @dataclass(frozen=True, eq=False)
 class Owners:
-    """Positions that belong to samples in no regular way, as after `x[mask]`: found one by one.
+    """Positions that belong to samples in no regular order, as after `x[mask]`.
 
     Args:
         dims: leading dimensions that make up the positions.
@@ -97,9 +95,6 @@ def at_stride(stride: int, shape: torch.Size, n: int) -> Layout | None:
     return None
 
 
-# ---- through an operation ------------------------------------------------------------------------------------
-
-
 class BatchAxis(Enum):
     """Why a gradient has no layout: it has no batch axis, or none that graph analysis knows of."""
 
@@ -109,78 +104,3 @@ class BatchAxis(Enum):
 
 BatchLayout = Layout | BatchAxis
 """What graph analysis knows about the samples of one gradient."""
-
-Following = tuple[tuple[Node | None, int], ...]
-"""Where a node sends its gradients: each of the next nodes, and which of its outputs that is."""
-
-
-class Shapes(dict[Node, list[torch.Size]]):
-    """The shapes of what each node returned in the forward: asked for by it and by all that read it, so kept."""
-
-    def __missing__(self, node: Node) -> list[torch.Size]:
-        given = node._input_metadata
-        # Most operations return one tensor.
-        found = (
-            [torch.Size(given[0].shape)] if len(given) == 1 else [torch.Size(meta.shape) for meta in given]
-        )
-        self[node] = found
-        return found
-
-
-@dataclass(slots=True)
-class Visit:
-    """One output of one node, and where the samples lie in it."""
-
-    node: Node
-    following: Following
-    number: int
-    layout: Layout
-    shape: torch.Size
-    n: int
-    shapes: Shapes
-
-    @property
-    def dim(self) -> int:
-        return self.layout.dim
-
-    @property
-    def children(self) -> Sequence[torch.Size | None]:
-        """The shape of each input that may need a gradient."""
-        return [None if child is None else self.shapes[child][place] for child, place in self.following]
-
-    @property
-    def first_child(self) -> torch.Size | None:
-        """The first of them: most operations need no other."""
-        child, place = self.following[0]
-        return None if child is None else self.shapes[child][place]
-
-    def saved(self, name: str) -> Any:
-        return getattr(self.node, f"_saved_{name}")
-
-    def saved_dim(self, rank: int, name: str = "dim") -> int:
-        return wrapped(self.saved(name), rank)
-
-    def saved_dims(self, rank: int, name: str = "dim") -> set[int]:
-        """No dimensions at all mean every dimension."""
-        dims = self.saved(name)
-        return {wrapped(dim, rank) for dim in dims} if dims else set(range(rank))
-
-    def all(self, state: BatchLayout) -> list[BatchLayout]:
-        return [state] * len(self.following)
-
-    def moved(self, dim: int) -> Layout:
-        layout = self.layout
-        return layout if dim == layout.dim else Layout(dim, layout.inner)
-
-    def broadcast(self, shape: torch.Size | None) -> BatchLayout:
-        """Where the samples lie in an input of this shape that is broadcast to the output."""
-        if shape is None:
-            return BatchAxis.UNKNOWN
-        dim = self.layout.dim - (len(self.shape) - len(shape))
-        return BatchAxis.ABSENT if dim < 0 or shape[dim] == 1 else self.moved(dim)
-
-
-def wrapped(dim: int, rank: int) -> int:
-    """Autograd keeps −1 as 2⁶⁴ − 1."""
-    dim = dim - 2**64 if dim >= 2**63 else dim
-    return dim % rank if rank else 0

@@ -1,20 +1,36 @@
-"""Whose gradient is it? Asked in powers of two, which rounding does not disturb.
+"""Find the sample that owns each gradient entry, by scaling the losses with powers of two.
 
-Backward is linear: under Σ 2^k_i·loss_i whatever belongs to sample i alone is exactly 2^k_i times what it is under
-Σ loss_i, in every precision; what belongs to several samples is no multiple at all. The exponents number the samples,
-so that one more backward (a few for large batches) tells the owner of every position.
+Backward is linear. Under Σ_i 2^k_i·loss_i, an entry that belongs to sample i alone is exactly 2^k_i times what it is
+under Σ_i loss_i: multiplying by a power of two changes the exponent and rounds nothing, in every precision. An entry
+that belongs to several samples is no such multiple. The exponents number the samples, so that comparing two gradients
+names the owner of every entry.
+
+Worked example with n = 3 samples and exponents k = (−1, 0, 1):
+
+    entry of Σ loss          0.3     0.5     0.4
+    entry of Σ 2^k·loss      0.15    0.5     0.7
+    ratio                    2⁻¹     2⁰      1.75
+    owner                    sample 0  sample 1  none: 0.4 = 0.1 + 0.3 of samples 1 and 2, 0.7 = 0.1 + 2·0.3
+
+Exponents have few values, so a batch larger than their number is counted in digits, one more backward for each.
+
+Checked by: tests/capture/test_graph_analysis.py, tests/attacks/test_late_mixing.py
 """
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from quietgrad._capture.layout import Layout, Owners
+from quietgrad._capture.call import Call
+from quietgrad._capture.layout import Layout, Owners, candidates
+from quietgrad._capture.output_gradients import OutputGradient, gradients_at
+from quietgrad._gradients.blocks import packed
 
 EXPONENT = 30
 """Exponents go from −30 to 30: gradients between 1e-29 and 1e29 neither vanish nor overflow in float32 and bfloat16."""
@@ -22,55 +38,130 @@ HALF_EXPONENT = 3
 """Float16 has but 30 binary orders in all, and gradients use most of them."""
 
 COMPARED_AT_ONCE = 1 << 18
-"""Numbers of two gradients that are compared at a time: a proof takes little memory beyond the gradients."""
+"""Numbers of two gradients that are compared at a time: comparing takes little memory beyond the gradients."""
+PROBED_AT_ONCE = 1 << 24
+"""Bytes of gradients that may always be probed together: 16 MB are small beside any model that needs splitting."""
+MOST_PROBES = 6
+"""Parts that a larger probe is split into. Each part is a backward of its own, and six of them hold a sixth of the
+second gradients at a time: that is below the peak of the step itself."""
 
 
-class Code:
-    """Numbers n samples by exponents, in a random order and digit by digit."""
+def probe_layouts(losses: Float[Tensor, " n"], gradients: list[OutputGradient]) -> list[Call]:
+    """Set the layout of each gradient that splits into samples.
+
+    Regular layouts are tried first, which takes one more backward. Where none fits, every position gets its owner.
+
+    Returns:
+        the calls in which some position belongs to several samples, though the output has room for all of them.
+    """
+    unattributed: list[Call] = []
+    code = SampleCode(len(losses), half=any(g.gradient.dtype == torch.float16 for g in gradients))
+    exponents = code.exponents(0)
+    for group in _split(gradients):
+        first = _scaled_gradients(losses, group, code, 0)
+        for gradient, scaled in zip(group, first, strict=True):
+            possible = candidates(gradient.output.shape, code.n, gradient.sample_dims)
+            gradient.layout = next(
+                (
+                    layout
+                    for layout in possible
+                    if matches_layout(gradient.gradient, scaled, exponents, layout)
+                ),
+                None,
+            )
+        irregular = [(g, scaled) for g, scaled in zip(group, first, strict=True) if g.layout is None]
+        if irregular:
+            unattributed += _find_owners(losses, code, *map(list, zip(*irregular, strict=True)))
+    return unattributed
+
+
+def _find_owners(
+    losses: Float[Tensor, " n"], code: SampleCode, gradients: list[OutputGradient], first: list[Tensor]
+) -> list[Call]:
+    """Find the owner of each position; return the calls in which some have several."""
+    digits = [
+        first,
+        *[_scaled_gradients(losses, gradients, code, digit) for digit in range(1, code.digits)],
+    ]
+    for index, gradient in enumerate(gradients):
+        probe = Probe(gradient.gradient, [scaled[index] for scaled in digits], gradient.sample_dims)
+        gradient.layout = probe.find_owners(code)
+    return [
+        g.call
+        for g in gradients
+        if g.layout is None and any(candidates(g.output.shape, code.n, g.sample_dims))
+    ]
+
+
+def _scaled_gradients(
+    losses: Tensor, gradients: list[OutputGradient], code: SampleCode, digit: int
+) -> list[Tensor]:
+    """Run one backward of the losses scaled by this digit of the samples' numbers."""
+    edges = [gradient.output.edge for gradient in gradients]
+    arrived = gradients_at(losses, edges, code.factors(digit, losses), keep_graph=True)
+    return [
+        torch.zeros_like(g.gradient) if found is None else found.reshape(g.output.shape)
+        for g, found in zip(gradients, arrived, strict=True)
+    ]
+
+
+def _split(gradients: list[OutputGradient]) -> Iterator[list[OutputGradient]]:
+    """Split the gradients: to probe all at once would be the peak of the whole training's memory."""
+
+    def size(gradient: OutputGradient) -> int:
+        return gradient.gradient.numel() * gradient.gradient.element_size()
+
+    return packed(gradients, size, max(PROBED_AT_ONCE, sum(map(size, gradients)) // MOST_PROBES))
+
+
+class SampleCode:
+    """Number n samples by exponents, in a random order and digit by digit."""
 
     def __init__(self, n: int, *, half: bool) -> None:
         self.n, self.largest = n, HALF_EXPONENT if half else EXPONENT
         self.base = 2 * self.largest + 1
-        # Drawn aside, so that no generator of the user's moves; at random, so that no model can be made for it.
+        # A generator of its own, so that none of the user's moves; seeded at random, so that no model can be made to
+        # fit the numbers.
         generator = torch.Generator().manual_seed(secrets.randbits(62))
         self._number = torch.randperm(n, generator=generator)
 
     @property
-    def rounds(self) -> int:
-        """Backwards that tell all samples apart."""
-        return next(r for r in range(1, 64) if self.base**r >= self.n)
+    def digits(self) -> int:
+        """How many digits a sample's number has, which is how many backwards name all samples."""
+        return next(digits for digits in range(1, 64) if self.base**digits >= self.n)
 
-    def exponents(self, turn: int) -> Int[Tensor, " n"]:
-        """The digit of each sample in this round."""
-        digits: Tensor = self._number // self.base**turn % self.base
-        return digits - self.largest
+    def exponents(self, digit: int) -> Int[Tensor, " n"]:
+        """Return this digit of each sample's number, as an exponent around zero."""
+        values: Tensor = self._number // self.base**digit % self.base
+        return values - self.largest
 
-    def factors(self, turn: int, like: Tensor) -> Float[Tensor, " n"]:
-        return torch.exp2(self.exponents(turn).double()).to(like)
+    def factors(self, digit: int, like: Tensor) -> Float[Tensor, " n"]:
+        """Return the powers of two that scale the losses."""
+        return torch.exp2(self.exponents(digit).double()).to(like)
 
-    def samples(self, digits: list[Int[Tensor, " r"]]) -> Int[Tensor, " r"]:
-        """From the exponents of every round back to the sample; −1 where there is none of that number."""
-        number = sum((digit + self.largest) * self.base**turn for turn, digit in enumerate(digits))
-        inverse = torch.full((self.base**self.rounds,), -1)
+    def samples(self, exponents: list[Int[Tensor, " r"]]) -> Int[Tensor, " r"]:
+        """Return the sample with these exponents in every digit; −1 where there is none of that number."""
+        number = sum((value + self.largest) * self.base**digit for digit, value in enumerate(exponents))
+        inverse = torch.full((self.base**self.digits,), -1)
         inverse[self._number] = torch.arange(self.n)
         return inverse[number]
 
 
 def matches_layout(plain: Tensor, scaled: Tensor, exponents: Int[Tensor, " n"], layout: Layout) -> bool:
-    """Whether `scaled` is `plain` with sample i multiplied by 2^k_i under this layout."""
+    """Ask whether `scaled` is `plain` with sample i multiplied by 2^k_i under this layout."""
     n = len(exponents)
     rows, other = layout.samples_first(plain, n), layout.samples_first(scaled, n)
     some = max(1, COMPARED_AT_ONCE * n // max(1, plain.numel()))
     return all(
-        bool(_multiples(*part).all())
+        bool(_are_multiples(*part).all())
         for part in zip(rows.split(some), other.split(some), exponents.split(some), strict=True)
     )
 
 
-def _multiples(
+def _are_multiples(
     rows: Float[Tensor, "k ..."], other: Float[Tensor, "k ..."], exponents: Int[Tensor, " k"]
 ) -> Tensor:
-    """Which rows of `other` are 2^k times those of `rows`."""
+    """Ask of each row of `other` whether it is 2^k times that of `rows`."""
     rows, other = rows.flatten(1), other.flatten(1)
     wide = torch.float64 if rows.dtype == torch.float64 else torch.float32
     expected, found = torch.ldexp(rows.to(wide), exponents[:, None].to(rows.device)), other.to(wide)
@@ -78,8 +169,8 @@ def _multiples(
     same = (expected == found) | (~expected.isfinite() & ~found.isfinite())
     if bool(same.all()):
         return same.all(1)
-    # Kernels that add in another order (atomics, threads) round differently, by far less than 2⁻¹²; what another
-    # sample adds is multiplied by up to 2⁶⁰ against it.
+    # Kernels that add in another order (atomics, threads) round differently, by far less than 2⁻¹². What another
+    # sample adds has another factor, up to 2⁶⁰ times as large.
     size = torch.nan_to_num(expected, 0.0, 0.0, 0.0).abs().amax(1, keepdim=True)
     smallest = torch.finfo(rows.dtype).tiny * 2.0**EXPONENT
     tolerance = 2.0**-12 if rows.dtype.itemsize > 2 else 2.0**-5
@@ -88,41 +179,44 @@ def _multiples(
 
 @dataclass(frozen=True)
 class Probe:
-    """A gradient under the plain losses and under each round of a code."""
+    """A gradient under the plain losses, and under those scaled by each digit of a code."""
 
     plain: Tensor
     scaled: list[Tensor]
     dims: int
 
-    def owners(self, code: Code) -> Owners | None:
-        """The sample of every position, if each has one; positions without a gradient belong to nobody."""
+    def find_owners(self, code: SampleCode) -> Owners | None:
+        """Find the sample of every position, or None if a position has several; one of zeros belongs to nobody.
+
+        The largest number of a position suggests an exponent, and all of its numbers have to confirm it.
+        """
         rows = _rows(self.plain, self.dims)
         if rows.numel() == 0:
             return Owners(self.dims, torch.full((code.n, 1), -1))
         largest = torch.nan_to_num(rows, 0.0, 0.0, 0.0).abs().argmax(1, keepdim=True)
         some = torch.nan_to_num(rows.gather(1, largest)[:, 0], 0.0, 0.0, 0.0) != 0
         digits = []
-        for turn in self.scaled:
-            other = _rows(turn, self.dims)
+        for scaled in self.scaled:
+            other = _rows(scaled, self.dims)
             ratio = other.gather(1, largest)[:, 0].double() / rows.gather(1, largest)[:, 0].double()
             digit = torch.nan_to_num(ratio.abs().log2().round(), 0.0, 99.0, -99.0).long()
             digit = digit.masked_fill(~some, 0)
-            if bool((digit.abs() > code.largest).any()) or not bool(_multiples(rows, other, digit).all()):
+            if bool((digit.abs() > code.largest).any()) or not bool(_are_multiples(rows, other, digit).all()):
                 return None
             digits.append(digit)
         sample = code.samples(digits)
         if bool((sample[some] < 0).any()):
             return None
-        return Owners(self.dims, _places(sample.masked_fill(~some, -1), code.n))
+        return Owners(self.dims, _positions(sample.masked_fill(~some, -1), code.n))
 
 
 def _rows(x: Tensor, dims: int) -> Float[Tensor, "r f"]:
-    """The positions and what they hold; a position may be a single number."""
+    """Flatten the positions, and what each of them holds."""
     return x.reshape(x.shape[:dims].numel(), x.shape[dims:].numel())
 
 
-def _places(sample: Int[Tensor, " r"], n: int) -> Int[Tensor, "n m"]:
-    """The positions of each sample, filled up with −1."""
+def _positions(sample: Int[Tensor, " r"], n: int) -> Int[Tensor, "n m"]:
+    """List the positions of each sample, filled up with −1."""
     owned = sample >= 0
     position, owner = owned.nonzero()[:, 0], sample[owned]
     order = owner.argsort(stable=True)

@@ -26,8 +26,9 @@ from torch.nn.utils import parametrize
 
 from quietgrad._capture.adapters.cells import Arranged, CellWeights, RecurrentCell, Steps, cells
 from quietgrad._capture.call import Adapter, Call, Pieces, Report, Unit, Watch, inputs_for
-from quietgrad._capture.layout import BatchAxis, BatchLayout, Layout, Placement, Visit
-from quietgrad._capture.node_rules import doubtful, rule_of
+from quietgrad._capture.layout import BatchAxis, BatchLayout, Layout, Placement
+from quietgrad._capture.node_rules.lookup import register_rule
+from quietgrad._capture.node_rules.visit import Visit, unknown
 from quietgrad._gradients.blocks import DenseGrad
 from quietgrad._gradients.factored import FactoredGrad
 
@@ -117,20 +118,20 @@ class OverTime(Function):
         )
 
 
-@rule_of(OverTime)
+@register_rule(OverTime)
 def cells_apart(visit: Visit) -> list[BatchLayout]:
     """Entries of the batch stay apart: they are the second dimension, of a state the first."""
     if visit.dim != len(visit.shape) - 2:
-        return doubtful(visit)
+        return unknown(visit)
     return [
         BatchAxis.UNKNOWN if shape is None else Layout(len(shape) - 2, visit.layout.inner)
-        for shape in visit.children
+        for shape in visit.input_shapes
     ]
 
 
-@rule_of(WeightUse)
+@register_rule(WeightUse)
 def weights_are_shared(visit: Visit) -> list[BatchLayout]:
-    return visit.all(BatchAxis.ABSENT)
+    return visit.all_inputs(BatchAxis.ABSENT)
 
 
 class WeightUseAdapter(Adapter):

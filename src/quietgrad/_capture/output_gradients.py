@@ -1,0 +1,66 @@
+"""The gradient at one recorded output, and the backward that takes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.graph import GradientEdge
+
+from quietgrad._capture.call import Call, Output
+from quietgrad._capture.layout import Placement
+
+Key = tuple[int, int]
+"""(serial number of the call, position of the output)."""
+CallOutput = tuple[Call, Output]
+
+
+@dataclass(eq=False)
+class OutputGradient:
+    """The gradient at one output of a call, and where the samples lie in it.
+
+    Args:
+        layout: None where no sample is known to own an entry alone.
+        is_per_sample: whether dimension 0 already counts the samples, before the output's own dimensions.
+    """
+
+    call: Call
+    output: Output
+    gradient: Tensor
+    layout: Placement | None = None
+    is_per_sample: bool = False
+
+    @property
+    def key(self) -> Key:
+        return key_of((self.call, self.output))
+
+    @property
+    def sample_dims(self) -> int:
+        return sample_dims((self.call, self.output))
+
+    def samples_first(self, n: int) -> Float[Tensor, "n ..."]:
+        """Arrange the gradient by its layout."""
+        assert self.layout is not None
+        return self.layout.samples_first(self.gradient, n)
+
+
+def key_of(pair: CallOutput) -> Key:
+    """Identify an output among all calls."""
+    return (pair[0].serial, pair[1].position)
+
+
+def sample_dims(pair: CallOutput) -> int:
+    """Count the leading dimensions of an output that may hold the samples."""
+    call, output = pair
+    return call.unit.adapter.sample_dims(call.unit.module, output.shape)
+
+
+def gradients_at(
+    losses: Tensor, edges: list[GradientEdge], factors: Tensor, *, keep_graph: bool
+) -> list[Tensor | None]:
+    """Run one backward of Σ_i factors_i·losses_i to these edges; None where no gradient arrives."""
+    if not edges:
+        return []
+    return list(torch.autograd.grad(losses, edges, factors, retain_graph=keep_graph, allow_unused=True))
