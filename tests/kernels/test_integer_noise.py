@@ -14,7 +14,7 @@ from quietgrad._gradients.blocks import Blocks
 from quietgrad._gradients.grid import Grid
 from quietgrad._gradients.stages import ClippedSum
 from quietgrad._kernels import levels, library
-from quietgrad._kernels.integer_noise import aes_instructions
+from quietgrad._kernels.key_streams import aes_instructions
 from quietgrad._noise.aes import Words
 from quietgrad._noise.base import NoiseDraw, NoiseState
 from quietgrad._noise.gaussian import Gaussian, add_integers

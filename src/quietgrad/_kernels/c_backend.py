@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from quietgrad._kernels import conv_rows, gram_rows, integer_noise, norm_rows, product_sums, rows
+from quietgrad._kernels import (
+    conv_rows,
+    gaussian_trials,
+    gram_rows,
+    key_streams,
+    noise_steps,
+    norm_rows,
+    product_sums,
+    rows,
+)
 from quietgrad._kernels.levels import OFF, level
 from quietgrad._kernels.library import is_float32
 from quietgrad._kernels.registry import register
@@ -18,10 +27,10 @@ KERNELS: tuple[tuple[Callable[..., Any], Callable[..., bool]], ...] = (
     (gram_rows.gram_sums, lambda a, b, _: is_float32(a, b)),
     (conv_rows.kernel_gradients, conv_rows.takes_convolution),
     (norm_rows.norm_gradients, is_float32),
-    (integer_noise.key_stream, lambda *_: integer_noise.aes_instructions() > 0),
-    (integer_noise.draw_tents, lambda *_: True),
-    (integer_noise.draw_boxes, lambda *_: True),
-    (integer_noise.add_steps, integer_noise.takes_pieces),
+    (key_streams.key_stream, lambda *_: key_streams.aes_instructions() > 0),
+    (gaussian_trials.draw_tents, lambda *_: True),
+    (gaussian_trials.draw_boxes, lambda *_: True),
+    (noise_steps.add_steps, noise_steps.takes_pieces),
 )
 """Each kernel has the name of its operation; beside it, which arguments it takes."""
 

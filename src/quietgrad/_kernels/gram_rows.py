@@ -53,6 +53,7 @@ def gram_sums(a: Float[Tensor, "n t i"], b: Float[Tensor, "n t o"], lost: float)
     Args:
         lost: is added to each ‖a_t‖² and ‖b_t‖².
     """
+    # Positions and samples may lie anywhere; only the numbers of one position must be side by side.
     a, b = (x if x.stride(2) == 1 else x.contiguous() for x in (a, b))
     squared = torch.empty(len(a), dtype=torch.float64)
     roots = torch.empty(len(a), 3, dtype=torch.float64)

@@ -20,6 +20,7 @@ LEVELS = ("portable", "avx2", "avx512")
 OFF = "off"
 
 _NUMBERS = {name: number for number, name in enumerate(LEVELS)}
+# A stack, so that a block with another level may be inside one; tests take all levels in turn.
 _chosen: list[str] = []
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.util
+from collections.abc import Callable
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 KERNELS = (
@@ -37,6 +40,7 @@ def native() -> ctypes.CDLL | None:
         library = ctypes.CDLL(found.origin)
     except OSError:
         return None  # built for another machine
+    # Calling a kernel of other sources would read other arguments than were passed: better none than that.
     return library if all(hasattr(library, name) for name in KERNELS) else None
 
 
@@ -51,6 +55,34 @@ def loaded() -> ctypes.CDLL:
 def best_level(library: ctypes.CDLL) -> int:
     """Ask for the highest version that this processor runs, once."""
     return int(library.qg_best_level())
+
+
+PLACE, WHOLE, UNSIGNED, INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64, ctypes.c_int
+ARGUMENTS: dict[str, tuple[Any, ...]] = {
+    "qg_add_steps": (*[PLACE] * 5, WHOLE, PLACE, ctypes.c_double, ctypes.c_double, INT, INT),
+    "qg_key_stream": (PLACE, UNSIGNED, UNSIGNED, WHOLE, PLACE, INT),
+    "qg_tents": (PLACE, PLACE, UNSIGNED, UNSIGNED, INT, PLACE, PLACE, WHOLE, WHOLE, PLACE, PLACE, INT, INT),
+    "qg_boxes": (*[PLACE] * 4, WHOLE, PLACE, PLACE, INT),
+}
+"""Declared to ctypes once, for the functions that are called most: a call then converts its numbers by itself."""
+
+
+def function(name: str) -> Callable[..., Any]:
+    """Return a function of the library whose arguments are declared."""
+    return _declared(loaded(), name)
+
+
+@functools.cache
+def _declared(library: ctypes.CDLL, name: str) -> Callable[..., Any]:
+    found = getattr(library, name)
+    found.argtypes = ARGUMENTS[name]
+    found.restype = ctypes.c_int64 if name == "qg_tents" else None
+    return found  # type: ignore[no-any-return]
+
+
+def array_address(array: NDArray[Any]) -> int | None:
+    """Return where the numbers of a writable array begin; numpy's own attribute takes three times as long."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(array)) if array.size else None  # type: ignore[arg-type]
 
 
 def address(tensor: Tensor) -> ctypes.c_void_p:

@@ -86,6 +86,7 @@ def patch_products(
     places = list(runs(len(b), b.shape[1], b.dtype))
     parts = strips(inputs, window)
     total = torch.empty(b.shape[2], len(parts), parts[0].shape[3], dtype=torch.float64)
+    # The strips of a patch are columns of the result side by side, so each fills a slice of it.
     for number, strip in enumerate(parts):
         _sum_into(total[:, number], b, strip, weights, places)
     return total.flatten(1)
@@ -103,6 +104,7 @@ def _sum_into(
     starts = (ctypes.c_int64 * (len(places) + 1))(*(place.start for place in places), n * t)
     library.qg_packed_room.restype = ctypes.c_int64
     room = library.qg_packed_room(*(ctypes.c_int64(size) for size in (o, i, n * t, len(places))))
+    # Packed factors are as large as the factors: fresh pages would cost more than the packing.
     with SCRATCH.borrow("packed", room, np.float32) as packed:
         library.qg_sums_of_products(
             ctypes.byref(Rows.of(b)),

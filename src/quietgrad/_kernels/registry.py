@@ -106,6 +106,7 @@ class Operation(Generic[Parameters, Result]):
 
     def find_kernel(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Implementation | None:
         """Return the implementation that these arguments take; None is the torch reference."""
+        # Asked at every call of every layer: one look into a dict, and as a rule one predicate.
         for kernel in _IMPLEMENTATIONS.get((self.name, self._device_of(*args)), ()):
             if kernel.supports(*args, **kwargs) and not kernels_are_off():
                 return kernel

@@ -35,6 +35,7 @@ def weighted_rows(weights: Float[Tensor, " n"], rows: Float[Tensor, "n p"]) -> F
     3·10⁻⁶·C for a hundred thousand rows.
     """
     rows = rows if rows.stride(1) == 1 else rows.contiguous()
+    # Weights stay in float64: a tiny one would be rounded coarsely, or to zero, in float32.
     wide = weights.double().contiguous()
     total = torch.empty(rows.shape[1], dtype=torch.float64)
     loaded().qg_row_sums(

@@ -9,7 +9,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
-from quietgrad._kernels.integer_noise import BLOCK, KeyPlace
+from quietgrad._kernels.key_streams import BLOCK, KeyPlace
 from quietgrad._kernels.registry import on_the_cpu, operation
 
 ZEROS = memoryview(bytes(1 << 20))

@@ -14,7 +14,7 @@ from torch import Tensor
 from quietgrad._gradients.blocks import Blocks, packed
 from quietgrad._gradients.grid import WORST_ROUNDING, Grid
 from quietgrad._gradients.stages import ClippedSum, Released
-from quietgrad._kernels.integer_noise import Piece
+from quietgrad._kernels.noise_steps import Piece
 from quietgrad._kernels.registry import operation
 from quietgrad._kernels.scratch import Scratch
 from quietgrad._noise.base import Noise, NoiseDraw, NoiseState

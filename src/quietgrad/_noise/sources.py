@@ -19,7 +19,7 @@ from jaxtyping import Int32, Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
-from quietgrad._kernels.integer_noise import BOX, UNSETTLED, PieceTables
+from quietgrad._kernels.gaussian_trials import BOX, UNSETTLED, PieceTables
 from quietgrad._noise.aes import Words
 from quietgrad._noise.below import Span, lies_below
 from quietgrad._noise.discrete_gaussian import SIGMA, discrete_gaussian, random_words

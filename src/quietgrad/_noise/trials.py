@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from quietgrad._kernels.integer_noise import BELOW, UNSETTLED, PieceTables
+from quietgrad._kernels.gaussian_trials import BELOW, UNSETTLED, PieceTables
 from quietgrad._kernels.registry import on_the_cpu, operation
 from quietgrad._kernels.scratch import Scratch
 from quietgrad._noise.aes import Words
