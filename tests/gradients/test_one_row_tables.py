@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from quietgrad._gradients.blocks import joined
+from quietgrad._gradients.blocks import fuse
 from quietgrad._gradients.indexed import IndexedGrad
 from quietgrad._gradients.stages import BlockwiseGrads
 
@@ -24,7 +24,7 @@ def test_together_as_on_their_own(n: int) -> None:
         "c": table(n, 40, 3, 2),
         "wide": table(n, 5, 4, 3),
     }
-    assert list(joined(blocks)) == [("a", "b", "c")]
+    assert list(fuse(blocks)) == [("a", "b", "c")]
     weights = torch.linspace(0, 1, n, dtype=torch.float64)
     grads = BlockwiseGrads(blocks, n)
     norms = torch.stack([block.squared_norms() for block in blocks.values()]).sum(0)
@@ -48,14 +48,14 @@ def test_several_rows_a_sample_and_other_precisions_stay_alone() -> None:
     ids, owner = torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1])
     several = IndexedGrad(ids, owner, torch.randn(3, 2), samples=2, table=4)
     padded = IndexedGrad(ids[:1], owner[:1], torch.randn(1, 2), samples=2, table=4, single=True)
-    assert joined({"a": table(2, 4, 2, 0), "b": several, "c": padded}) == {}
-    assert joined({"a": table(2, 4, 2, 0), "b": table(2, 4, 2, 1, torch.float64)}) == {}
-    assert joined({}) == {}
+    assert fuse({"a": table(2, 4, 2, 0), "b": several, "c": padded}) == {}
+    assert fuse({"a": table(2, 4, 2, 0), "b": table(2, 4, 2, 1, torch.float64)}) == {}
+    assert fuse({}) == {}
 
 
 def test_each_width_has_its_kin() -> None:
     blocks = {f"{width} {seed}": table(2, 4, width, seed) for seed in range(2) for width in (2, 3)}
-    assert list(joined(blocks)) == [("2 0", "2 1"), ("3 0", "3 1")]
+    assert list(fuse(blocks)) == [("2 0", "2 1"), ("3 0", "3 1")]
     grads = BlockwiseGrads(blocks, 2)
     norms = torch.stack([block.squared_norms() for block in blocks.values()]).sum(0)
     torch.testing.assert_close(grads.squared_norms(), norms, rtol=1e-12, atol=0.0)

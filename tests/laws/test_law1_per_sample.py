@@ -11,6 +11,7 @@ from torch import Tensor
 from quietgrad._capture.recorder import Recorder
 from quietgrad._gradients.stages import BlockwiseGrads
 from quietgrad._gradients.tuning import TunableGrads
+from quietgrad._representations.subspace.projections import project, weighted_sums
 from tests.cases.layers import LAYERS, LayerCase
 from tests.cases.memory import INPUTS, OUTPUTS, Viewed
 from tests.reference import looped
@@ -143,8 +144,8 @@ def test_every_way_projects_and_sums_alike(case: LayerCase, algorithm: str) -> N
         directions = torch.randn(2, *block.shape, generator=generator, dtype=torch.float64)
         weights = torch.randn(2, 3, generator=generator, dtype=torch.float64)
         rows = expected[name].flatten(1)
-        torch.testing.assert_close(block.project(directions), rows @ directions.flatten(1).T)
-        torch.testing.assert_close(block.weighted_sums(weights).flatten(1), weights @ rows)
+        torch.testing.assert_close(project(block, directions), rows @ directions.flatten(1).T)
+        torch.testing.assert_close(weighted_sums(block, weights).flatten(1), weights @ rows)
 
 
 @pytest.mark.parametrize("case", LAYERS, ids=str)

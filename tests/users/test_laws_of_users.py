@@ -12,11 +12,11 @@ from torch.utils.data import TensorDataset
 
 import quietgrad as qg
 from quietgrad._capture.recorder import Recorder
-from quietgrad._gradients.pooling import Pooling
 from quietgrad._gradients.stages import BlockwiseGrads
 from quietgrad._gradients.tuning import TunableGrads
 from quietgrad._mechanism.clipping import MARGIN
 from quietgrad._noise.sources import SeededSource
+from quietgrad._privatizer.pooling import Pooling, pool
 from quietgrad.audit import NeighbourReport, audit_mechanism, compare_neighbours
 from tests.cases.layers import LAYERS, LayerCase
 from tests.cases.methods import METHODS, MethodCase, method_ids
@@ -42,18 +42,18 @@ EVERY_WAY = [*forced(), *[(case, "") for case in LAYERS]]
 
 
 @pytest.mark.parametrize(("case", "algorithm"), EVERY_WAY, ids=str)
-@pytest.mark.parametrize("pool", [pooling(2, 1, first=1), pooling(2, 2)], ids=["cut", "even"])
-def test_pooled_gradients_equal_the_loop_over_users(case: LayerCase, algorithm: str, pool: Pooling) -> None:
+@pytest.mark.parametrize("users", [pooling(2, 1, first=1), pooling(2, 2)], ids=["cut", "even"])
+def test_pooled_gradients_equal_the_loop_over_users(case: LayerCase, algorithm: str, users: Pooling) -> None:
     model, inputs = case.model(), case.batch(4)
-    expected = {name: by_hand(rows, pool) for name, rows in looped(model, inputs, case.losses, 4).items()}
-    grads = captured(case, model, inputs).pooled(pool)
+    expected = {name: by_hand(rows, users) for name, rows in looped(model, inputs, case.losses, 4).items()}
+    grads = pool(captured(case, model, inputs), users)
     blocks = {
         name: block.with_algorithm(algorithm, chunk=1)
         if isinstance(block, TunableGrads) and algorithm in block.memory_cost()
         else block
         for name, block in grads.blocks.items()
     }
-    check_users(BlockwiseGrads(blocks, pool.users), expected, pool.users)
+    check_users(BlockwiseGrads(blocks, users.users), expected, users.users)
 
 
 def check_users(grads: BlockwiseGrads, expected: dict[str, Tensor], users: int) -> None:
@@ -116,11 +116,11 @@ def test_no_user_moves_a_release_beyond_its_sensitivity(case: MethodCase) -> Non
         users = {name: block.split(COUNTS) for name, block in rows.items()}
         for index, release in enumerate(mechanism.releases):
             bound = release.clip.sensitivity(private.step)
-            whole = private.current.encoded_sum(index, blockwise(rows).pooled(pooling(*COUNTS)))
+            whole = private.current.encoded_sum(index, pool(blockwise(rows), pooling(*COUNTS)))
             for left_out in range(len(COUNTS)):
                 kept = [p for p in range(len(COUNTS)) if p != left_out]
                 others = blockwise({n: torch.cat([parts[p] for p in kept]) for n, parts in users.items()})
-                pooled = others.pooled(pooling(*(COUNTS[p] for p in kept)))
+                pooled = pool(others, pooling(*(COUNTS[p] for p in kept)))
                 moved = distance(whole, private.current.encoded_sum(index, pooled))
                 assert moved <= bound, (
                     f"release {index}, person {left_out} moves the sum by {moved} > {bound}"
@@ -137,8 +137,8 @@ def test_a_user_with_a_non_finite_record_contributes_zero(case: MethodCase) -> N
             block[3] = float("nan")
         users = {name: torch.cat([block[:1], block[6:]]) for name, block in rows.items()}
         for index in range(len(mechanism.releases)):
-            with_nan = private.current.encoded_sum(index, blockwise(rows).pooled(pooling(*COUNTS)))
-            without = private.current.encoded_sum(index, blockwise(users).pooled(pooling(1, 3, 7)))
+            with_nan = private.current.encoded_sum(index, pool(blockwise(rows), pooling(*COUNTS)))
+            without = private.current.encoded_sum(index, pool(blockwise(users), pooling(1, 3, 7)))
             assert distance(with_nan, without) <= 1e-5 * without.sensitivity
 
 

@@ -12,13 +12,10 @@ import torch
 from jaxtyping import Float, Float64, Int, Shaped
 from torch import Tensor
 
-from quietgrad._gradients.pooling import Pooling
 from quietgrad._gradients.row_arithmetic import (
     as_rows,
     at_least_single,
-    each_off,
     each_times,
-    inner_products,
     row_squared_norms,
     weighted_rows,
 )
@@ -74,7 +71,18 @@ def packed(things: Iterable[T], size: Callable[[T], int], room: int) -> Iterator
         yield run
 
 
-class Together(ABC):
+def each_scaled(
+    rows: Float[Tensor, "n x d"], scale: Float[Tensor, "d ..."] | None, *, transposed: bool = False
+) -> Float[Tensor, "n x d"]:
+    """rows_n · S, with S = diag(scale) for a vector; sample by sample, so that no rounding depends on the batch."""
+    if scale is None:
+        return rows
+    if scale.dim() == 1:
+        return rows * scale.to(rows)
+    return each_times(rows, (scale.T if transposed else scale).to(rows))
+
+
+class FusedBlocks(ABC):
     """Blocks side by side, all of which one operation serves."""
 
     @abstractmethod
@@ -87,32 +95,33 @@ class Together(ABC):
 
 
 @dataclass(frozen=True)
-class Kin:
-    """Which blocks go together.
+class FusionKey:
+    """Which blocks are fused: those of equal keys.
 
     Args:
-        joined: makes one of them, by their names.
-        alike: what they have in common.
+        fused: makes one `FusedBlocks` of several named blocks.
+        layout: what these blocks must have in common, such as dtype and device.
     """
 
-    joined: Callable[[Mapping[str, Any]], Together]
-    alike: tuple[Any, ...]
+    fused: Callable[[Mapping[str, Any]], FusedBlocks]
+    layout: tuple[Any, ...]
 
 
-def joined(blocks: Mapping[str, BlockGrads]) -> dict[tuple[str, ...], Together]:
-    """By their names, the blocks that have kin among the others."""
-    families: dict[Kin, dict[str, BlockGrads]] = {}
+def fuse(blocks: Mapping[str, BlockGrads]) -> dict[tuple[str, ...], FusedBlocks]:
+    """Fuse blocks of equal keys, by their names; a block that is alone with its key is left out."""
+    groups: dict[FusionKey, dict[str, BlockGrads]] = {}
     for name, block in blocks.items():
-        if (kin := block.kin) is not None:
-            families.setdefault(kin, {})[name] = block
-    return {tuple(family): kin.joined(family) for kin, family in families.items() if len(family) > 1}
+        if (key := block.fusion_key) is not None:
+            groups.setdefault(key, {})[name] = block
+    return {tuple(group): key.fused(group) for key, group in groups.items() if len(group) > 1}
 
 
 class BlockGrads(ABC):
     """Per-sample gradients of one named block; sample i's gradient has the block's `shape`.
 
-    Subclasses hold factors, indices or the dense tensor; nobody outside asks which. What a kind has no cheaper way for
-    is done on its formed rows. A block of shape `[o, ...]` is a matrix `[o, i]` to the products.
+    Subclasses hold factors, indices or the dense tensor. They answer what every step needs: norms, weighted sums, rows
+    on demand, scaling. What only one representation needs lies beside it, as `functools.singledispatch` functions with
+    a default that forms the rows (`_representations/subspace/projections.py` and others).
 
     Example:
         block: qg.BlockGrads = qg.DenseGrad(torch.randn(8, 3, 5))
@@ -168,6 +177,22 @@ class BlockGrads(ABC):
         """The same gradients as formed rows."""
         return DenseGrad(self.dense())
 
+    def scaled(
+        self,
+        *,
+        left: Float[Tensor, "o ..."] | None = None,
+        right: Float[Tensor, "i ..."] | None = None,
+    ) -> BlockGrads:
+        """Return left · G_n · right, of the same shape; nothing is formed where factors can be scaled instead.
+
+        A block of shape `[o, ...]` is a matrix `[o, i]`, a vector one of a single column.
+
+        Args:
+            left: a diagonal `[o]` or a matrix `[o, o]`; None is the identity.
+            right: a diagonal `[i]` or a matrix `[i, i]`; None is the identity.
+        """
+        return self.formed().scaled(left=left, right=right)
+
     def drop_factors(self) -> BlockGrads:
         """Return the same gradients for norms and weighted sums alone.
 
@@ -176,58 +201,7 @@ class BlockGrads(ABC):
         """
         return self
 
-    # ---- several at once ------------------------------------------------------------------------------------
-
-    def project(self, directions: Float[Tensor, "k *shape"]) -> Float64[Tensor, "n k"]:
-        """⟨g_i, direction_j⟩ to within ACCURACY·‖g_i‖·‖direction_j‖; row i depends on sample i alone."""
-        return inner_products(as_rows(self.dense()), as_rows(directions))
-
-    def weighted_sums(self, weights: Float[Tensor, "k n"]) -> Float[Tensor, "k *shape"]:
-        """k weighted sums at once: weights @ g."""
-        flat = as_rows(self.dense())
-        return (weights.to(flat.dtype) @ flat).reshape(weights.shape[0], *self.shape)
-
-    def add_weighted_sums(self, total: Float[Tensor, "k p"], weights: Float[Tensor, "k n"]) -> None:
-        """total += weights @ g, each sum a row of `total`."""
-        total += as_rows(self.weighted_sums(weights))
-
-    # ---- maps of each row -----------------------------------------------------------------------------------
-
-    def times_right(self, right: Float[Tensor, "r i"]) -> BlockGrads:
-        """G_n Rᵀ, of shape `(o, r)`."""
-        return self.formed().times_right(right)
-
-    def times_left(self, left: Float[Tensor, "o r"]) -> BlockGrads:
-        """Lᵀ G_n, of shape `(r, i)`."""
-        return self.formed().times_left(left)
-
-    def off_rows(self, right: Float[Tensor, "r i"]) -> BlockGrads:
-        """G_n (I − RᵀR): what is left of each row of the matrix outside the span of R."""
-        return self.formed().off_rows(right)
-
-    def restricted(self, kept: Positions) -> BlockGrads:
-        """The kept coordinates alone, of shape `(kept,)`."""
-        return self.formed().restricted(kept)
-
-    def in_short_runs(self) -> BlockGrads:
-        """The same gradients, of which at most RUN are added up in float32: for rows that cancel later."""
-        return self
-
-    def pooled(self, pooling: Pooling) -> BlockGrads:
-        """The gradients of people: those of each one's records, weighted and added."""
-        return self.formed().pooled(pooling)
-
     # ---- what it costs --------------------------------------------------------------------------------------
-
-    @property
-    def projects_unformed(self) -> bool:
-        """Whether projections, norms and sums each do without forming the rows; if not, forming them once pays."""
-        return self.is_formed
-
-    @property
-    def kept_bytes(self) -> int:
-        """Memory that keeping this block takes."""
-        return self.samples * self.shape.numel() * 4
 
     @property
     def row_bytes(self) -> float:
@@ -235,8 +209,8 @@ class BlockGrads(ABC):
         return 0.0
 
     @property
-    def kin(self) -> Kin | None:
-        """Blocks of equal kin are served by one operation; None: this one by operations of its own."""
+    def fusion_key(self) -> FusionKey | None:
+        """Blocks of equal keys are served by one operation; None: this one by operations of its own."""
         return None
 
     @property
@@ -287,35 +261,27 @@ class DenseGrad(BlockGrads):
     def formed(self) -> DenseGrad:
         return self
 
-    def add_weighted_sums(self, total: Float[Tensor, "k p"], weights: Float[Tensor, "k n"]) -> None:
-        total.addmm_(weights.to(total), as_rows(self.rows))  # without a copy of the total's size
-
-    def times_right(self, right: Float[Tensor, "r i"]) -> DenseGrad:
-        return DenseGrad(each_times(self.rows.flatten(2), right.T))
-
-    def times_left(self, left: Float[Tensor, "o r"]) -> DenseGrad:
-        return DenseGrad(each_times(self.rows.flatten(2).transpose(1, 2), left).transpose(1, 2))
-
-    def off_rows(self, right: Float[Tensor, "r i"]) -> DenseGrad:
-        return DenseGrad(each_off(self.rows.flatten(2), right))
-
-    def restricted(self, kept: Positions) -> DenseGrad:
-        return DenseGrad(as_rows(self.rows).index_select(1, kept))
-
-    def pooled(self, pooling: Pooling) -> DenseGrad:
-        return DenseGrad(pooling.added(self.rows))
+    def scaled(
+        self,
+        *,
+        left: Float[Tensor, "o ..."] | None = None,
+        right: Float[Tensor, "i ..."] | None = None,
+    ) -> DenseGrad:
+        matrices = self.rows.reshape(self.samples, self.shape[0] if self.shape else 1, -1)
+        columns = each_scaled(matrices, right).transpose(1, 2)
+        return DenseGrad(each_scaled(columns, left, transposed=True).transpose(1, 2).reshape(self.rows.shape))
 
     @property
-    def kin(self) -> Kin | None:
+    def fusion_key(self) -> FusionKey | None:
         small = self.rows.numel() <= SMALL
-        return Kin(SmallBlocks, (self.rows.dtype, self.rows.device)) if small else None
+        return FusionKey(SmallBlocks, (self.rows.dtype, self.rows.device)) if small else None
 
     @property
     def row_bytes(self) -> float:
         return self.shape.numel() * self.rows.element_size()
 
 
-class SmallBlocks(Together):
+class SmallBlocks(FusedBlocks):
     """Many small dense blocks side by side, so that one operation serves all biases and scales of a model."""
 
     def __init__(self, blocks: Mapping[str, DenseGrad]) -> None:

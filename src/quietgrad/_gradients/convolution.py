@@ -10,13 +10,12 @@ import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
-from quietgrad._gradients.blocks import BlockGrads, DenseGrad, Positions
+from quietgrad._gradients.blocks import BlockGrads
 from quietgrad._gradients.factored import FactoredGrad
 from quietgrad._gradients.gram import GramNorms, gram_norms
 from quietgrad._gradients.kept_kernels import KeptKernels, in_kernel_order
 from quietgrad._gradients.kernel_gradients import (
     by_patches,
-    convolve,
     form,
     grouped,
     kernel_gradients,
@@ -24,17 +23,13 @@ from quietgrad._gradients.kernel_gradients import (
     patches_of,
     positions_last,
 )
-from quietgrad._gradients.pooling import Pooling
-from quietgrad._gradients.restricted import WholeNormGrad, whole_rows
 from quietgrad._gradients.row_arithmetic import (
     at_least_single,
-    inner_products,
-    outer_sums,
     row_squared_norms,
     weighted_rows,
 )
 from quietgrad._gradients.tuning import TunableGrads, rounded
-from quietgrad._kernels.patches import Window, from_rows, pixel_gram, positions_first, unfold
+from quietgrad._kernels.patches import Window, from_rows, pixel_gram, unfold
 
 GHOSTS = ("ghost", "pixels")
 KEPT = ("grouped", "patches", "direct")
@@ -164,7 +159,7 @@ class ConvGrad(TunableGrads):
         if self.algorithm in KEPT:
             formed = self._keep()
             return row_squared_norms(formed) if self._squared is None else self._squared
-        parts = [row_squared_norms(part) for _, part in self._chunks(self.inputs, self.backprops)]
+        parts = [row_squared_norms(part) for _, part in self.chunks()]
         return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
 
     def weighted_sum(self, weights: Float[Tensor, " n"]) -> Float[Tensor, "*shape"]:
@@ -179,7 +174,7 @@ class ConvGrad(TunableGrads):
                 weighted_rows(weights, self._keep().flatten(1)), self.window, self.algorithm
             )
         total = self.inputs.new_zeros(math.prod(self.shape), dtype=torch.float64)
-        for places, part in self._chunks(self.inputs, self.backprops):
+        for places, part in self.chunks():
             total += weighted_rows(weights[places], part.flatten(1))
         return total.reshape(self.shape)
 
@@ -188,58 +183,23 @@ class ConvGrad(TunableGrads):
             return in_kernel_order(self._formed, self.window, self.algorithm)
         return form(self.inputs, self.backprops, self.window)
 
+    def scaled(
+        self,
+        *,
+        left: Float[Tensor, "o ..."] | None = None,
+        right: Float[Tensor, "i ..."] | None = None,
+    ) -> BlockGrads:
+        """Patches are unfolded for `right`; a grouped kernel has no factors and is formed."""
+        if self.window.groups != 1:
+            return super().scaled(left=left, right=right)
+        return self.factored().scaled(left=left, right=right)
+
     def drop_factors(self) -> BlockGrads:
         if self.algorithm in KEPT:
             return KeptKernels(self._keep(), self.squared_norms(), self.window, self.algorithm)
         if self.algorithm in GHOSTS:
             self._ghost()
         return self
-
-    def project(self, directions: Float[Tensor, "k *shape"]) -> Float64[Tensor, "n k"]:
-        flat = directions.flatten(1)
-        parts = [
-            inner_products(part.flatten(1), flat) for _, part in self._chunks(self.inputs, self.backprops)
-        ]
-        return torch.cat(parts) if parts else flat.new_zeros(0, len(flat), dtype=torch.float64)
-
-    def weighted_sums(self, weights: Float[Tensor, "k n"]) -> Float[Tensor, "k *shape"]:
-        total = self.inputs.new_zeros(len(weights), math.prod(self.shape))
-        weights = weights.to(total.dtype)
-        for rows, part in self._chunks(self.inputs, self.backprops):
-            total += weights[:, rows] @ part.flatten(1)
-        return total.reshape(-1, *self.shape)
-
-    # ---- maps of each row -----------------------------------------------------------------------------------
-
-    def times_right(self, right: Float[Tensor, "r i"]) -> BlockGrads:
-        """R applied to every patch is a convolution of the input with r kernels: nothing is unfolded."""
-        if self.window.groups != 1:
-            return super().times_right(right)
-        maps = convolve(self.inputs, right.to(self.inputs.dtype), self.window)
-        return DenseGrad(outer_sums(positions_first(maps), positions_first(self.backprops)))
-
-    def times_left(self, left: Float[Tensor, "o r"]) -> BlockGrads:
-        """The gradient of r kernels from the output gradients combined by Lᵀ."""
-        if self.window.groups != 1:
-            return super().times_left(left)
-        combined = torch.einsum("nmo...,or->nmr...", self.backprops, left.to(self.backprops.dtype))
-        window = self.window.with_outputs(left.shape[1])
-        return DenseGrad(grouped(self.inputs, combined.contiguous(), window).flatten(2))
-
-    def restricted(self, kept: Positions) -> BlockGrads:
-        channels = whole_rows(kept, self.shape)
-        if channels is None or self.window.groups != 1:
-            return super().restricted(kept)
-        window = self.window.with_outputs(len(channels))
-        return WholeNormGrad(ConvGrad(self.inputs, self.backprops.index_select(2, channels), window), None)
-
-    def in_short_runs(self) -> ConvGrad:
-        return self.with_algorithm("chunked") if self.algorithm in GHOSTS else self
-
-    def pooled(self, pooling: Pooling) -> ConvGrad:
-        """A person's records are further images of one sample."""
-        inputs, backprops = self.inputs[pooling.rows], pooling.weighted(self.backprops)
-        return ConvGrad(pooling.side_by_side(inputs), pooling.side_by_side(backprops), self.window)
 
     @property
     def layer_inputs(self) -> Tensor | None:
@@ -284,7 +244,8 @@ class ConvGrad(TunableGrads):
             self._formed = make(self.inputs, self.backprops, self.window)
         return self._formed
 
-    def _chunks(self, inputs: Tensor, backprops: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        for start in range(0, len(inputs), self._chunk):
+    def chunks(self) -> Iterator[tuple[slice, Tensor]]:
+        """The gradients formed a few samples at a time, each with the rows that it holds."""
+        for start in range(0, self.samples, self._chunk):
             rows = slice(start, start + self._chunk)
-            yield rows, form(inputs[rows], backprops[rows], self.window)
+            yield rows, form(self.inputs[rows], self.backprops[rows], self.window)

@@ -10,23 +10,18 @@ import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
-from quietgrad._gradients.blocks import BlockGrads, DenseGrad, Positions
+from quietgrad._gradients.blocks import BlockGrads, DenseGrad, each_scaled
 from quietgrad._gradients.gram import GramNorms, factor_norms
-from quietgrad._gradients.pooling import Pooling
-from quietgrad._gradients.restricted import RestrictedOuterGrad, whole_rows
 from quietgrad._gradients.row_arithmetic import (
     TINY,
     at_least_single,
-    each_off,
-    each_times,
-    inner_products,
     outer_sums,
     row_squared_norms,
     weighted_products,
     weighted_rows,
 )
 from quietgrad._gradients.tuning import TunableGrads, rounded
-from quietgrad._kernels.rounding import POSITIONS, RUN
+from quietgrad._kernels.rounding import POSITIONS
 
 ALGORITHMS = ("outer", "ghost", "formed", "chunked")
 CHEAP_GRAM = 0.4
@@ -164,7 +159,7 @@ class FactoredGrad(TunableGrads):
             return self._ghost().with_formed(lambda careful: self._rows(careful).squared_norms())
         if self.algorithm == "formed":
             return row_squared_norms(self._keep())
-        parts = [row_squared_norms(part) for _, part in self._chunks(self.a, self.b)]
+        parts = [row_squared_norms(part) for _, part in self.chunks()]
         return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
 
     def weighted_sum(self, weights: Float[Tensor, " n"]) -> Float[Tensor, "*shape"]:
@@ -185,6 +180,15 @@ class FactoredGrad(TunableGrads):
             else self._formed
         )
 
+    def scaled(
+        self,
+        *,
+        left: Float[Tensor, "o ..."] | None = None,
+        right: Float[Tensor, "i ..."] | None = None,
+    ) -> FactoredGrad:
+        a, b = each_scaled(self.a, right), each_scaled(self.b, left, transposed=True)
+        return FactoredGrad(a, b, self._shape, algorithm=self.algorithm, chunk=self._chunk)
+
     def drop_factors(self) -> BlockGrads:
         if self.algorithm == "formed":
             return DenseGrad(self._keep())
@@ -194,76 +198,7 @@ class FactoredGrad(TunableGrads):
             self._squared_lengths()
         return self
 
-    def project(self, directions: Float[Tensor, "k *shape"]) -> Float64[Tensor, "n k"]:
-        """Formed a few samples at a time, or, where t = 1, a few rows of all their matrices: nothing cancels there."""
-        flat, (_, i) = directions.flatten(1), self.matrix
-        if not self.is_outer:
-            parts = [inner_products(part.flatten(1), flat) for _, part in self._chunks(self.a, self.b)]
-            return torch.cat(parts) if parts else flat.new_zeros(0, len(flat), dtype=torch.float64)
-        total = flat.new_zeros(self.samples, len(flat), dtype=torch.float64)
-        few = max(1, _FORMED // max(1, self.samples * i))
-        for b, columns in zip(self.b[:, 0].split(few, 1), flat.split(few * i, 1), strict=True):
-            total += inner_products((b[:, :, None] * self.a).flatten(1), columns)
-        return total
-
-    def weighted_sums(self, weights: Float[Tensor, "k n"]) -> Float[Tensor, "k *shape"]:
-        """k sums at once: one matmul of stacked factors for t = 1, else over formed chunks."""
-        k, (o, i) = weights.shape[0], self.matrix
-        weights = weights.to(self.a.dtype)
-        if self.is_outer:
-            scaled = weights[:, :, None] * self.b[:, 0]
-            return (scaled.transpose(1, 2).reshape(k * o, -1) @ self.a[:, 0]).reshape(k, *self._shape)
-        total = self.a.new_zeros(k, o * i)
-        for rows, part in self._chunks(self.a, self.b):
-            total += weights[:, rows] @ part.flatten(1)
-        return total.reshape(k, *self._shape)
-
-    # ---- maps of each row -----------------------------------------------------------------------------------
-
-    def times_right(self, right: Float[Tensor, "r i"]) -> BlockGrads:
-        """A product with r columns is small, so it is formed, unless one outer product a sample makes it needless."""
-        assert self.matrix == (self.shape[0], self.shape[1:].numel())
-        mapped = each_times(self.a, right.T)
-        return FactoredGrad(mapped, self.b) if self.is_outer else DenseGrad(outer_sums(mapped, self.b))
-
-    def times_left(self, left: Float[Tensor, "o r"]) -> BlockGrads:
-        assert self.matrix == (self.shape[0], self.shape[1:].numel())
-        mapped = each_times(self.b, left)
-        return FactoredGrad(self.a, mapped) if self.is_outer else DenseGrad(outer_sums(self.a, mapped))
-
-    def off_rows(self, right: Float[Tensor, "r i"]) -> BlockGrads:
-        return FactoredGrad(each_off(self.a, right), self.b)
-
-    def restricted(self, kept: Positions) -> BlockGrads:
-        rows = whole_rows(kept, self.shape)
-        if rows is not None:
-            return FactoredGrad(self.a, self.b.index_select(2, rows), torch.Size((len(kept),)))
-        if self.is_outer:
-            return RestrictedOuterGrad(self, self.a[:, 0], self.b[:, 0], kept)
-        return super().restricted(kept)
-
-    def in_short_runs(self) -> FactoredGrad:
-        return (
-            FactoredGrad(self.a, self.b, self._shape, run=RUN)
-            if self.is_outer
-            else self.with_algorithm("chunked")
-        )
-
-    def pooled(self, pooling: Pooling) -> FactoredGrad:
-        """A person's records are further positions of one sequence: Σ_j Σ_t b_jt a_jtᵀ."""
-        a, b = self.a[pooling.rows], pooling.weighted(self.b)
-        return FactoredGrad(pooling.side_by_side(a), pooling.side_by_side(b), self._shape)
-
     # ---- what it costs --------------------------------------------------------------------------------------
-
-    @property
-    def projects_unformed(self) -> bool:
-        o, i = self.matrix
-        return self.is_outer and o + i < o * i
-
-    @property
-    def kept_bytes(self) -> int:
-        return (self.a.numel() + self.b.numel()) * self.a.element_size()
 
     @property
     def layer_inputs(self) -> Tensor | None:
@@ -313,11 +248,12 @@ class FactoredGrad(TunableGrads):
 
     def _chunked_sum(self, weights: Float[Tensor, " n"]) -> Float64[Tensor, "*shape"]:
         total = self.a.new_zeros(math.prod(self._shape), dtype=torch.float64)
-        for rows, part in self._chunks(self.a, self.b):
+        for rows, part in self.chunks():
             total += weighted_rows(weights[rows], part.flatten(1))
         return total.reshape(self._shape)
 
-    def _chunks(self, a: Tensor, b: Tensor) -> Iterator[tuple[slice, Float[Tensor, "c o i"]]]:
-        for start in range(0, len(a), self._chunk):
+    def chunks(self) -> Iterator[tuple[slice, Float[Tensor, "c o i"]]]:
+        """The gradients formed a few samples at a time, each with the rows that it holds."""
+        for start in range(0, self.samples, self._chunk):
             rows = slice(start, start + self._chunk)
-            yield rows, outer_sums(a[rows], b[rows])
+            yield rows, outer_sums(self.a[rows], self.b[rows])

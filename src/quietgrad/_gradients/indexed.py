@@ -8,10 +8,8 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from quietgrad._gradients.blocks import BlockGrads, Blocks, DenseGrad, Kin, Positions, Together
-from quietgrad._gradients.pooling import Pooling
-from quietgrad._gradients.restricted import WholeNormGrad
-from quietgrad._gradients.row_arithmetic import PIECE, at_least_single, row_squared_norms, zero_rows
+from quietgrad._gradients.blocks import BlockGrads, Blocks, FusedBlocks, FusionKey, each_scaled
+from quietgrad._gradients.row_arithmetic import at_least_single, row_squared_norms, zero_rows
 
 
 class IndexedGrad(BlockGrads):
@@ -82,63 +80,29 @@ class IndexedGrad(BlockGrads):
         dense[self.owner, self.ids] = self.values
         return dense
 
-    def project(self, directions: Float[Tensor, "k *shape"]) -> Float64[Tensor, "n k"]:
-        total = self.values.new_zeros(self._samples, len(directions), dtype=torch.float64)
-        for values, columns in zip(self.values.split(PIECE, 1), directions.split(PIECE, 2), strict=True):
-            touched = torch.einsum("mo,kmo->mk", values, columns[:, self.ids])
-            total.index_add_(0, self.owner, touched.double())
-        return total
-
-    def weighted_sums(self, weights: Float[Tensor, "k n"]) -> Float[Tensor, "k *shape"]:
-        scaled = weights.to(self.values.dtype)[:, self.owner, None] * self.values
-        return self.values.new_zeros(len(weights), *self.shape).index_add_(1, self.ids, scaled)
-
-    # ---- maps of each row -----------------------------------------------------------------------------------
-
-    def times_right(self, right: Float[Tensor, "r o"]) -> IndexedGrad:
-        return self._with(self.values @ right.T.to(self.values.dtype))
-
-    def times_left(self, left: Float[Tensor, "v r"]) -> DenseGrad:
-        """Table rows weighted by their entry of L, one carrier at a time: the memory of the values, r times over."""
-        touched = left.to(self.values.dtype)[self.ids]
-        rows = self.values.new_zeros(self._samples, left.shape[1], self.values.shape[1])
-        for carrier in range(left.shape[1]):
-            rows[:, carrier].index_add_(0, self.owner, touched[:, carrier, None] * self.values)
-        return DenseGrad(rows)
-
-    def restricted(self, kept: Positions) -> BlockGrads:
-        """The touched rows with the coordinates that are not kept set to zero."""
-        mask = torch.zeros(self.shape.numel(), dtype=torch.bool, device=self.values.device)
-        mask[kept] = True
-        masked = self.values.masked_fill(~mask.view(self.shape)[self.ids], 0.0)
-        return WholeNormGrad(self._with(masked), kept)
-
-    def pooled(self, pooling: Pooling) -> IndexedGrad:
-        """A person's entries of equal id add up."""
-        mine = (self.owner >= pooling.rows.start) & (self.owner < pooling.rows.stop)
-        rows = self.owner[mine] - pooling.first
-        users = pooling.owners.to(rows.device)[rows]
-        values = self.values[mine] * pooling.row_weights.to(self.values)[rows, None]
-        return IndexedGrad(self.ids[mine], users, values, samples=pooling.users, table=self._table)
+    def scaled(
+        self,
+        *,
+        left: Float[Tensor, "v ..."] | None = None,
+        right: Float[Tensor, "o ..."] | None = None,
+    ) -> BlockGrads:
+        """A diagonal scales touched rows alone; a matrix on the left mixes rows, so the table is formed."""
+        if left is not None and left.dim() > 1:
+            return super().scaled(left=left, right=right)
+        values = each_scaled(self.values[:, None], right)[:, 0]
+        return self.with_values(values if left is None else values * left.to(values)[self.ids, None])
 
     @property
-    def projects_unformed(self) -> bool:
-        return True
+    def fusion_key(self) -> FusionKey | None:
+        layout = (self.values.shape, self.dtype, self.device)
+        return FusionKey(OneRowTables, layout) if self.one_row_each else None
 
-    @property
-    def kin(self) -> Kin | None:
-        alike = (self.values.shape, self.dtype, self.device)
-        return Kin(OneRowTables, alike) if self.one_row_each else None
-
-    @property
-    def kept_bytes(self) -> int:
-        return self.values.numel() * self.values.element_size()
-
-    def _with(self, values: Float[Tensor, "m o2"]) -> IndexedGrad:
+    def with_values(self, values: Float[Tensor, "m o2"]) -> IndexedGrad:
+        """The same entries of the table with other values."""
         return IndexedGrad(self.ids, self.owner, values, samples=self._samples, table=self._table)
 
 
-class OneRowTables(Together):
+class OneRowTables(FusedBlocks):
     """Many tables of one width of which each sample reads one row, side by side: one operation serves all columns of a
     recommender.
     """

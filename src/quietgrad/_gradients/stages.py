@@ -19,9 +19,8 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from quietgrad._gradients.blocks import BlockGrads, Blocks, DenseGrad, Together, joined
+from quietgrad._gradients.blocks import BlockGrads, Blocks, DenseGrad, FusedBlocks, fuse
 from quietgrad._gradients.grid import Grid
-from quietgrad._gradients.pooling import Pooling
 from quietgrad._gradients.space import Space, coordinates
 
 
@@ -116,15 +115,8 @@ class BlockwiseGrads(PerSampleGrads):
         """Where the gradients are."""
         return next(iter(self.blocks.values())).device
 
-    def pooled(self, pooling: Pooling) -> BlockwiseGrads:
-        """The gradients of people: those of each one's records, weighted and added."""
-        if pooling.keeps(self.samples):
-            return self
-        blocks = {name: block.pooled(pooling) for name, block in self.blocks.items()}
-        return BlockwiseGrads(blocks, pooling.users, first_inputs=self.first_inputs)
-
     def squared_norms(self) -> Float64[Tensor, " n"]:
-        parts: list[BlockGrads | Together] = [*self._single.values(), *self._together.values()]
+        parts: list[BlockGrads | FusedBlocks] = [*self._single.values(), *self._fused.values()]
         norms = [part.squared_norms() for part in parts]
         return torch.stack(norms).sum(0) if norms else torch.zeros(self.samples, dtype=torch.float64)
 
@@ -138,20 +130,20 @@ class BlockwiseGrads(PerSampleGrads):
             sums[name] = single[name].weighted_sum(weights)
             if not self._keep_factors:
                 del single[name], self._blocks[name]
-        for blocks in self._together.values():
+        for blocks in self._fused.values():
             sums |= blocks.weighted_sum(weights)
         self._was_summed = not self._keep_factors
         return {name: sums[name] for name in names}
 
     @cached_property
-    def _together(self) -> dict[tuple[str, ...], Together]:
+    def _fused(self) -> dict[tuple[str, ...], FusedBlocks]:
         """Blocks that one operation serves, by their names."""
-        return joined(self.blocks)
+        return fuse(self.blocks)
 
     @cached_property
     def _single(self) -> dict[str, BlockGrads]:
         """The blocks that take operations of their own."""
-        shared = {name for names in self._together for name in names}
+        shared = {name for names in self._fused for name in names}
         return {name: block for name, block in self.blocks.items() if name not in shared}
 
     def dense(self) -> Blocks:

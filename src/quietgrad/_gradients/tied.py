@@ -13,12 +13,7 @@ from quietgrad._gradients.blocks import BlockGrads
 from quietgrad._gradients.factored import FactoredGrad
 from quietgrad._gradients.gram import OVERCLIP
 from quietgrad._gradients.indexed import IndexedGrad
-from quietgrad._gradients.pooling import Pooling
-from quietgrad._gradients.row_arithmetic import inner_products
 from quietgrad._kernels.rounding import longest, slack
-
-_FORMED = 1 << 22
-"""Numbers of gradients that are formed at a time."""
 
 CANCELS = 2.0
 """How much longer than G its part M may be where it is added up in float32."""
@@ -62,7 +57,7 @@ class TiedGrad(BlockGrads):
         norms, careful = self._norms
         norms = norms.clone()
         for i in careful.nonzero().flatten().tolist():
-            norms[i] = self._row(i).double().square().sum()
+            norms[i] = self.row(i).double().square().sum()
         return norms
 
     def weighted_sum(self, weights: Float[Tensor, " n"]) -> Float64[Tensor, "*shape"]:
@@ -71,30 +66,22 @@ class TiedGrad(BlockGrads):
         total = self.matrix.weighted_sum(plain).double()
         self.table.add_weighted(total, plain)
         for i in (careful & (weights != 0)).nonzero().flatten().tolist():
-            total += weights[i].double() * self._row(i)
+            total += weights[i].double() * self.row(i)
         return total
 
     def dense(self) -> Float[Tensor, "n *shape"]:
         return self.table.dense() + self.matrix.dense()
 
-    def project(self, directions: Float[Tensor, "k *shape"]) -> Float64[Tensor, "n k"]:
-        """Of formed rows: where E and M cancel, what rounding leaves of each of them would be all there is."""
-        flat = directions.flatten(1)
-        total = flat.new_zeros(self.samples, len(flat), dtype=torch.float64)
-        at_once = max(1, _FORMED // max(1, flat.shape[1]))
-        for start in range(0, self.samples, at_once):
-            few = range(start, min(start + at_once, self.samples))
-            total[start : few.stop] = inner_products(torch.stack([self._row(i).flatten() for i in few]), flat)
-        return total
-
-    def weighted_sums(self, weights: Float[Tensor, "k n"]) -> Float[Tensor, "k *shape"]:
-        return self.table.weighted_sums(weights) + self.matrix.weighted_sums(weights)
-
-    def in_short_runs(self) -> TiedGrad:
-        return TiedGrad(self.table, self.matrix, formed=True)
-
-    def pooled(self, pooling: Pooling) -> TiedGrad:
-        return TiedGrad(self.table.pooled(pooling), self.matrix.pooled(pooling))
+    def scaled(
+        self,
+        *,
+        left: Float[Tensor, "v ..."] | None = None,
+        right: Float[Tensor, "o ..."] | None = None,
+    ) -> BlockGrads:
+        table = self.table.scaled(left=left, right=right)
+        if not isinstance(table, IndexedGrad):
+            return super().scaled(left=left, right=right)
+        return TiedGrad(table, self.matrix.scaled(left=left, right=right))
 
     @cached_property
     def _norms(self) -> tuple[Float64[Tensor, " n"], Bool[Tensor, " n"]]:
@@ -125,7 +112,8 @@ class TiedGrad(BlockGrads):
         rows = self.matrix.b[i][:, self.table.ids[mine]].T @ self.matrix.a[i]
         return (rows.double() * self.table.values[mine]).sum()
 
-    def _row(self, i: int) -> Float[Tensor, "*shape"]:
+    def row(self, i: int) -> Float[Tensor, "*shape"]:
+        """The gradient of one sample, formed."""
         row = self.matrix.b[i].T @ self.matrix.a[i]
         mine = self.table.owner == i
         return row.index_add_(0, self.table.ids[mine], self.table.values[mine])

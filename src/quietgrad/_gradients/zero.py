@@ -6,8 +6,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from quietgrad._gradients.blocks import BlockGrads, Positions
-from quietgrad._gradients.pooling import Pooling
+from quietgrad._gradients.blocks import BlockGrads
 
 
 class ZeroGrad(BlockGrads):
@@ -18,7 +17,7 @@ class ZeroGrad(BlockGrads):
 
     def __init__(self, samples: int, like: Tensor) -> None:
         self._samples = samples
-        self._like = like.detach()
+        self.like = like.detach()
 
     @property
     def samples(self) -> int:
@@ -26,50 +25,29 @@ class ZeroGrad(BlockGrads):
 
     @property
     def shape(self) -> torch.Size:
-        return self._like.shape
+        return self.like.shape
 
     def squared_norms(self) -> Float64[Tensor, " n"]:
-        return torch.zeros(self._samples, dtype=torch.float64, device=self._like.device)
+        return torch.zeros(self._samples, dtype=torch.float64, device=self.like.device)
 
     @property
     def device(self) -> torch.device:
-        return self._like.device
+        return self.like.device
 
     @property
     def dtype(self) -> torch.dtype:
-        return torch.promote_types(self._like.dtype, torch.float32)
+        return torch.promote_types(self.like.dtype, torch.float32)
 
     def weighted_sum(self, weights: Float[Tensor, " n"]) -> Float[Tensor, "*shape"]:
-        return torch.zeros_like(self._like, dtype=torch.float64)
+        return torch.zeros_like(self.like, dtype=torch.float64)
 
     def dense(self) -> Float[Tensor, "n *shape"]:
-        return self._like.new_zeros(self._samples, *self._like.shape, dtype=self.dtype)
+        return self.like.new_zeros(self._samples, *self.like.shape, dtype=self.dtype)
 
-    def project(self, directions: Float[Tensor, "k *shape"]) -> Float64[Tensor, "n k"]:
-        return self._like.new_zeros(self._samples, directions.shape[0], dtype=torch.float64)
-
-    def weighted_sums(self, weights: Float[Tensor, "k n"]) -> Float[Tensor, "k *shape"]:
-        return self._like.new_zeros(weights.shape[0], *self._like.shape)
-
-    def times_right(self, right: Float[Tensor, "r i"]) -> ZeroGrad:
-        return ZeroGrad(self._samples, self._like.new_zeros(self.shape[0], len(right)))
-
-    def times_left(self, left: Float[Tensor, "o r"]) -> ZeroGrad:
-        return ZeroGrad(self._samples, self._like.new_zeros(left.shape[1], self.shape[1:].numel()))
-
-    def off_rows(self, right: Float[Tensor, "r i"]) -> ZeroGrad:
-        return ZeroGrad(self._samples, self._like.new_zeros(self.shape[0], self.shape[1:].numel()))
-
-    def restricted(self, kept: Positions) -> ZeroGrad:
-        return ZeroGrad(self._samples, self._like.new_zeros(len(kept)))
-
-    def pooled(self, pooling: Pooling) -> ZeroGrad:
-        return ZeroGrad(pooling.users, self._like)
-
-    @property
-    def projects_unformed(self) -> bool:
-        return True
-
-    @property
-    def kept_bytes(self) -> int:
-        return 0
+    def scaled(
+        self,
+        *,
+        left: Float[Tensor, "o ..."] | None = None,
+        right: Float[Tensor, "i ..."] | None = None,
+    ) -> ZeroGrad:
+        return self

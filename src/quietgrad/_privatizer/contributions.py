@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from quietgrad._gradients.blocks import Blocks, DenseGrad
-from quietgrad._gradients.pooling import Pooling
 from quietgrad._gradients.stages import BlockwiseGrads
+from quietgrad._privatizer.pooling import Pooling, pool
 from quietgrad._sampling.users import Pooled
 
 
@@ -57,7 +57,7 @@ class Contributions:
         pooling, cuts = arrange(counts, first, grads.samples, self._pooled)
         for cut in cuts:
             self._add(grads, cut)
-        return grads.pooled(pooling)
+        return pool(grads, pooling)
 
     def finished(self) -> Iterator[BlockwiseGrads]:
         """Those that were cut and are whole now, one at a time."""

@@ -15,6 +15,7 @@ from quietgrad._gradients.stages import BlockwiseGrads, PerSampleGrads, Released
 from quietgrad._representations.base import Codec, Public, Representation, State
 from quietgrad._representations.low_rank.carriers import CarrierRule, Carriers, HistoricalUpdate
 from quietgrad._representations.low_rank.matrices import Ranks, as_matrix, check_rank, choose_matrices
+from quietgrad._representations.low_rank.products import off_rows, times_left, times_right
 
 CarriedParts = Literal["orthogonal", "paper", "left"]
 
@@ -114,10 +115,10 @@ class LowRankCodec(Codec):
 
     def _encode(self, name: str, block: BlockGrads) -> dict[str, BlockGrads]:
         left, right = self.carriers[name].left, self.carriers[name].right
-        encoded = {name + LEFT: block.times_right(right)}
+        encoded = {name + LEFT: times_right(block, right)}
         if self._release != "left":
-            rows = block.times_left(left)
-            encoded[name + RIGHT] = rows.off_rows(right) if self._release == "orthogonal" else rows
+            rows = times_left(block, left)
+            encoded[name + RIGHT] = off_rows(rows, right) if self._release == "orthogonal" else rows
         return encoded
 
     def _decode(self, name: str, blocks: Blocks) -> Float[Tensor, "o i"]:

@@ -16,11 +16,12 @@ from typing import Literal
 import torch
 
 from quietgrad._gradients.blocks import BlockGrads, Blocks, Positions
-from quietgrad._gradients.restricted import WholeNormGrad
 from quietgrad._gradients.space import Space, coordinates
 from quietgrad._gradients.stages import BlockwiseGrads, PerSampleGrads, Released
 from quietgrad._representations.base import Codec, Public, Representation, State
 from quietgrad._representations.masks.coordinates import by_block
+from quietgrad._representations.masks.restricted import WholeNormGrad
+from quietgrad._representations.masks.restriction import restrict
 from quietgrad.schedules import Schedule, check_fits, value_at
 
 Redraw = Literal["epoch", "step"]
@@ -64,7 +65,7 @@ class MaskCodec(Codec):
         kept = self.kept[name]
         if self.clip_first:
             return WholeNormGrad(block, kept)
-        return WholeNormGrad(block, None) if len(kept) == block.shape.numel() else block.restricted(kept)
+        return WholeNormGrad(block, None) if len(kept) == block.shape.numel() else restrict(block, kept)
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,6 +19,7 @@ from quietgrad._gradients.space import Shapes, coordinates
 from quietgrad._gradients.stages import BlockwiseGrads
 from quietgrad._representations.subspace.basis import Basis, Coordinates, GroupBasis, orthonormal_rows
 from quietgrad._representations.subspace.partition import Partition
+from quietgrad._representations.subspace.projections import add_weighted_sums, project
 from quietgrad._representations.subspace.public_matrix import PublicMatrix
 
 _FORMED = 2**23
@@ -106,7 +107,7 @@ def _add_products(
     for name, members in groups.items():
         product = torch.zeros(left[1].samples, right[1].samples, dtype=torch.float64)
         for member in members:
-            product += left[1].blocks[member].project(right[1].blocks[member].dense()).double().cpu()
+            product += project(left[1].blocks[member], right[1].blocks[member].dense()).cpu()
         grams[name][left[0], right[0]] = product
         grams[name][right[0], left[0]] = product.T
 
@@ -142,7 +143,7 @@ def random_image(block: BlockGrads, rank: int, seed: int, like: Tensor) -> Float
     """
     generator = torch.Generator().manual_seed(seed)
     if not block.is_formed and block.samples * block.shape.numel() > _FORMED:
-        return block.project(_signs((rank, *block.shape), generator, like) / rank**0.5)
+        return project(block, _signs((rank, *block.shape), generator, like) / rank**0.5)
     flat = block.dense().flatten(1)
     size = flat.shape[1]
     signed = flat.new_empty(
@@ -181,7 +182,7 @@ def _combinations(
         for name, members in shapes.items():
             for block, columns in _columns(totals[name], members):
                 for rows, chunk in chunks:
-                    chunk.blocks[block].add_weighted_sums(columns, weights[name][:, rows])
+                    add_weighted_sums(chunk.blocks[block], columns, weights[name][:, rows])
     return totals
 
 

@@ -17,6 +17,7 @@ from quietgrad._gradients.blocks import Blocks, split_blocks
 from quietgrad._gradients.row_arithmetic import as_rows, inner_products
 from quietgrad._gradients.space import Shapes
 from quietgrad._gradients.stages import BlockwiseGrads, PerSampleGrads
+from quietgrad._representations.subspace.projections import in_short_runs, project, projects_unformed
 
 # ---- orthonormal rows ----------------------------------------------------------------------------------------
 
@@ -129,7 +130,7 @@ class GroupBasis:
         """G Bᵀ, as accurate as `row_arithmetic.inner_products`."""
         total = self.rows.new_zeros(grads.samples, len(self.rows), dtype=torch.float64)
         for name in self.shapes if total.numel() else ():
-            total += grads.blocks[name].project(self._columns[name])
+            total += project(grads.blocks[name], self._columns[name])
         return total.to(torch.promote_types(self.rows.dtype, torch.float32))
 
     def coordinates(self, blocks: Mapping[str, Tensor]) -> Float[Tensor, " k"]:
@@ -190,13 +191,8 @@ def projectable(grads: PerSampleGrads) -> BlockwiseGrads:
     are taken in short runs: of a gradient much longer than its residual, the residual's bound allows less rounding.
     """
     blocks = grads.blocks
-    loose = {name: block for name, block in blocks.items() if not block.projects_unformed}
+    loose = {name: block for name, block in blocks.items() if not projects_unformed(block)}
     size = sum(block.shape.numel() for block in loose.values())
     if grads.samples * size * 4 <= FORMED_BYTES:
         blocks = {**blocks, **{name: block.formed() for name, block in loose.items()}}
-    return BlockwiseGrads({name: block.in_short_runs() for name, block in blocks.items()}, grads.samples)
-
-
-def held_bytes(grads: BlockwiseGrads) -> int:
-    """Memory that keeping these gradients takes."""
-    return sum(block.kept_bytes for block in grads.blocks.values())
+    return BlockwiseGrads({name: in_short_runs(block) for name, block in blocks.items()}, grads.samples)

@@ -12,7 +12,8 @@ from quietgrad._gradients.blocks import BlockGrads, DenseGrad
 from quietgrad._gradients.row_arithmetic import zero_rows
 from quietgrad._gradients.stages import BlockwiseGrads, PerSampleGrads
 from quietgrad._representations.base import Public, PublicLosses
-from quietgrad._representations.subspace.basis import held_bytes, projectable
+from quietgrad._representations.subspace.basis import projectable
+from quietgrad._representations.subspace.projections import kept_bytes
 
 KEPT_BYTES = 2**29
 """Public gradients up to this size are kept between passes; 2000 gradients of a ResNet20 (2.1 GB) are streamed."""
@@ -69,7 +70,7 @@ class PublicMatrix:
             chunk, squared_norms = _finite_rows(projectable(raw))
             del raw  # its activations; the formed rows are all that is needed
             self._lengths.append(squared_norms)
-            size += held_bytes(chunk)
+            size += kept_bytes(chunk.blocks.values())
             kept = [*kept, chunk] if size <= KEPT_BYTES else []
         if self.samples == 0:
             raise ValueError("public_losses gave no losses. Return one loss per public sample, at least one.")

@@ -9,8 +9,10 @@ from quietgrad._gradients.blocks import BlockGrads, DenseGrad
 from quietgrad._gradients.convolution import ConvGrad
 from quietgrad._gradients.factored import FactoredGrad
 from quietgrad._gradients.indexed import IndexedGrad
-from quietgrad._gradients.restricted import RestrictedOuterGrad, WholeNormGrad, whole_rows
 from quietgrad._kernels.patches import Window
+from quietgrad._representations.masks.restricted import RestrictedOuterGrad, WholeNormGrad
+from quietgrad._representations.masks.restriction import restrict, whole_rows
+from quietgrad._representations.subspace.projections import project
 
 N = 7
 
@@ -47,7 +49,7 @@ def kept_of(block: BlockGrads, which: str) -> torch.Tensor:
 def test_norms_sums_and_rows_are_those_of_the_kept_coordinates(kind: str, which: str) -> None:
     block = blocks()[kind]
     kept = kept_of(block, which)
-    masked = block.restricted(kept)
+    masked = restrict(block, kept)
     reference = block.dense().flatten(1)[:, kept]
     weights = torch.linspace(-1, 1, N, dtype=torch.float64)
     assert masked.shape == (len(kept),)
@@ -57,16 +59,16 @@ def test_norms_sums_and_rows_are_those_of_the_kept_coordinates(kind: str, which:
     norms, true = masked.squared_norms(), reference.square().sum(1)
     assert torch.allclose(norms, true, rtol=1e-6)
     directions = torch.randn(4, len(kept), dtype=torch.float64)
-    assert torch.allclose(masked.project(directions), reference @ directions.T)
+    assert torch.allclose(project(masked, directions), reference @ directions.T)
 
 
 def test_one_position_forms_nothing_and_whole_channels_stay_factored() -> None:
     outer, conv = blocks()["outer"], blocks()["conv"]
-    assert isinstance(outer.restricted(torch.tensor([1, 5])), RestrictedOuterGrad)
+    assert isinstance(restrict(outer, torch.tensor([1, 5])), RestrictedOuterGrad)
     kept = kept_of(outer, "rows")
-    assert isinstance(outer.restricted(kept), FactoredGrad)
+    assert isinstance(restrict(outer, kept), FactoredGrad)
     kept = kept_of(conv, "rows")
-    assert isinstance(conv.restricted(kept), WholeNormGrad)
+    assert isinstance(restrict(conv, kept), WholeNormGrad)
 
 
 def test_whole_rows_recognises_channels_and_nothing_else() -> None:

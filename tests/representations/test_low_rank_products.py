@@ -12,6 +12,7 @@ from quietgrad._gradients.factored import FactoredGrad
 from quietgrad._gradients.indexed import IndexedGrad
 from quietgrad._gradients.zero import ZeroGrad
 from quietgrad._kernels.patches import Window
+from quietgrad._representations.low_rank.products import off_rows, times_left, times_right
 
 N, RANK = 5, 2
 
@@ -72,21 +73,21 @@ def carriers(block: BlockGrads) -> tuple[Tensor, Tensor, Tensor]:
 
 def test_right_product(block: BlockGrads) -> None:
     matrices, _, right = carriers(block)
-    product = block.times_right(right)
+    product = times_right(block, right)
     assert product.shape == (matrices.shape[1], RANK)
     torch.testing.assert_close(product.dense(), matrices @ right.T)
 
 
 def test_left_product(block: BlockGrads) -> None:
     matrices, left, _ = carriers(block)
-    product = block.times_left(left)
+    product = times_left(block, left)
     assert product.shape == (RANK, matrices.shape[2])
     torch.testing.assert_close(product.dense(), left.T @ matrices)
 
 
 def test_rows_outside_a_span(block: BlockGrads) -> None:
     matrices, left, right = carriers(block)
-    rest = block.times_left(left).off_rows(right)
+    rest = off_rows(times_left(block, left), right)
     expected = left.T @ matrices
     torch.testing.assert_close(rest.dense(), expected - expected @ right.T @ right)
 
@@ -94,7 +95,7 @@ def test_rows_outside_a_span(block: BlockGrads) -> None:
 def test_norms_and_sums_are_those_of_the_products(block: BlockGrads) -> None:
     _, left, right = carriers(block)
     weights = torch.rand(N, dtype=torch.float64)
-    for product in (block.times_right(right), block.times_left(left).off_rows(right)):
+    for product in (times_right(block, right), off_rows(times_left(block, left), right)):
         formed = product.dense()
         torch.testing.assert_close(
             product.squared_norms(), formed.square().sum((1, 2)), rtol=1e-6, atol=1e-12
@@ -111,14 +112,14 @@ def test_a_row_is_the_same_to_the_last_bit_whoever_else_is_in_the_batch(tokens: 
     left, right = torch.linalg.qr(torch.randn(40, 4)).Q, torch.linalg.qr(torch.randn(300, 4)).Q.T
     for count in (63, 32, 3):
         whole, part = FactoredGrad(a, b), FactoredGrad(a[:count], b[:count])
-        assert torch.equal(whole.times_right(right).dense()[:count], part.times_right(right).dense())
-        off, off_part = whole.times_left(left).off_rows(right), part.times_left(left).off_rows(right)
+        assert torch.equal(times_right(whole, right).dense()[:count], times_right(part, right).dense())
+        off, off_part = off_rows(times_left(whole, left), right), off_rows(times_left(part, left), right)
         assert torch.equal(off.dense()[:count], off_part.dense())
 
 
 def test_a_poisoned_sample_stays_alone() -> None:
     a, b = torch.randn(4, 6, 7), torch.randn(4, 6, 5)
     b[2, 3, 1] = float("nan")
-    product = FactoredGrad(a, b).times_right(torch.randn(2, 7)).dense()
+    product = times_right(FactoredGrad(a, b), torch.randn(2, 7)).dense()
     assert product[[0, 1, 3]].isfinite().all()
     assert product[2].isnan().any()
