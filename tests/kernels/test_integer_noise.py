@@ -84,13 +84,13 @@ def test_points_that_float64_cannot_decide_and_both_ends_are_settled_alike(
     """With a margin of 2⁻¹² a tenth of the boxes' points are doubtful; a million draws reach an end now and then."""
     monkeypatch.setattr("quietgrad._noise.sources.DOUBT", 2.0**-12)
     asked: list[int] = []
-    settled = RoundedGaussian._settled
+    settled = RoundedGaussian._lies_below
 
     def counted(self: RoundedGaussian, box: int, integer: int, first: int, second: int, words: Words) -> bool:
         asked.append(box)
         return settled(self, box, integer, first, second, words)
 
-    monkeypatch.setattr(RoundedGaussian, "_settled", counted)
+    monkeypatch.setattr(RoundedGaussian, "_lies_below", counted)
     found, after = drawn(level, 26, 20_000, 5)
     count = len(asked)
     expected, then = drawn("off", 26, 20_000, 5)

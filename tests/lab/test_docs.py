@@ -57,6 +57,20 @@ def test_the_new_method_has_about_20_lines_and_puts_noise_on_biases_alone() -> N
     assert bias.count_nonzero() == 8
 
 
+def test_the_new_noise_remembers_in_public_and_in_secret() -> None:
+    names: dict[str, Any] = {"__name__": __name__}
+    exec(code("extending.md", "# noise"), names)
+    model, data = nn.Linear(4, 3), TensorDataset(torch.randn(50, 4), torch.randint(3, (50,)))
+    batches = qg.PoissonBatches(data, rate=0.2, steps=3)
+    with qg.Privatizer(model, names["mechanism"].with_noise(1.0), batches) as private:
+        for batch in batches:
+            for x, y in batch.split(16):
+                private.backward(F.cross_entropy(model(x), y, reduction="none"))
+            private.release()
+        assert private.state_dict()["noise"] == {"0": {"draws": 3}}
+    assert model.weight.grad is not None
+
+
 class Scale(nn.Module):
     """y = w ⊙ x."""
 

@@ -48,7 +48,7 @@ class NoiseState:
 
     Args:
         public: goes into checkpoints: tensors, numbers, strings, and dicts or lists of them.
-        secret: whatever would tell past noise or sums, such as the noise that later draws take back.
+        secret: whatever would reveal past noise or sums, such as the noise that later draws take back.
 
     Example:
         state = qg.NoiseState(public={"draws": 1}, secret=torch.randn(5))
@@ -82,7 +82,7 @@ class Noise(ABC):
 
     one_release: ClassVar[bool] = False
     """Whether `event` accounts for a single release of a draw, as with a selection. Gaussian parts of several add up
-    under their shares; anything else that a release tells would be counted once and told several times."""
+    under their shares; anything else that a release reveals would be counted once and revealed several times."""
 
     @abstractmethod
     def multiplier(self, noise_multiplier: float, step: int) -> float:

@@ -44,16 +44,21 @@ class Widened:
     sensitivity: float
 
     def released(self, blocks: Blocks, divisor: float) -> Released:
-        """The release, with what its noise and sensitivity really are."""
+        """Make the release, with the noise and sensitivity that it really has."""
         return Released(blocks=blocks, std=self.std / divisor, sensitivity=self.sensitivity / divisor)
 
 
 def widened(*, std: float, sensitivity: float, coordinates: int, steps: float) -> Widened:
-    """The grid of a release, of so many steps to a standard deviation of its noise.
+    """Choose the grid of a release, and widen its noise to pay for rounding.
 
         γ = s'/steps,   S' = S + γ√p,   s'/S' = std/S    ⇒    S' = S/(1 − (std/S)·√p/steps)
 
-    The ratio of noise to sensitivity, which is what the accountant is told, stays what it was.
+    Why: noise is drawn as integers, so the sum is first rounded to whole steps γ. Rounding moves each coordinate by up
+    to half a step, so two neighbouring sums may end up γ√p further apart than they were: the sensitivity grows from S
+    to S'. Noise of the old std would then be too little. It is widened by the same factor, so that the ratio of noise
+    to sensitivity, which is all that the accountant sees, stays what it was. But wider noise means a wider step γ at
+    the same number of steps, and so a larger S' again; the equation on the right is where the two meet. With 2²⁶ steps,
+    a million coordinates and std = S the factor is 1 + 2·10⁻⁵.
 
     Args:
         std: of the noise, before rounding is paid for; > 0.
@@ -121,14 +126,14 @@ class Gaussian(Noise):
 
 
 def on_grid(total: ClippedSum, draw: NoiseDraw) -> Widened:
-    """What a sum becomes on the grid of its noise."""
+    """Choose the grid of a sum's noise."""
     return widened(
         std=draw.std, sensitivity=total.sensitivity, coordinates=total.coordinates, steps=draw.source.std
     )
 
 
 def without_noise(total: ClippedSum, draw: NoiseDraw) -> Released:
-    """total/divisor: what a non-private run (σ = 0) uses."""
+    """Return total/divisor, for a non-private run (σ = 0)."""
     sums = draw.reducer.all_reduce(total.wide())
     blocks = {name: (block / draw.divisor).to(total.released_in(name)) for name, block in sums.items()}
     return Released(blocks=blocks, std=0.0, sensitivity=total.sensitivity / draw.divisor)

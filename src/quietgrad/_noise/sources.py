@@ -1,9 +1,9 @@
 """Where privacy noise comes from: integers with a Gaussian distribution, exact, from bits that nobody can guess.
 
 torch's CPU generator must not make privacy noise: its seed is effectively 32 bits and float32 `randn` never exceeds
-5.77. Floating-point noise must not either, whoever draws its bits: which numbers a sum plus such noise can come out at
-depends on the sum, and a single release may tell it. So every source draws integers, on the grid of the release:
-the default's are exactly a Gaussian, rounded, what a real-valued draw would give, without ever rounding one.
+5.77. Floating-point noise must not either, whoever draws its bits. Which floats a sum plus such noise can be depends on
+the sum, so that the low bits of a single release may reveal it. So every source draws integers, on the grid of the
+release. The default's have exactly the distribution of a real Gaussian that was rounded afterwards.
 """
 
 from __future__ import annotations
@@ -44,9 +44,12 @@ class RoundedGaussian:
     Formal guarantee: exact, given fair random bits. A trial takes one of the slots of `pieces`, each with probability
     2⁻¹³. A tent's slot gives centre + u + u' with u, u' uniform on the integers between two centres: all integer
     arithmetic. A box's slot draws a real point in the box and keeps its integer if the point lies below the curve;
-    where float64 cannot tell, exact arithmetic on further bits does (`below`). What trials keep is therefore uniform
-    under the curve, its abscissa Gaussian, its integer the rounded Gaussian. No tail is cut, no probability
-    approximated, every draw independent.
+    where float64 cannot decide, exact arithmetic on further bits does (`below`). The points that trials keep are
+    therefore uniform under the curve, so their abscissas are Gaussian and their integers the rounded Gaussian. No tail
+    is cut, no probability approximated, every draw independent. Checked by: tests/noise/test_rounded_gaussian.py.
+
+    A word of 64 bits makes one trial: 13 bits choose the slot, and what is left makes the two integers of a tent. One
+    trial in 178 lands on a box and takes two more words; about one in 800 is rejected and repeated.
     """
 
     def __init__(self, log_std: int = LOG_STD) -> None:
@@ -61,7 +64,7 @@ class RoundedGaussian:
         numbers[: self._tents] = np.repeat(np.arange(-REACH * PER_STD, REACH * PER_STD + 1), pieces.tents)
         strips = np.repeat(np.arange(len(pieces.boxes)), pieces.boxes)
         self._boxes, rest = len(strips), (SLOTS - self._tents) * BOXES - len(strips)
-        # Integers of few bits and small whole levels: each is held exactly.
+        # Integers of few bits and small whole levels: each is represented exactly.
         self._box = np.zeros(len(strips) + rest, BOX)
         mine = self._box[: len(strips)]
         mine["start"] = (strips - REACH * PER_STD * STRIPS) * (self._apart // STRIPS)
@@ -82,7 +85,7 @@ class RoundedGaussian:
         )
 
     def draw(self, count: int, words: Words) -> NDArray[np.int32]:
-        """`count` independent integers."""
+        """Draw `count` independent integers."""
         out = np.empty(count, np.int32)
         self.fill(out, words)
         return out
@@ -91,7 +94,7 @@ class RoundedGaussian:
         """Overwrite a contiguous array with independent integers."""
         holes = self._trials(out, words)
         while len(holes):
-            # One trial in 800 is rejected: what others keep takes its place.
+            # One trial in 800 is rejected: points of further trials take its place.
             spare = np.empty(len(holes) + len(holes) // 16 + 16, np.int32)
             counts = np.ones(len(spare), np.bool_)
             counts[self._trials(spare, words)] = False
@@ -100,24 +103,24 @@ class RoundedGaussian:
             holes = holes[len(kept) :]
 
     def _trials(self, out: NDArray[np.int32], words: Words) -> NDArray[np.intp]:
-        """One trial for each place; returns the places that were rejected."""
+        """Make one trial for each place and return the places that were rejected."""
         return self._from_boxes(out, *draw_tents(self._tables, out, words), words)
 
     def _from_boxes(
         self, out: NDArray[np.int32], places: NDArray[np.int32], slots: NDArray[np.int16], words: Words
     ) -> NDArray[np.intp]:
-        """Points of boxes for the places that want one; returns the places whose point lies above the curve."""
+        """Draw points of boxes for some places and return the places whose point lies above the curve."""
         drawn = words.take(2 * len(places))
         verdicts = draw_boxes(self._tables, out, places, slots, drawn)
         (unsettled,) = (verdicts == UNSETTLED).nonzero()
         if len(unsettled):
             first, second = drawn.reshape(2, -1)[:, unsettled]
             chosen = places[unsettled].astype(np.intp), slots[unsettled].astype(np.intp)
-            verdicts[unsettled] = self._settle(out, *chosen, first, second, words)
+            verdicts[unsettled] = self._decide_exactly(out, *chosen, first, second, words)
         rejected: NDArray[np.intp] = places[verdicts == 0].astype(np.intp)
         return rejected
 
-    def _settle(
+    def _decide_exactly(
         self,
         out: NDArray[np.int32],
         places: NDArray[np.intp],
@@ -126,7 +129,7 @@ class RoundedGaussian:
         second: NDArray[np.uint64],
         words: Words,
     ) -> list[bool]:
-        """Exact arithmetic for the few points that need it: whether each counts."""
+        """Decide by exact arithmetic, for the few points that need it, whether each counts."""
         boxes, integers = find_integers(self._tables, slots, first)
         kept = []
         for i, (box, integer) in enumerate(zip(boxes.tolist(), integers.tolist(), strict=True)):
@@ -135,10 +138,10 @@ class RoundedGaussian:
                 out[places[i]] = 0 if beyond is None else beyond if box == self._boxes else ~beyond
                 kept.append(beyond is not None)
             else:
-                kept.append(self._settled(box, integer, int(first[i]), int(second[i]), words))
+                kept.append(self._lies_below(box, integer, int(first[i]), int(second[i]), words))
         return kept
 
-    def _settled(self, box: int, integer: int, first: int, second: int, words: Words) -> bool:
+    def _lies_below(self, box: int, integer: int, first: int, second: int, words: Words) -> bool:
         """The same comparison for one point, exactly."""
         within = self._within
         fraction = Fraction(first & ((1 << within) - 1), 1 << within)
@@ -196,7 +199,7 @@ class NoiseSource(ABC):
         """Overwrite a contiguous tensor on the CPU with fresh independent Gaussian integers; never the same twice."""
 
     def integers(self, count: int) -> Int32[Tensor, " count"]:
-        """The same in new memory."""
+        """Draw the same into new memory."""
         out = torch.empty(count, dtype=torch.int32)
         self.fill(out)
         return out
@@ -212,7 +215,7 @@ class EntropySource(NoiseSource):
     Formal guarantee: a sum on the grid plus these integers is a real-valued Gaussian mechanism, rounded afterwards
     (the sum is a whole number of steps k, and k + round(z) = round(k + z)): post-processing, so ε and δ are exactly the
     Gaussian mechanism's, for every record, dimension and number of steps. What is assumed is that AES-256's key stream
-    cannot be told from fair coins. The object holds no state: copies, forks and threads share nothing.
+    cannot be distinguished from fair coins. The object holds no state: copies, forks and threads share nothing.
     """
 
     private = True
@@ -265,7 +268,11 @@ class HardenedSource(NoiseSource):
 
 
 def as_source(choice: str | NoiseSource) -> NoiseSource:
-    """The source by its name, or the object itself."""
+    """Return the source of a name, or the object itself.
+
+    Raises:
+        ValueError: there is no such source.
+    """
     if isinstance(choice, NoiseSource):
         return choice
     if choice == "default":
