@@ -1,4 +1,4 @@
-"""The smallest noise for a budget."""
+"""Find the smallest noise, the most steps or the largest rate for a budget."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RESOLUTION = 1e-5
 """Relative width at which the search for a noise multiplier or a rate stops."""
 
 MOST_NOISE = 1e7
-"""Beyond this multiplier what is left of ε does not come from the Gaussian noise."""
+"""Beyond this multiplier the remaining ε does not come from the Gaussian noise."""
 
 LEAST_NOISE = 0.05
 """Below it a run is as good as unprotected: calibration goes no further down."""
@@ -54,7 +54,7 @@ root are then less than the resolution apart."""
 
 @runtime_checkable
 class Population(Protocol):
-    """Batches that know how many records, or people, they are drawn from."""
+    """Batches that know how many records, or users, they are drawn from."""
 
     @property
     def units(self) -> int: ...
@@ -71,14 +71,18 @@ M = TypeVar("M", bound="Calibratable")
 
 
 def calibrate(mechanism: M, batches: Steps, *, epsilon: float, delta: float) -> M:
-    """The mechanism, or the program, with the smallest noise multiplier whose whole run stays within (ε, δ).
+    """Set the smallest noise multiplier whose whole run stays within (ε, δ).
 
     Args:
         mechanism: what each step releases, or a program of statistics and training; its own noise multiplier is
             ignored.
-        batches: gives the Poisson rate and the number of steps.
+        batches: say how many steps there are and what each of them costs.
         epsilon: the target; the result lies below it, within 1e-4 of it.
         delta: in (0, 0.1), below 1 / records.
+
+    Returns:
+        the mechanism, or the program, with that noise.
+        Checked by: tests/accounting/test_calibrate.py, tests/accounting/test_participation.py
 
     Raises:
         ValueError: ε or δ is out of range, or no noise is enough for what does not come from it.
@@ -117,7 +121,11 @@ def smallest_noise(
     delta: float,
     accountant: Accountant = "best",
 ) -> float:
-    """The smallest noise multiplier whose run `runs(noise_multiplier)` costs at most ε at δ."""
+    """Find the smallest noise multiplier whose run `runs(noise_multiplier)` costs at most ε at δ.
+
+    Returns:
+        the multiplier.
+    """
     _check_target(epsilon, delta)
     return _smallest(
         lambda noise, tolerance: epsilon_of(runs(noise), delta, tolerance=tolerance, accountant=accountant),
@@ -132,7 +140,11 @@ def smallest_noise(
 def rate_within(
     mechanism: Priced, steps: int, *, epsilon: float, delta: float, accountant: Accountant = "best"
 ) -> float:
-    """The largest Poisson rate whose run of `steps` steps costs at most ε at δ."""
+    """Find the largest Poisson rate whose run of `steps` steps costs at most ε at δ.
+
+    Returns:
+        the rate.
+    """
     _check_target(epsilon, delta)
 
     def cost(inverse_rate: float, tolerance: float) -> float:
@@ -153,7 +165,10 @@ def steps_within(
     accountant: Accountant = "best",
     most: int = 10**6,
 ) -> int:
-    """The largest number of steps, at most `most`, whose run costs at most ε at δ.
+    """Find the largest number of Poisson steps, at most `most`, whose run costs at most ε at δ.
+
+    Returns:
+        the number of steps.
 
     Raises:
         ValueError: not even one step costs at most ε.
@@ -177,7 +192,7 @@ def steps_within(
 
 
 def _last_within(fits: Callable[[int], bool], low: int, stride: int, most: int) -> int:
-    """The largest number up to `most` that fits, given that `low` does: strides that double, then halve."""
+    """Find the largest number up to `most` that fits, given that `low` does: strides that double, then halve."""
     high = low + stride
     while high <= most and fits(high):
         low, stride = high, 2 * stride
@@ -198,7 +213,10 @@ def _smallest(
     most: float,
     name: str,
 ) -> float:
-    """The smallest x with cost(x, tolerance) ≤ ε, for a cost that falls with x; `least` if that fits."""
+    """Find the smallest x with cost(x, tolerance) ≤ ε, for a cost that falls with x; `least` if that fits.
+
+    Two searches: on rough grids, which are fast and never under-state ε, then on fine grids near what they found.
+    """
 
     def roughly(x: float) -> float:
         return cost(x, ANY_GRID)
@@ -231,7 +249,7 @@ def _smallest(
 def _search(
     cost: Callable[[float], float], epsilon: float, low: float, high: float, *, resolution: float
 ) -> float:
-    """The end `high` of a bracket narrowed to 1 + resolution: regula falsi on log ε over log noise.
+    """Narrow a bracket to 1 + resolution and return its end `high`: regula falsi on log ε over log noise.
 
     `low` is taken to cost too much and `high` to fit; what is returned is `high` or was checked to fit.
     """

@@ -22,7 +22,7 @@ def check_delta(delta: float) -> None:
 
 
 def warn_delta(delta: float, records: int) -> None:
-    """Say so where publishing one whole record would be within δ."""
+    """Warn where publishing one whole record would be within δ."""
     if 1 / records <= delta < LARGEST:
         warnings.warn(
             f"delta={delta:g} is not below 1 / records = {1 / records:.2g}: publishing one record at random would be "

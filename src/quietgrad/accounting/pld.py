@@ -14,7 +14,7 @@ from quietgrad.accounting.pairs import deviation, reach
 from quietgrad.accounting.privacy_loss import LossPmf, best_tilt, compose, delta_at, epsilon_at
 
 TOLERANCE = 1e-4
-"""A grid is fine enough once halving it moves ε by less than this share; the error left is about a third of that."""
+"""A grid is fine enough once halving it moves ε by less than this share; its error is then about a third of that."""
 
 LARGE_TOLERANCE = 1e-3
 """The same where one step's loss takes more than MANY_POINTS: finer grids would take seconds."""
@@ -45,12 +45,15 @@ class PldEpsilon:
 def pld(
     phases: Iterable[Phase], *, pessimistic: bool = True, discretisation: float = 1e-4
 ) -> PrivacyLossDistribution:
-    """The run's privacy loss distribution as an object of dp-accounting.
+    """Return the run's privacy loss distribution as an object of dp-accounting.
 
     Args:
         phases: what was or will be released; every noise multiplier must be positive.
         pessimistic: True never under-states ε, False never over-states it.
         discretisation: width of the loss grid.
+
+    Returns:
+        both directions. Checked by: tests/accounting/test_laws_of_the_accountant.py
     """
     remove, add = (
         compose(side) for side in _sides(coalesce(phases), discretisation, pessimistic=pessimistic)
@@ -59,7 +62,7 @@ def pld(
 
 
 def pld_epsilon(phases: Iterable[Phase], delta: float, *, tolerance: float = TOLERANCE) -> PldEpsilon:
-    """The smallest ε at δ, on grids halved until it moves by less than `tolerance` of itself."""
+    """Find the smallest ε at δ, on grids halved until it moves by less than `tolerance` of itself."""
     runs = coalesce(phases)
     if not runs:
         return PldEpsilon(epsilon=0.0, converged=True)
@@ -70,7 +73,7 @@ def pld_epsilon(phases: Iterable[Phase], delta: float, *, tolerance: float = TOL
 
 
 def pld_delta(phases: Iterable[Phase], epsilon: float) -> float:
-    """The smallest δ at ε, on grids halved until it moves by less than TOLERANCE of itself."""
+    """Find the smallest δ at ε, on grids halved until it moves by less than TOLERANCE of itself."""
     runs = coalesce(phases)
     if not runs:
         return 0.0
@@ -80,12 +83,12 @@ def pld_delta(phases: Iterable[Phase], epsilon: float) -> float:
 
 
 def is_private(phases: Iterable[Phase]) -> bool:
-    """False if a release had no noise at all: then ε is infinite."""
+    """Whether every release had noise; ε is infinite if one had none."""
     return all(phase.event.is_private for phase in phases if phase.count)
 
 
 def _refine(runs: tuple[Phase, ...], tolerance: float, on: Callable[[float], float]) -> tuple[float, bool]:
-    """An upper bound `on(step)` on finer and finer grids: (value, whether it stopped moving)."""
+    """Evaluate an upper bound `on(step)` on finer and finer grids: (value, whether it stopped moving)."""
     finest = max(reach(run.event.spread, run.rate) for run in runs) / MOST_POINTS
     step = max(_spread(runs) * COARSEST, finest, 1e-15)
     best = on(step)
@@ -115,7 +118,7 @@ def _delta_on(runs: tuple[Phase, ...], epsilon: float, step: float) -> float:
 
 
 def _sides(runs: tuple[Phase, ...], step: float, *, pessimistic: bool = True) -> tuple[Side, Side]:
-    """Each phase's one-step loss with its count, for taking a record away and for its mirror."""
+    """Return each phase's one-step loss with its count, for taking a record away and for its mirror."""
     losses = [(run.event.step_loss(run.rate, step, pessimistic=pessimistic), run.count) for run in runs]
     return [(loss.remove, count) for loss, count in losses], [(loss.add, count) for loss, count in losses]
 

@@ -33,7 +33,7 @@ class LossPmf:
         infinity: mass of what P shows and Q never does.
         pessimistic: whether rounding only ever raised the losses (else it only ever lowered them).
         tilt: λ of an exponential tilt; the real mass is mass * exp(log_scale - tilt * loss).
-        log_scale: see tilt; both are 0 unless `compose` was asked to tilt.
+        log_scale: see tilt; both are 0 unless `compose` tilts.
 
     Example:
         loss = qg.accounting.GaussianEvent(noise_multiplier=2.0).loss(0.01)

@@ -21,7 +21,7 @@ INTEGER_ORDERS = np.concatenate([np.arange(2, 64), np.arange(64, 257, 8), [512, 
 
 
 def rdp(phases: Iterable[Phase]) -> tuple[Orders, Orders]:
-    """Orders, and the run's RDP at each: budgets add over steps."""
+    """Return orders, and the run's RDP at each: budgets add over steps."""
     runs = coalesce(phases)
     whole = any(run.event.only_whole_orders for run in runs)
     orders = INTEGER_ORDERS if whole else np.asarray(dp_rdp.DEFAULT_RDP_ORDERS, dtype=float)
@@ -31,7 +31,7 @@ def rdp(phases: Iterable[Phase]) -> tuple[Orders, Orders]:
 
 
 def rdp_epsilon(phases: Iterable[Phase], delta: float) -> float:
-    """The smallest ε that RDP proves at δ."""
+    """Return the smallest ε that RDP proves at δ."""
     orders, values = rdp(phases)
     if not values.any():
         return 0.0
@@ -68,19 +68,19 @@ def repeat_and_select(
 
 
 def _poisson_extra(orders: Orders, values: Orders, mean: float) -> Orders:
-    """mean · δ(ε = log(1 + 1/(a-1))) at each order a."""
+    """Return mean · δ(ε = log(1 + 1/(a-1))) at each order a."""
     deltas = [dp_rdp.compute_delta(orders, values, math.log1p(1 / (order - 1)))[0] for order in orders]
     return mean * np.asarray(deltas, dtype=float)
 
 
 def _negative_binomial_extra(orders: Orders, values: Orders, mean: float, *, shape: float) -> Orders:
-    """(1 + shape) min over a of ((1 - 1/a) rdp(a) + log(1/γ) / a), the same at every order."""
+    """Return (1 + shape) min over a of ((1 - 1/a) rdp(a) + log(1/γ) / a), the same at every order."""
     gamma = 1 / mean if shape else logarithmic_gamma(mean)
     return np.full_like(orders, (1 + shape) * np.min((1 - 1 / orders) * values - math.log(gamma) / orders))
 
 
 def logarithmic_gamma(mean: float) -> float:
-    """γ with (1/γ - 1) / log(1/γ) = mean, from below: a smaller γ costs more."""
+    """Find γ with (1/γ - 1) / log(1/γ) = mean, from below: a smaller γ costs more."""
     low, high = 1e-300, 1.0
     while high > low * (1 + 1e-12):
         middle = math.sqrt(low * high)
