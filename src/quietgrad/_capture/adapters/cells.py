@@ -1,10 +1,17 @@
-"""Recurrent cells over time: run for a whole batch, then the gradients of their gates by one backward through time.
+"""Run recurrent cells over time for a whole batch, and compute the gradients of their gates.
 
     pre_t = W_ih x_t + b_ih + W_hh h_{t−1} + b_hh,      d_t = ∂⟨outputs, their gradients⟩/∂pre_t
 
-Every weight's gradient is a sum of outer products of d_t with what it was multiplied with. Rows are the entries of a
-batch; nothing here mixes them. Longer sequences come first: step t is taken by the first `sizes[t]` entries, and the
-others stay as they are.
+Every weight's gradient is a sum of outer products of d_t with what it was multiplied with. The forward keeps what the
+backward needs: the gates after their nonlinearity, and all states. The backward through time goes from the last step to
+the first. At each it multiplies the gradient of the state by the slopes of the gates, which gives d_t, and d_t by W_hh,
+which gives the gradient of the state before. Only this product has to be done step by step: the slopes of all steps are
+computed at once.
+
+Rows are the entries of a batch, and nothing here mixes them. Sequences of several lengths are sorted, longest first:
+step t is taken by the first `sizes[t]` entries, and the states of the others stay as they are.
+
+Checked by: tests/capture/test_over_time.py
 """
 
 from __future__ import annotations

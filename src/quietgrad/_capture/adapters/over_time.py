@@ -2,10 +2,16 @@
 
     gates = x W_ihᵀ + b + uses,      outputs = cells(gates, start; W_hh)
 
-torch's own layers are one node each, which shows no gates. A stock module's call of `torch.lstm` and the like is
-answered by the same computation in parts. `uses` are zeros that stand for a layer's weights: the gradient that arrives
-there is d_t, which with what the weights were multiplied with makes up the gradient of each. Samples are told apart as
-everywhere, since d_t lies in the graph.
+A weight of a recurrent layer is used at every step, so its gradient is Σ_t d_t a_tᵀ: d_t is the gradient at the gates
+of step t, and a_t what the weight was multiplied with. torch's own layers are one node each, and their d_t never appear
+in the graph. So a stock module's call of `torch.lstm` and the like is answered by the same computation in two parts,
+between which the gates are visible.
+
+To the gates are added zeros, `uses`, which stand for the layer's weights. The gradient at these zeros is exactly d_t.
+They are reported as the output of a call, as if a linear layer had made them. From there everything is as for other
+layers: d_t is attributed to samples by the backward, and `WeightUseAdapter` makes factors (a_t, d_t) of it.
+
+Checked by: tests/capture/test_over_time.py
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""Recurrent layers on packed sequences: each sequence is run again alone, at its own length."""
+"""Recurrent layers on packed sequences that cannot be taken apart: each sequence is run again alone.
+
+A packed sequence holds step t of all sequences that are long enough, then step t + 1, and so on: `[a1 b1 c1 a2 b2 a3]`
+for lengths 3, 2 and 1. A sample's entries are not contiguous, and vmap takes no sequences of several lengths. So each
+sequence is picked out of the pack, run again at its own length, and its gradient added to the sample that owns it. The
+output of the replay has to be the recorded one.
+"""
 
 from __future__ import annotations
 
