@@ -127,7 +127,7 @@ def measure(name: str) -> dict[str, float]:
     else:
         mechanism = METHODS[name](public)
         private, step = private_step(model, x, y, mechanism)
-        kept = sizes(mechanism, private.current.public)
+        kept = sizes(mechanism, private.begin_step().public)
     step()  # measures the engine's ways, allocates
     timed = [_seconds(step) for _ in range(STEPS)]
     wall, cpu = (statistics.median(times) for times in zip(*timed, strict=True))

@@ -1,7 +1,7 @@
 """What the runtime checks and guards of a private step cost, on the models of the engine's benchmark.
 
-    python -m benchmarks.attribution            a table
-    python -m benchmarks.attribution --json     {"models": [{"name", "with_ms", "without_ms", "always", ...}, ...]}
+    python -m benchmarks.proofs            a table
+    python -m benchmarks.proofs --json     {"models": [{"name", "with_ms", "without_ms", "always", ...}, ...]}
 
 One Privatizer of each model takes its steps in turn with everything on, with everything off, and with a probe (records
 replaced and the losses computed again), which later steps have with a chance of one in `ONE_IN`. Counted are all
@@ -32,16 +32,17 @@ import quietgrad as qg
 from benchmarks.contenders import MANY, data
 from benchmarks.engine import Clock, chosen_clock
 from benchmarks.models import SETTINGS, Setting
-from quietgrad._capture import backprops, listener, recorder
+from quietgrad._capture import backprops, call_recorder, recorder
+from quietgrad._capture.call_recorder import CallRecorder
 from quietgrad._capture.dependence import ONE_IN, Dependence
 from quietgrad._capture.graph import Graph
 from quietgrad._capture.graph_analysis import GraphAnalysis
 from quietgrad._capture.layout import BatchLayout
-from quietgrad._capture.listener import Listener
 from quietgrad._guards import guards
-from quietgrad._guards.guards import RawBackwardGuard
+from quietgrad._guards.guards import Guards
 from quietgrad._guards.model_state import ModelStateGuard
 from quietgrad._guards.private_inputs import PrivateInputs
+from quietgrad._guards.raw_backward import RawBackwardGuard
 
 WARM_UP = 8
 
@@ -112,9 +113,9 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 
 HOOKS: tuple[tuple[Any, str], ...] = (
-    (Listener, "_before_model"),
-    (ModelStateGuard, "_forward"),
-    (PrivateInputs, "_before"),
+    (CallRecorder, "before_model"),
+    (Guards, "before_module"),
+    (Guards, "before_model"),
 )
 """Checks that modules call: bound when a Privatizer is made, so that what takes their place later is not called."""
 
@@ -191,7 +192,7 @@ def _measured(setting: Setting, repeats: int, clock: Clock) -> Cost:
         seen.append(Dependence(*arguments))
         return seen[-1]
 
-    with patch.object(listener, "Dependence", noted):
+    with patch.object(call_recorder, "Dependence", noted):
         private = qg.Privatizer(model, qg.methods.dp_sgd(clip=1.0).with_noise(1.0), batches)
     drawn, (dependence,) = iter(batches), seen
 

@@ -120,7 +120,7 @@ def world(tmp_path: Path) -> dict[str, Any]:
         "mechanism": mechanism,
         "path": path,
         "private": private,
-        "public": private.current.public,
+        "public": private.begin_step().public,
         "grads": grads,
         "block": block,
         "losses": losses_of,

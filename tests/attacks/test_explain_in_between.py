@@ -1,4 +1,4 @@
-"""`private.explain()` between the forward and the backward: it must only look.
+"""`private.explain()` before the forward or the backward: it must only look.
 
 With a basis that is kept for several steps, it computed and stored that step's basis, and the check for private records
 among the public losses did not run again when the step itself used it.
@@ -39,24 +39,23 @@ def test_private_records_among_public_losses_are_refused_after_explain(refresh: 
     batches = qg.PoissonBatches(TensorDataset(torch.randn(8, 4)), rate=1.0, steps=1)
     with qg.Privatizer(model, mechanism, batches) as private:
         (public.batch,) = next(next(iter(batches)).split(8))
-        losses = model(public.batch)[:, 0]
         if explained:
             with pytest.raises(ValueError, match="private batch"):
                 private.explain()
         with pytest.raises(ValueError, match="private batch"):
-            private.backward(losses)
+            private.backward(model(public.batch)[:, 0])
 
 
 @pytest.mark.parametrize("refresh", [1, 3])
 def test_private_records_are_refused_in_a_step_begun_before_its_losses(refresh: int) -> None:
-    """`private.current` begins a step, and with it the basis, when the batch was handed out but not passed yet."""
+    """`begin_step()` chooses the basis of a step when the batch was handed out but not passed yet."""
     public, model = LoopVariable(), net()
     mechanism = qg.methods.gep(public, rank=4, refresh_every=refresh).with_noise(1.0)
     batches = qg.PoissonBatches(TensorDataset(torch.randn(8, 4)), rate=1.0, steps=1)
     with qg.Privatizer(model, mechanism, batches) as private:
         (public.batch,) = next(next(iter(batches)).split(8))
         with pytest.raises(ValueError, match="private batch"):
-            private.current.codec(0)
+            private.begin_step().codec(0)
 
 
 def test_a_step_begun_again_keeps_the_basis_that_was_checked() -> None:
@@ -80,7 +79,7 @@ def test_a_step_begun_again_keeps_the_basis_that_was_checked() -> None:
 
 
 def test_explain_does_not_choose_the_basis_of_a_step() -> None:
-    """Public losses change between explain() and the backward: the step's basis must be of the later ones.
+    """Public losses change between explain() and the forward: the step's basis must be of the later ones.
 
     A constant gradient along the first coordinate is released; on 0.1 explain() had fixed the second as its basis.
     """
@@ -96,9 +95,10 @@ def test_explain_does_not_choose_the_basis_of_a_step() -> None:
     with qg.Privatizer(model, mechanism, batches) as private:
         for batch in batches:
             for (x,) in batch.split(8):
-                losses = model(x)[:, 0]
                 private.explain()
                 direction = torch.tensor([1.0, 0.0])
+                losses = model(x)[:, 0]
+                private.explain()
                 private.backward(losses)
             private.release()
     assert model.weight.grad is not None

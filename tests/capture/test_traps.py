@@ -95,7 +95,7 @@ def test_public_losses_nest_inside_a_private_forward() -> None:
     expected = looped(model, (x,), squares, N)["weight"]
     with recording(model) as recorder:
         losses = squares(model, (x,))
-        with recorder.nested():
+        with recorder.public_forward():
             other = recorder.collect(squares(model, (public,)))
         grads = recorder.collect(losses)
     torch.testing.assert_close(grads.blocks["weight"].dense(), expected)

@@ -66,7 +66,7 @@ def test_what_representations_see_leads_to_no_parameter() -> None:
     data = torch.utils.data.TensorDataset(torch.randn(8, 3))
     batches = qg.PoissonBatches(data, rate=0.5, steps=1)
     with qg.Privatizer(model, qg.methods.dp_sgd().with_noise(1.0), batches) as private:
-        seen = private.current.public.space
+        seen = private.begin_step().public.space
         assert seen == {name: p.shape for name, p in model.named_parameters()}
         with pytest.raises(KeyError):
             seen.local("weight")
@@ -98,7 +98,7 @@ def test_a_codec_may_give_a_plain_dict() -> None:
     release = qg.Release(representation=Bias(), clip=qg.FlatClip(1.0))
     mechanism = qg.Mechanism(name="bias", releases=(release,)).with_noise(1.0)
     with qg.Privatizer(model, mechanism, batches) as private:
-        assert private.current.zero_sum(0).released_in("bias") == torch.float64
+        assert private.begin_step().zero_sum(0).released_in("bias") == torch.float64
         for batch in batches:
             for xb, yb in batch.split(8):
                 private.backward(F.cross_entropy(model(xb), yb, reduction="none"))

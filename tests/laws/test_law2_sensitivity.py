@@ -49,15 +49,15 @@ def test_no_sample_moves_a_release_beyond_its_sensitivity(case: MethodCase, seed
     mechanism = case.build(CLIP).with_noise(1.0)
     with privatizer(mechanism, [[0], [1]]) as (private, batches, model):
         run_one_step(private, batches, model)  # so that methods with a history have one
-        public = private.current.public
-        rows = adversarial_rows(private.current.public.space, seed)
+        public = private.begin_step().public
+        rows = adversarial_rows(private.begin_step().public.space, seed)
         for index, release in enumerate(mechanism.releases):
             bound = release.clip.sensitivity(private.step)
-            whole = private.current.encoded_sum(index, blockwise(rows))
+            whole = private.begin_step().encoded_sum(index, blockwise(rows))
             assert whole.sensitivity == bound
             for left_out in range(16):
                 others = {n: torch.cat([r[:left_out], r[left_out + 1 :]]) for n, r in rows.items()}
-                moved = distance(whole, private.current.encoded_sum(index, blockwise(others)))
+                moved = distance(whole, private.begin_step().encoded_sum(index, blockwise(others)))
                 assert moved <= bound, f"release {index}, row {left_out} moves the sum by {moved} > {bound}"
         assert public.step == 1
 
@@ -68,11 +68,11 @@ def test_one_sample_alone_stays_within_the_sensitivity_and_reaches_it(case: Meth
     mechanism = case.build(CLIP).with_noise(1.0)
     with privatizer(mechanism, [[0], [1]]) as (private, batches, model):
         run_one_step(private, batches, model)
-        rows = adversarial_rows(private.current.public.space, seed=9)
+        rows = adversarial_rows(private.begin_step().public.space, seed=9)
         reached = 0.0
         for index, release in enumerate(mechanism.releases):
             for row in range(16):
-                one = private.current.encoded_sum(
+                one = private.begin_step().encoded_sum(
                     index, blockwise({n: r[row : row + 1] for n, r in rows.items()})
                 )
                 norm = math.sqrt(sum(float(block.double().square().sum()) for block in one.blocks.values()))
@@ -95,9 +95,9 @@ def test_a_sample_with_a_non_finite_gradient_contributes_zero(case: MethodCase, 
         recorder = Recorder(model)
         recorder.attach()
         with_poison = recorder.collect(losses_of(model, broken, y))
-        poisoned = [private.current.encoded_sum(i, with_poison) for i in range(len(mechanism.releases))]
+        poisoned = [private.begin_step().encoded_sum(i, with_poison) for i in range(len(mechanism.releases))]
         without = recorder.collect(losses_of(model, x[keep], y[keep]))
-        clean = [private.current.encoded_sum(i, without) for i in range(len(mechanism.releases))]
+        clean = [private.begin_step().encoded_sum(i, without) for i in range(len(mechanism.releases))]
         for got, expected in zip(poisoned, clean, strict=True):
             assert all(bool(block.isfinite().all()) for block in got.blocks.values())
             assert distance(got, expected) <= 1e-5 * expected.sensitivity

@@ -22,7 +22,7 @@ PRIVATE = (ClippedSum, PerSampleGrads, Batch, PoissonBatches, PoissonSampler)
 
 def reachable(root: Any) -> list[Any]:
     """Everything reachable through fields, closures, bound methods and containers. The recorder is the gate that
-    `nested()` closes, so the walk stops there."""
+    `public_forward()` closes, so the walk stops there."""
     seen: dict[int, Any] = {}
     stack = [root]
     while stack:
@@ -50,7 +50,7 @@ def test_a_refresh_has_no_way_to_the_batch(case: MethodCase) -> None:
     with privatizer(case.build(0.5).with_noise(1.0), [[0, 1, 2]]) as (private, batches, model):
         x, y = next(next(iter(batches)).split(3))
         private.backward(losses_of(model, x, y))
-        found = [item for item in reachable(private.current.public) if isinstance(item, PRIVATE)]
+        found = [item for item in reachable(private.begin_step().public) if isinstance(item, PRIVATE)]
         assert not found
         assert any(isinstance(item, PRIVATE) for item in reachable(private)), "the walk finds what is there"
 

@@ -112,7 +112,7 @@ def test_inside_a_mask_everything_shrinks_by_the_density() -> None:
     assert (embedding, residual) == (4, round(0.3 * total))
     with privatizer((gep @ RandomMask(0.7)).with_noise(1.0), [[0]]) as (private, _, _):
         private.explain()
-        public = private.current.public
+        public = private.begin_step().public
         composed: Any = public.codec(private.mechanism.releases[0].representation)
         basis = sum(group.rows.numel() for group in composed.outer.basis.groups.values())
     assert basis == 4 * round(0.3 * total)

@@ -93,7 +93,7 @@ def test_biased_gep_with_groups_projects_each_group() -> None:
     # Many iterations find the principal directions, which numpy finds directly.
     mechanism = qg.methods.biased_gep(labelled, rank=8, clip=HUGE, groups="modules", power_iterations=200)
     with privatizer(mechanism.with_noise(0.0), [ROWS], model=model) as (private, _, _):
-        ranks = [size[0] for size in private.current.codec(0).space.values()]
+        ranks = [size[0] for size in private.begin_step().codec(0).space.values()]
     for columns, rank in zip(module_slices(small_net()), ranks, strict=True):
         basis = np.linalg.svd(anchors[:, columns], full_matrices=False)[2][:rank]
         expected[columns] = mean[columns] @ basis.T @ basis
@@ -215,7 +215,7 @@ def test_gep_with_random_labels_changes_its_basis_every_step() -> None:
     with privatizer(mechanism, [[0], [0]]) as (private, batches, model):
         for _ in range(2):
             batch = next(iter(batches))
-            codec = private.current.codec(0)
+            codec = private.begin_step().codec(0)
             bases.append(codec.basis.groups["part0"].rows)  # type: ignore[attr-defined]
             for x, y in batch.split(8):
                 private.backward(F.cross_entropy(model(x), y, reduction="none"))

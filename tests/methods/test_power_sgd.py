@@ -47,7 +47,7 @@ def test_matrices_are_projected_and_the_rest_is_dp_sgd() -> None:
 def test_a_gradient_of_that_rank_is_returned_whole() -> None:
     post = PowerProjection(rank=2, matrices=("hidden.weight",))
     with privatizer(qg.methods.dp_sgd().with_noise(1.0), [[0]]) as (private, batches, model):
-        public = private.current.public
+        public = private.begin_step().public
         state = post.init(public)
         gradient = torch.randn(8, 2) @ torch.randn(2, 36)
         update, _ = post.apply({"hidden.weight": gradient}, public, state)
@@ -85,7 +85,7 @@ def test_the_start_of_the_power_iteration_is_kept_between_steps() -> None:
     gradient = torch.randn(8, 36)
     best = torch.linalg.svdvals(gradient)[:2].norm()
     with privatizer(qg.methods.dp_sgd().with_noise(1.0), [[0]]) as (private, batches, model):
-        public = private.current.public
+        public = private.begin_step().public
         state = post.init(public)
         kept = []
         for _ in range(40):

@@ -178,7 +178,7 @@ def test_a_mask_on_the_carriers(release: CarriedParts) -> None:
         net,
     ):
         gradient = run(private, b, net)[0]
-        inside = private.current.public.codec(low_rank).space
+        inside = private.begin_step().public.codec(low_rank).space
     assert "hidden.weight.left" in inside
     values = torch.linalg.svdvals(gradient["hidden.weight"])
     assert values[0] > 0
@@ -206,7 +206,7 @@ def test_frozen_parameters_have_no_carriers() -> None:
         run(*parts)
     with privatizer(qg.methods.rgp(rank=1).with_noise(1.0), [[0]], model=net) as (private, batches, model):
         assert "hidden.weight" not in run(private, batches, model)[0]
-        assert "conv.weight.left" in private.current.codec(0).space
+        assert "conv.weight.left" in private.begin_step().codec(0).space
 
 
 def test_a_clip_per_group_is_refused() -> None:

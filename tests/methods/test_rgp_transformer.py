@@ -49,7 +49,7 @@ def step(model: nn.Module, mechanism: qg.Mechanism) -> tuple[dict[str, Tensor], 
     """One step on all records, and the codec that it used."""
     rows = list(range(RECORDS))
     with privatizer(mechanism, [rows], model=model, data=data(), rate=1.0) as (private, batches, _):
-        codec = private.current.codec(0)
+        codec = private.begin_step().codec(0)
         for ids, labels in next(iter(batches)).split(4):
             private.backward(losses(model, ids, labels))
         private.release()

@@ -78,7 +78,7 @@ def state_after(mechanism: Mechanism, steps: int):  # type: ignore[no-untyped-de
     with privatizer(mechanism, [[]] * steps) as (private, batches, model):
         run(private, batches, model)
         mask = mechanism.releases[0].representation
-        public = private.current.public
+        public = private.begin_step().public
         public.codec(mask)
         return private.state_dict()["representations"]["0"], public
 

@@ -22,16 +22,16 @@ def trained(
     history = []
     with privatizer(mechanism, DRAWS) as (private, batches, model):
         for batch in batches:
-            before = private.state_dict()["representations"]
             for x, y in batch.split(8):
+                if explaining:
+                    _explain_and_compare(private)
                 losses = losses_of(model, x, y)
                 if explaining:
-                    private.explain()
-                    assert same(private.state_dict()["representations"], before)
+                    _explain_and_compare(private)
                 private.backward(losses)
             if explaining:
                 private.explain()
-            sums = [block for total in private.current.sums for block in total.blocks.values()]
+            sums = [block for total in private.begin_step().sums for block in total.blocks.values()]
             private.release()
             if explaining:
                 private.explain()
@@ -42,6 +42,13 @@ def trained(
                     assert p.grad is not None
                     p.sub_(0.1 * p.grad)
     return history
+
+
+def _explain_and_compare(private: qg.Privatizer) -> None:
+    step, states = private.step_in_progress, private.state_dict()["representations"]
+    private.explain()
+    assert private.step_in_progress is step, "explain() began the step"
+    assert same(private.state_dict()["representations"], states)
 
 
 def same(a: Any, b: Any) -> bool:
@@ -81,9 +88,8 @@ def test_the_private_batch_in_public_losses_is_still_refused() -> None:
     with privatizer(mechanism, [[0, 1, 2, 3]]) as (private, batches, model):
         for x, y in next(iter(batches)).split(8):
             current["x"] = x
-            losses = losses_of(model, x, y)
-            for use in (private.explain, lambda losses=losses: private.backward(losses)):
-                with pytest.raises(ValueError, match="fed the private batch to the model"):
+            for use in (private.explain, lambda x=x, y=y: losses_of(model, x, y), private.begin_step):
+                with pytest.raises(qg.PrivacyError, match="fed the private batch to the model"):
                     use()
 
 
@@ -94,7 +100,7 @@ def test_the_next_step_has_the_weights_that_training_gave_it() -> None:
             weights = {name: p.detach().clone() for name, p in model.named_parameters()}
             for x, y in batch.split(8):
                 private.backward(losses_of(model, x, y))
-            assert same(dict(private.current.public.parameters), weights)
+            assert same(dict(private.begin_step().public.parameters), weights)
             private.release()
             private.explain()
             with torch.no_grad():

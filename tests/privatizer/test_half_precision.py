@@ -25,7 +25,7 @@ def clipped_sum(model: nn.Module, x: Tensor, autocast: torch.dtype | None) -> Te
         with torch.autocast("cpu", dtype=autocast or torch.bfloat16, enabled=autocast is not None):
             losses = F.cross_entropy(model(inputs).float(), labels, reduction="none")
         private.backward(losses)
-        (total,) = private.current.sums
+        (total,) = private.begin_step().sums
         private.release()
     return torch.cat([block.double().flatten() for block in total.blocks.values()])
 

@@ -29,7 +29,7 @@ def kept_history(mask: Representation, steps: int, rate: float = 0.25) -> list[t
     history = []
     with privatizer(mechanism.with_noise(1.0), [[0, 1]] * steps, rate=rate) as (private, batches, model):
         for batch in batches:
-            codec = private.current.codec(0)
+            codec = private.begin_step().codec(0)
             assert isinstance(codec, MaskCodec)
             history.append(is_kept(codec.kept, codec.source))
             run(private, [batch], model, lr=0.1)
@@ -128,7 +128,7 @@ def test_ranking_noise_has_the_std_of_an_epochs_releases() -> None:
     with privatizer(mechanism.with_noise(3.0), [[]] * 8) as (private, batches, model):
         run(private, batches, model)
         state = copy.deepcopy(private.state_dict()["representations"]["0"])
-        public = private.current.public
+        public = private.begin_step().public
     # Steps 4 to 7 were seen with half of the coordinates frozen; the run ended before they were ranked.
     assert state["variance"] == pytest.approx(4 * (3.0 / 10) ** 2, rel=1e-5)
     scores = mask._scores(public, state)

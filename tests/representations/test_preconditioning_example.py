@@ -129,7 +129,7 @@ def test_one_sample_moves_the_sum_by_the_clip_at_most() -> None:
     """Law 2 on this representation: whoever is added, however large the gradient."""
     model, batches, mechanism = prepared(1.0)
     with qg.Privatizer(model, mechanism, batches, deterministic=True) as private:
-        step = private.current
+        step = private.begin_step()
         rows = {name: torch.randn(N, *shape) for name, shape in step.public.space.items()}
         for scale in (1e-3, 1.0, 1e6):
             grads = qg.BlockwiseGrads({name: qg.DenseGrad(scale * each) for name, each in rows.items()}, N)

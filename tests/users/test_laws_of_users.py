@@ -112,16 +112,16 @@ def test_no_user_moves_a_release_beyond_its_sensitivity(case: MethodCase) -> Non
     mechanism = case.build(CLIP).with_noise(1.0)
     with privatizer(mechanism, [[0], [1]]) as (private, batches, model):
         run_one_step(private, batches, model)
-        rows = adversarial_rows(private.current.public.space, 4)
+        rows = adversarial_rows(private.begin_step().public.space, 4)
         users = {name: block.split(COUNTS) for name, block in rows.items()}
         for index, release in enumerate(mechanism.releases):
             bound = release.clip.sensitivity(private.step)
-            whole = private.current.encoded_sum(index, pool(blockwise(rows), pooling(*COUNTS)))
+            whole = private.begin_step().encoded_sum(index, pool(blockwise(rows), pooling(*COUNTS)))
             for left_out in range(len(COUNTS)):
                 kept = [p for p in range(len(COUNTS)) if p != left_out]
                 others = blockwise({n: torch.cat([parts[p] for p in kept]) for n, parts in users.items()})
                 pooled = pool(others, pooling(*(COUNTS[p] for p in kept)))
-                moved = distance(whole, private.current.encoded_sum(index, pooled))
+                moved = distance(whole, private.begin_step().encoded_sum(index, pooled))
                 assert moved <= bound, (
                     f"release {index}, person {left_out} moves the sum by {moved} > {bound}"
                 )
@@ -132,13 +132,13 @@ def test_a_user_with_a_non_finite_record_contributes_zero(case: MethodCase) -> N
     mechanism = case.build(CLIP).with_noise(1.0)
     with privatizer(mechanism, [[0], [1]]) as (private, batches, model):
         run_one_step(private, batches, model)
-        rows = adversarial_rows(private.current.public.space, 4)
+        rows = adversarial_rows(private.begin_step().public.space, 4)
         for block in rows.values():
             block[3] = float("nan")
         users = {name: torch.cat([block[:1], block[6:]]) for name, block in rows.items()}
         for index in range(len(mechanism.releases)):
-            with_nan = private.current.encoded_sum(index, pool(blockwise(rows), pooling(*COUNTS)))
-            without = private.current.encoded_sum(index, pool(blockwise(users), pooling(1, 3, 7)))
+            with_nan = private.begin_step().encoded_sum(index, pool(blockwise(rows), pooling(*COUNTS)))
+            without = private.begin_step().encoded_sum(index, pool(blockwise(users), pooling(1, 3, 7)))
             assert distance(with_nan, without) <= 1e-5 * without.sensitivity
 
 

@@ -1,4 +1,4 @@
-"""Turns the losses of a batch into per-sample gradients, by what the model's modules were heard to be called with."""
+"""Turns the losses of a batch into per-sample gradients, from the recorded calls of the model's modules."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from torch import Tensor, nn
 
 from quietgrad._capture.backprops import Backward, mixing_error, user_function_error
 from quietgrad._capture.call import Call, trained_pieces
+from quietgrad._capture.call_recorder import CallRecorder
 from quietgrad._capture.dependence import Dependence
 from quietgrad._capture.graph import Graph, check_coverage, uses
+from quietgrad._capture.hooks import ForwardObserver, ModelHooks
 from quietgrad._capture.layout import Placement
-from quietgrad._capture.listener import Lending, Listener
+from quietgrad._capture.ownership import ParameterOwnership
 from quietgrad._capture.validation import validate
 from quietgrad._gradients.blocks import BlockGrads
 from quietgrad._gradients.combined import combine
@@ -25,16 +27,16 @@ from quietgrad._gradients.tuning import LayerReport, Tuner, for_rows
 from quietgrad._gradients.zero import ZeroGrad
 
 Pool = Callable[[BlockwiseGrads], BlockwiseGrads]
-"""From the gradients of records to those of people."""
+"""From the gradients of records to those of users."""
 
 
 class Recorder:
-    """Per-sample gradients of a plain module.
+    """Take per-sample gradients of a plain module.
 
     Args:
         model: any module; hooks are put on by `attach` and taken off by `detach`, nothing else is touched.
         memory_budget: bytes that formed per-sample gradients may take at once.
-        deterministic: choose ways by rule instead of by measurement.
+        deterministic: choose algorithms by rule instead of by measurement.
         public_by_rule: do so for public losses at least: ranks that measured would round their bases differently.
     """
 
@@ -54,43 +56,50 @@ class Recorder:
                 "The model has no trainable parameters. Call requires_grad_(True) on those to train."
             )
         names = {id(p): name for name, p in self.parameters.items()}
-        self._lending = Lending(model, names)
-        self._listener = Listener(model, self._lending.units)
+        self._ownership = ParameterOwnership(model, names)
+        self._calls = CallRecorder(model)
+        self.hooks = ModelHooks(model, self._calls)
         self._backward = Backward()
         self._tuner = Tuner(memory_budget, deterministic)
         self._public_tuner = Tuner(memory_budget, True) if public_by_rule else self._tuner
         self._algorithms: dict[str, LayerReport] = {}
-        """Of the parameters that are settled in the batch under way."""
+        """Of the parameters whose algorithm is selected in the batch under way."""
         self._reports: tuple[LayerReport, ...] = ()
 
-    # ---- listening ------------------------------------------------------------------------------------------
+    # ---- recording ------------------------------------------------------------------------------------------
 
-    def attach(self) -> None:
-        """Put the hooks on."""
-        self._listener.attach()
+    def attach(self, observer: ForwardObserver | None = None) -> None:
+        """Put the hooks on.
+
+        Args:
+            observer: asked before every forward; see `ModelHooks`.
+        """
+        self.hooks.attach(self._ownership.units, observer)
 
     def detach(self) -> None:
-        """Take the hooks off and forget what was heard."""
-        self._listener.detach()
+        """Take the hooks off and forget what was recorded."""
+        self.hooks.detach()
+        self._calls.forget_all()
+        self.dependence.end()
 
-    def nested(self) -> AbstractContextManager[None]:
-        """Record a public forward apart from the private one around it."""
-        return self._listener.nested()
+    def public_forward(self) -> AbstractContextManager[None]:
+        """Record forwards of public losses, whose inputs must not be private."""
+        return self._calls.public_forward()
 
     @property
     def pending(self) -> int:
         """How many calls wait for their losses."""
-        return len(self._listener.calls)
+        return len(self._calls.calls)
 
     @property
     def in_public(self) -> bool:
         """Whether a forward of public losses is under way."""
-        return self._listener.in_public
+        return self._calls.in_public
 
     @property
     def dependence(self) -> Dependence:
-        """Who asks whether a loss depends on other records."""
-        return self._listener.dependence
+        """The test whether a loss depends on other records."""
+        return self._calls.dependence
 
     # ---- losses to gradients --------------------------------------------------------------------------------
 
@@ -101,10 +110,10 @@ class Recorder:
         *,
         keep_factors: bool = True,
     ) -> BlockwiseGrads:
-        """Per-sample gradients of the losses with respect to all of `parameters`, by one backward.
+        """Take per-sample gradients of the losses for all of `parameters`, by one backward.
 
         Args:
-            pool: makes the gradients of people of those of records, which were told apart before.
+            pool: turns the gradients of records into those of users.
             keep_factors: False if nobody will ask for more than norms and weighted sums. Factors are then freed during
                 the backward, where gradients are formed.
 
@@ -115,25 +124,27 @@ class Recorder:
         given, losses = losses, losses.mean(1) if losses.dim() == 2 else losses
         self._check(losses)
         if len(losses) == 0:
-            self._listener.forget_all()
+            self._calls.forget_all()
             return BlockwiseGrads({name: ZeroGrad(0, p) for name, p in self.parameters.items()}, 0)
-        with self._listener.quiet(), torch.no_grad():
+        with self._calls.paused(), torch.no_grad():
             graph = Graph.of(losses)
-            calls = [call for call in self._listener.calls if graph.reaches(call)]
+            calls = [call for call in self._calls.calls if graph.reaches(call)]
             used = uses(graph, self.parameters)
-            if not self._lending.settled:
-                self._listener.listen_to(self._lending.settle(graph, calls, used))
-            calls = [kept for call in calls if (kept := self._lending.accounted(call))]
+            if not self._ownership.is_resolved:
+                self.hooks.record(self._ownership.resolve(graph, calls, used))
+            calls = [kept for call in calls if (kept := self._ownership.restrict(call))]
             check_coverage(graph, calls, used)
             blocks = self._blocks(losses, calls, graph, keep_factors=keep_factors or pool is not None)
             if not self.in_public:
                 self._check_dependence(given, graph)
         assert {name for _, name in used} <= set(blocks), "a parameter that is used has no gradient"
-        self._listener.forget(calls)
+        self._calls.forget(calls)
         rows = {name: blocks.get(name) or ZeroGrad(len(losses), p) for name, p in self.parameters.items()}
         grads = BlockwiseGrads(rows, len(losses))
         grads = grads if pool is None else pool(grads)
-        return BlockwiseGrads(self._settled(grads.blocks), grads.samples, first_inputs=grads.first_inputs)
+        return BlockwiseGrads(
+            self._with_algorithms(grads.blocks), grads.samples, first_inputs=grads.first_inputs
+        )
 
     def _check_dependence(self, losses: Tensor, graph: Graph) -> None:
         """Refuse losses that depend on other records. Gradients that belong to several samples each are theirs in
@@ -150,19 +161,19 @@ class Recorder:
         if unattributed and not tested:
             raise mixing_error(unattributed[0])
 
-    def _settled(self, blocks: dict[str, BlockGrads]) -> dict[str, BlockGrads]:
-        """Every block on its best way, those that are not yet."""
-        settled = {
+    def _with_algorithms(self, blocks: dict[str, BlockGrads]) -> dict[str, BlockGrads]:
+        """Select an algorithm for every block that has none yet."""
+        selected = {
             k: block if k in self._algorithms else self._select_algorithm(k, block)
             for k, block in blocks.items()
         }
         if not self.in_public:
             self._reports = tuple(self._algorithms[name] for name in blocks)
-        return settled
+        return selected
 
     def _select_algorithm(self, name: str, block: BlockGrads) -> BlockGrads:
-        settled, self._algorithms[name] = self._current_tuner.select_algorithm(name, block)
-        return settled
+        selected, self._algorithms[name] = self._current_tuner.select_algorithm(name, block)
+        return selected
 
     @property
     def _current_tuner(self) -> Tuner:
@@ -201,11 +212,11 @@ class Recorder:
 
     @property
     def independence(self) -> str:
-        """What was proved about the samples: of the last batch's gradients, and of the losses so far."""
+        """Which runtime checks told samples apart: in the last batch's gradients, and in the losses so far."""
         return f"{self._backward.attribution}. {self.dependence}"
 
     def explain(self, rows: float) -> tuple[LayerReport, ...]:
-        """Per parameter the way its gradients took in the last batch, its time, and its memory for so many rows."""
+        """Report the algorithm of each parameter in the last batch, its time, and its memory for so many rows."""
         return for_rows(self._reports, rows)
 
     # ---- what must not change -------------------------------------------------------------------------------
@@ -216,9 +227,9 @@ class Recorder:
                 f"Expected one loss per sample, a vector [n], got shape {tuple(losses.shape)}. "
                 'Pass reduction="none" and reduce to one number per sample.'
             )
-        if not self._listener.attached:
+        if not self.hooks.is_attached:
             raise ValueError("The recorder is detached: call attach() before the forward.")
-        now = self._listener.parts.trained()
+        now = self._calls.parts.trained()
         if now.keys() != self.parameters.keys() or any(now[k] is not p for k, p in self.parameters.items()):
             changed = sorted(now.keys() ^ self.parameters.keys()) or ["(replaced parameters)"]
             raise ValueError(

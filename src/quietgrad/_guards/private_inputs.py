@@ -6,23 +6,23 @@ Two tensors are the same if they hold the same bytes: slices and views of one te
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.data import ConcatDataset, Dataset, Subset
-from torch.utils.hooks import RemovableHandle
 
-from quietgrad._capture.call import Hook, tensors_of
+from quietgrad._capture.call import tensors_of
+from quietgrad._errors import PrivacyError
 from quietgrad._sampling.collate import MapStyle
 
 MOST_WAITING = 64
-"""Inputs of forwards whose losses may still come; older ones are given up."""
+"""Inputs of forwards whose losses may still come; older ones are dropped."""
 
 MOST_WORK = 10_000
 """Steps that numpy may take to find whether two strided views meet; beyond, they count as meeting."""
@@ -31,80 +31,84 @@ _open: weakref.WeakSet[PrivateInputs] = weakref.WeakSet()
 
 
 class PrivateInputs:
-    """Sees what the model is fed. Refuses private records in public losses, and one batch in two Privatizers.
+    """Refuse private records in public losses, and one batch in two Privatizers.
 
     Slices and views of a private tensor are seen, copies are not. Nothing is decided by values.
 
+    Checked by: tests/attacks/test_public_losses_of_private_data.py, tests/attacks/test_two_privatizers.py
+
     Args:
-        model: whose forwards are watched.
-        in_public: whether the forward under way is one of public losses.
         dataset: the private records, if they are known.
     """
 
-    def __init__(self, model: nn.Module, in_public: Callable[[], bool], dataset: MapStyle | None) -> None:
-        self._model, self._in_public = model, in_public
+    def __init__(self, dataset: MapStyle | None) -> None:
         self._records = [] if dataset is None else list(tensors_in(dataset))
         self._waiting: list[tuple[Extent, int]] = []
         self._handed_out: list[Extent] = []
         self._consumed: list[Extent] = []
-        self._handle: RemovableHandle | None = None
+        self._is_open = False
 
-    def attach(self) -> None:
-        """Watch the model's forwards."""
-        self._handle = self._model.register_forward_pre_hook(Hook(self._before), with_kwargs=True)
+    def open(self) -> None:
+        """Be known to other Privatizers."""
         _open.add(self)
+        self._is_open = True
 
-    def detach(self) -> None:
-        """Leave no hook behind, and let others have the batches."""
-        if self._handle is not None:
-            self._handle.remove()
-            self._handle = None
+    def close(self) -> None:
+        """Let others have the batches."""
         _open.discard(self)
+        self._is_open = False
 
     def hand_out(self, rows: Any) -> None:
-        """A micro-batch is given to the loop: private from now on, even before its losses come."""
-        inputs = tensors_of(tuple(rows) if isinstance(rows, list | tuple) else (rows,), {})
-        self._handed_out = [extent(tensor) for tensor in inputs if tensor.dim() and tensor.numel()]
+        """Treat a micro-batch that is given to the loop as private, even before its losses come."""
+        parts = tuple(rows) if isinstance(rows, list | tuple) else (rows,)
+        self._handed_out = [extent(tensor) for tensor in _inputs(parts, {})]
 
     def consume(self, rows: int) -> None:
-        """The inputs of so many rows that the model was fed since the last losses are this Privatizer's.
+        """Take the inputs of so many rows that the model was given since the last losses.
 
         Raises:
-            ValueError: another Privatizer that is still open took them.
+            PrivacyError: another Privatizer that is still open took them.
         """
         inputs = [seen for seen, length in self._waiting if length == rows and seen.alive]
         self._waiting.clear()
         others = self._taken_by_others()
         if any(mine.meets(theirs) for mine in inputs for theirs in others):
-            raise ValueError(
+            raise PrivacyError(
                 "This batch already went through another Privatizer. Two models trained on the same draws cost more "
                 "than either ε says: draw batches for each from a PoissonSampler of its own."
             )
         self._consumed = [*self.taken(), *inputs]
 
     def _taken_by_others(self) -> list[Extent]:
-        if len(_open) == 1 and self._handle is not None:
-            return []  # it is this one: a weak set takes its time to say so
+        if len(_open) == 1 and self._is_open:
+            return []  # the one is this one; asking a weak set for its members is slow
         return [taken for other in _open if other is not self for taken in other.taken()]
 
     def taken(self) -> list[Extent]:
-        """What went through `backward` and still exists."""
+        """Return what went through `backward` and still exists."""
         return [seen for seen in self._consumed if seen.alive]
 
-    def _before(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        inputs = [tensor for tensor in tensors_of(args, kwargs) if tensor.dim() and tensor.numel()]
-        if self._in_public():
-            self._refuse_private(inputs)
-        elif torch.is_grad_enabled():
-            self._waiting += [(extent(tensor), len(tensor)) for tensor in inputs]
-            del self._waiting[:-MOST_WAITING]
+    def await_losses(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Remember the inputs of a private forward until its losses come."""
+        self._waiting += [(extent(tensor), len(tensor)) for tensor in _inputs(args, kwargs)]
+        del self._waiting[:-MOST_WAITING]
 
-    def _refuse_private(self, inputs: list[Tensor]) -> None:
+    def refuse_private(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Check the inputs of a forward of public losses.
+
+        Raises:
+            PrivacyError: they share memory with private records.
+        """
+        inputs = _inputs(args, kwargs)
         batches = [*self.taken(), *(seen for seen in self._handed_out if seen.alive)]
         if any(extent(tensor).meets(batch) for tensor in inputs for batch in batches):
-            raise ValueError(_leaks("the private batch"))
+            raise PrivacyError(_leaks("the private batch"))
         if any(share_memory(tensor, records) for tensor in inputs for records in self._records):
-            raise ValueError(_leaks("records of the private data set"))
+            raise PrivacyError(_leaks("records of the private data set"))
+
+
+def _inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+    return [tensor for tensor in tensors_of(args, kwargs) if tensor.dim() and tensor.numel()]
 
 
 def _leaks(what: str) -> str:
@@ -149,7 +153,7 @@ def _length(tensor: Tensor) -> int:
 
 
 def share_memory(a: Tensor, b: Tensor) -> bool:
-    """Exact for strided views on the CPU: x[::2] and x[1::2] share nothing."""
+    """Whether two tensors share bytes; exact for strided views on the CPU: x[::2] and x[1::2] share nothing."""
     if not extent(a).meets(extent(b)):
         return False
     if a.device.type != "cpu":
@@ -169,7 +173,7 @@ def _bytes(tensor: Tensor) -> NDArray[np.generic]:
 
 
 def tensors_in(dataset: MapStyle) -> Iterator[Tensor]:
-    """The tensors (and arrays) in which a data set keeps its records, of a Subset those between its first and last."""
+    """Yield the tensors and arrays that hold the records of a data set; of a Subset from its first to its last."""
     if isinstance(dataset, list | tuple):
         yield from _tensors(dataset)
     elif isinstance(dataset, Subset):

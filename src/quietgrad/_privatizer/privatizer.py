@@ -7,10 +7,12 @@ batch ─▶ capture ─▶ encode ─▶ clip ─▶ sum ─▶ noise ─▶ (a
 from __future__ import annotations
 
 import secrets
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -18,7 +20,8 @@ from quietgrad._capture.recorder import Pool, Recorder, check_losses
 from quietgrad._collective import Reducer, default_reducer
 from quietgrad._errors import PrivacyError
 from quietgrad._gradients.stages import BlockwiseGrads
-from quietgrad._guards.guards import Guards, RowCount
+from quietgrad._guards.guards import Guards
+from quietgrad._guards.row_count import RowCount
 from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad._noise.sources import NoiseSource, as_source
 from quietgrad._privatizer.contributions import Contributions
@@ -122,9 +125,8 @@ class Privatizer:
         self._keep_factors = research or not all(
             isinstance(release.representation, Identity) for release in mechanism.releases
         )
-        self._guards = Guards(self._recorder, batches)
+        self._guards = Guards(self._recorder, batches, self.begin_step)
         self._guards.attach()
-        self._recorder.attach()
 
     # ---- one step -------------------------------------------------------------------------------------------
 
@@ -142,9 +144,9 @@ class Privatizer:
         check_losses(losses)
         self._guards.before_backward(losses)
         if self._rows.begun_again():
-            self._current = None
+            self._drop_sums()
         first = self._rows.consume(self.step, len(losses))
-        step = self.current
+        step = self.begin_step()
         drop_grads(self._state.space)
         pool = None if self._are_units(first, len(losses)) else lambda records: self.pool(records, first)
         self._add(step, self._collected(losses, pool))
@@ -186,7 +188,7 @@ class Privatizer:
         """
         self._rows.finish(self.step)
         self._guards.before_release()
-        step = self.current
+        step = self.begin_step()  # an empty batch had no forward
         if self._reducer.world > 1:
             self._reducer.agree(lambda: step_facts(step, self.sampler, self.ledger))
         # The ledger's line is on disk before any noise is drawn; leaving the block checks that the two agree.
@@ -205,17 +207,48 @@ class Privatizer:
         assert self._users is not None, "only people have counts of rows"
         return self._users
 
-    @property
-    def current(self) -> Step:
-        """The step in progress. Begun if it is not yet: its codecs are then those of the weights as they are now."""
+    def begin_step(self) -> Step:
+        """Begin the step, with codecs of the weights as they are now, unless it has begun; return it.
+
+        The first private forward of a batch does so, and so does the release of an empty batch. To be called only by
+        code that inserts something into a step, or reads its codecs, before that.
+        """
         if self._current is None:
-            if self._users is not None:
-                self._users.begin()
-            self._current = self._begin_step(self._state.public())
+            # A forward under autocast begins the step. Bases are computed in full precision all the same.
+            with torch.autocast(self._device_type, enabled=False):
+                self._current = self._make_step(self._state.public())
+            self._drop_sums()
         return self._current
 
-    def _begin_step(self, public: Public) -> Step:
+    @property
+    def step_in_progress(self) -> Step | None:
+        """The step that has begun and is not released yet."""
+        return self._current
+
+    @property
+    def current(self) -> Step:
+        """Deprecated name of `begin_step()`."""
+        warnings.warn(
+            "Privatizer.current begins a step, which a property should not. Call begin_step(), or read "
+            "step_in_progress, which begins nothing.",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return self.begin_step()
+
+    @property
+    def _device_type(self) -> str:
+        return next(iter(self.parameters.values())).device.type
+
+    def _make_step(self, public: Public) -> Step:
         return Step(self.mechanism, public, self._source)
+
+    def _drop_sums(self) -> None:
+        """Drop what was added so far, also of a user whose rows were cut."""
+        if self._current is not None:
+            self._current.clear()
+        if self._users is not None:
+            self._users.begin()
 
     def _end_step(self) -> None:
         self._rows.next_step(self.step)
@@ -256,7 +289,7 @@ class Privatizer:
         Raises:
             ValueError: on those inputs a sample's output depends on another sample.
         """
-        step = self._current or self._begin_step(self._state.preview())
+        step = self._current or self._make_step(self._state.preview())
         return explain(step, self._recorder, self.sampler, inputs)
 
     def watch(self, observer: Observer) -> None:
@@ -293,11 +326,11 @@ class Privatizer:
         check_checkpoint(saved, self.mechanism, self.ledger)
         self._state.load_state_dict(saved)
         self._current = None
+        self._guards.begin_again()
         self.sampler.skip_to(self.step)
 
     def close(self) -> None:
         """Take the hooks off, so that the model is exactly what it was; close a ledger that was given as a path."""
-        self._recorder.detach()
         self._guards.detach()
         self._rows.detach()
         if self._owns_ledger:

@@ -39,7 +39,7 @@ class Step:
         source: of the noise; sums of micro-batches are added on the grid that it draws on.
 
     Example:
-        step = private.current
+        step = private.begin_step()
         step.add(grads)
     """
 
@@ -64,6 +64,10 @@ class Step:
     def _add(self, sums: list[ClippedSum]) -> None:
         # The first micro-batch needs no zeros to be added to: a pass over all parameters less.
         self._sums = [a + b for a, b in zip(self._sums, sums, strict=True)] if self._sums else sums
+
+    def clear(self) -> None:
+        """Drop what was added: the loop was left, and its draw is handed out again."""
+        self._sums = []
 
     @property
     def sums(self) -> list[ClippedSum]:
@@ -202,19 +206,18 @@ class RunState:
 
 
 class PublicGradients:
-    """Runs public losses through the engine, apart from whatever private batch is under way: all that public code has
-    of the engine.
+    """Take per-sample gradients of public losses: all that public code can do with the engine.
 
     Args:
-        engine: shared with the private side; inside `nested()` it knows the public forward only.
+        engine: shared with the private side; inside `public_forward()` it refuses private inputs.
     """
 
     def __init__(self, engine: Recorder) -> None:
         self._engine = engine
 
     def __call__(self, public_losses: PublicLosses, seed: int) -> Iterator[PerSampleGrads]:
-        """In chunks, under a public seed: the same each time they are asked for in a step."""
-        with public_randomness(seed), self._engine.nested():
+        """Yield gradients in chunks, under a public seed: the same each time they are asked for in a step."""
+        with public_randomness(seed), self._engine.public_forward():
             for chunk in _chunks(public_losses(self._engine.model)):
                 check_losses(chunk)
                 yield self._engine.collect(chunk.flatten())

@@ -32,7 +32,7 @@ class Codec(ABC):
     """One step's map into the space where noise is paid, and back.
 
     Example:
-        codec = private.current.codec(0)
+        codec = private.begin_step().codec(0)
         encoded = codec.encode(grads)
     """
 

@@ -104,7 +104,7 @@ class RunCanaries:
 
     def release(self) -> None:
         """One step: insert the members that are drawn, release, and update every canary's score."""
-        private, step, rate = self._private, self._private.current, self._private.sampler.rate
+        private, step, rate = self._private, self._private.begin_step(), self._private.sampler.rate
         releases = private.mechanism.releases
         far = FAR * max(release.clip.sensitivity(private.step) for release in releases)
         grads = _as_grads(self._rows, far)

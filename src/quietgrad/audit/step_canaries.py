@@ -81,17 +81,17 @@ class StepCanaries:
         """Insert canaries into the batch at hand, release it, and read them out."""
         canaries = self._design()
         included = self._coins.random(len(canaries)) < 0.5
-        clean = [_flat(total.blocks) for total in self._private.current.sums]
+        clean = [_flat(total.blocks) for total in self._private.begin_step().sums]
         alone = self._alone(as_samples(canaries))
         chosen = [canary for canary, inside in zip(canaries, included, strict=True) if inside]
         if chosen:
             # As a micro-batch of its own, through the run's own codecs, clips and sums.
-            self._private.current.add(as_users(self._private, as_samples(chosen)))
+            self._private.begin_step().add(as_users(self._private, as_samples(chosen)))
         self._private.release()
         return self._read(canaries, included, clean, alone)
 
     def _design(self) -> list[Canary]:
-        public, mechanism = self._private.current.public, self._private.mechanism
+        public, mechanism = self._private.begin_step().public, self._private.mechanism
         count = min(self._wanted, capacity(mechanism, public))
         canaries = design(mechanism, public, count, turn=self._turn, generator=self._generator)
         self._turn += count
@@ -99,7 +99,7 @@ class StepCanaries:
 
     def _alone(self, rows: PerSampleGrads) -> list[Float[Tensor, "m d"]]:
         """What each canary adds to each release."""
-        step = self._private.current
+        step = self._private.begin_step()
         return [
             _flat_rows(clipped_rows(release.clip, step.codec(index).encode(rows), self._private.step))
             for index, release in enumerate(self._private.mechanism.releases)

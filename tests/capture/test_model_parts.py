@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from quietgrad._capture.listener import Parts
+from quietgrad._capture.model_parts import Parts
 
 
 def model() -> nn.Sequential:

@@ -1,0 +1,74 @@
+"""Everything in a model that a checkpoint could carry away: parameters, buffers, tensors in plain attributes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import _SpectralNorm
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
+
+OF_TORCH = frozenset(vars(nn.Module()))
+"""Attributes that torch itself keeps in every module; parameters and buffers are read from the model."""
+
+PLAIN = frozenset({int, float, bool, str, type(None)})
+MOST_NESTED = 4
+"""How many lists and dictionaries inside each other are followed."""
+
+
+class ModelTensor(NamedTuple):
+    """A tensor or array in a model, with what it is ("buffer 'norm.mean'")."""
+
+    name: str
+    value: Tensor | NDArray[np.generic]
+    is_parameter: bool = False
+
+
+def model_tensors(model: nn.Module) -> Iterator[ModelTensor]:
+    """Yield every tensor and array of a model that does not follow from the weights alone."""
+    for prefix, module in model.named_modules():
+        prefix = f"{prefix}." if prefix else ""
+        derived = _derived(module)
+        for key, parameter in module._parameters.items():
+            if parameter is not None:
+                yield ModelTensor(f"parameter {prefix + key!r}", parameter, True)
+        for key, buffer in module._buffers.items():
+            if buffer is not None and key not in derived:
+                yield ModelTensor(f"buffer {prefix + key!r}", buffer)
+        attributes = vars(module)
+        for key in attributes.keys() - OF_TORCH:
+            if type(attributes[key]) not in PLAIN and key not in derived:
+                yield from _inside(prefix + key, attributes[key], MOST_NESTED)
+
+
+def _inside(name: str, value: Any, depth: int) -> Iterator[ModelTensor]:
+    if isinstance(value, nn.Parameter):
+        return  # yielded by its module; recurrent layers list theirs once more
+    if isinstance(value, Tensor) or (isinstance(value, np.ndarray) and value.dtype.hasobject is False):
+        yield ModelTensor(f"attribute {name!r}", value)
+    elif depth and isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _inside(f"{name}[{key!r}]", part, depth - 1)
+    elif depth and isinstance(value, list | tuple | deque | set):
+        for index, part in enumerate(value):
+            if type(part) not in PLAIN:
+                yield from _inside(f"{name}[{index}]", part, depth - 1)
+
+
+def _derived(module: nn.Module) -> set[str]:
+    """Return what torch's own reparametrisations compute from the weights at every forward: no record is in it."""
+    names = {"_u", "_v"} if isinstance(module, _SpectralNorm) else set()
+    for hook in module._forward_pre_hooks.values():
+        if isinstance(hook, WeightNorm):
+            names.add(hook.name)
+        elif isinstance(hook, SpectralNorm):
+            names |= {hook.name, hook.name + "_u", hook.name + "_v"}
+        elif isinstance(hook, BasePruningMethod):
+            names.add(hook._tensor_name)
+    return names

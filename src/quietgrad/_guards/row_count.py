@@ -1,0 +1,84 @@
+"""Each drawn row goes through `backward` exactly once."""
+
+from __future__ import annotations
+
+from quietgrad._errors import PrivacyError
+from quietgrad._sampling.batches import PoissonBatches
+from quietgrad._sampling.poisson import PoissonSampler
+
+
+class RowCount:
+    """Compare the rows passed to `backward` with the rows drawn.
+
+    A row passed twice would have twice the sensitivity. With PoissonBatches each micro-batch is counted on its own;
+    with a DataLoader the rows of a step are.
+
+    Checked by: tests/privatizer/test_privatizer.py, tests/sampling/test_loops.py
+    """
+
+    def __init__(self, sampler: PoissonSampler, batches: PoissonBatches | None) -> None:
+        self._sampler, self._batches = sampler, batches
+        self._seen = 0
+        sampler.claim(self)
+        self._loop = sampler.loops
+
+    def begun_again(self) -> bool:
+        """Whether a loop was left within this step: its draw is handed out again and counts from the start."""
+        again, self._loop = self._seen > 0 and self._loop != self._sampler.loops, self._sampler.loops
+        if again:
+            self._seen = 0
+        return again
+
+    def consume(self, step: int, rows: int) -> int:
+        """Count a micro-batch before anything is computed from it; return the place of its first row in the draw."""
+        drawn = self._drawn(step)
+        self._consume_micro_batch(rows)
+        if self._seen + rows > drawn:
+            raise PrivacyError(
+                f"Got {self._seen + rows} rows in this step, but only {drawn} were drawn. Pass each micro-batch to "
+                "backward once, one loss per row, and call release() before the next batch."
+            )
+        self._seen += rows
+        return self._seen - rows
+
+    def finish(self, step: int) -> None:
+        """Refuse a release before all drawn rows were passed."""
+        drawn = self._drawn(step)
+        if self._seen != drawn:
+            raise ValueError(
+                f"release() after {self._seen} of the {drawn} drawn rows. Pass every micro-batch of the batch through "
+                "backward first."
+            )
+
+    def next_step(self, step: int) -> None:
+        """Begin to count for the next step, after a release."""
+        self._seen = 0
+        self._sampler.released(step)
+        if self._batches is not None:
+            self._batches.current = None
+
+    def detach(self) -> None:
+        """Let another Privatizer have the sampler."""
+        self._sampler.let_go(self)
+
+    def _drawn(self, step: int) -> int:
+        drawn = self._sampler.rows(step)
+        if drawn is None:
+            raise PrivacyError(
+                "No batch was drawn for this step. Iterate over the batches given to the Privatizer, and call "
+                "release() once per batch."
+            )
+        return drawn
+
+    def _consume_micro_batch(self, rows: int) -> None:
+        batch = self._batches.current if self._batches is not None else None
+        if batch is None:
+            return
+        if rows != batch.outstanding:
+            twice = "no micro-batch is waiting: was it passed twice? Several losses of a row: add them row by row first"
+            detail = "rows differ" if batch.outstanding else twice
+            raise PrivacyError(
+                f"Got {rows} losses where {batch.outstanding} rows of the micro-batch are expected ({detail}). "
+                "Take micro-batches from batch.split(size) and pass one loss per row, once."
+            )
+        batch.outstanding = 0
