@@ -12,12 +12,13 @@ Losses = Callable[[nn.Module, tuple[Tensor, ...]], Tensor]
 
 
 def looped(model: nn.Module, inputs: tuple[Tensor, ...], losses: Losses, n: int) -> dict[str, Tensor]:
-    """Per-sample gradients `[n, *shape]`: loss i alone, an ordinary backward each."""
+    """Per-sample gradients `[n, *shape]`: an ordinary backward of each loss alone."""
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     rows: dict[str, list[Tensor]] = {name: [] for name in trained}
-    for i in range(n):
-        loss = losses(model, inputs)[i]
-        found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True, materialize_grads=True)
+    for loss in losses(model, inputs)[:n] if n else ():
+        found = torch.autograd.grad(
+            loss, list(trained.values()), retain_graph=True, allow_unused=True, materialize_grads=True
+        )
         for name, gradient in zip(trained, found, strict=True):
             rows[name].append(gradient)
     return {name: torch.stack(rows[name]) if n else p.new_zeros(0, *p.shape) for name, p in trained.items()}

@@ -37,6 +37,9 @@ INPUTS: dict[str, View] = {
 }
 """Views of an input."""
 
+SAME_NUMBERS = {"strided", "channels_last", "transposed"}
+"""Those that move no number."""
+
 
 def _after_a_cat(out: Tensor) -> Tensor:
     """The gradient is a part of a wider one."""
@@ -55,6 +58,9 @@ OUTPUTS: dict[str, View] = {
     "expanded": _summed,
 }
 """What is done to an output, so that its gradient is such a view."""
+
+SAME_FUNCTION = {"transposed"}
+"""Those after which the output is the same."""
 
 
 class Compact(torch.autograd.Function):

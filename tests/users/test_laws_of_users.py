@@ -1,4 +1,4 @@
-"""Laws 1 and 2 where the unit is a person: gradients are pooled before the clip, for every layer, way and method."""
+"""Laws 1 and 2 where the unit is a user: gradients are pooled before the clip, for every layer and method."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from torch.utils.data import TensorDataset
 import quietgrad as qg
 from quietgrad._capture.recorder import Recorder
 from quietgrad._gradients.stages import BlockwiseGrads
-from quietgrad._gradients.tuning import TunableGrads
 from quietgrad._mechanism.clipping import MARGIN
 from quietgrad._noise.sources import SeededSource
 from quietgrad._privatizer.pooling import Pooling, pool
@@ -21,9 +20,8 @@ from quietgrad.audit import NeighbourReport, audit_mechanism, compare_neighbours
 from tests.cases.layers import LAYERS, LayerCase
 from tests.cases.methods import METHODS, MethodCase, method_ids
 from tests.cases.world import PEOPLE, losses_of, privatizer, records, run, small_net
-from tests.laws.test_law1_per_sample import captured, forced
+from tests.laws.test_law1_per_sample import N, by_every_algorithm, captured, reference
 from tests.laws.test_law2_sensitivity import CLIP, adversarial_rows, blockwise, distance, run_one_step
-from tests.reference import looped
 
 
 def pooling(*counts: int, first: int = 0) -> Pooling:
@@ -38,22 +36,13 @@ def by_hand(rows: Tensor, pool: Pooling) -> Tensor:
 # ---- law 1 --------------------------------------------------------------------------------------------------
 
 
-EVERY_WAY = [*forced(), *[(case, "") for case in LAYERS]]
-
-
-@pytest.mark.parametrize(("case", "algorithm"), EVERY_WAY, ids=str)
 @pytest.mark.parametrize("users", [pooling(2, 1, first=1), pooling(2, 2)], ids=["cut", "even"])
-def test_pooled_gradients_equal_the_loop_over_users(case: LayerCase, algorithm: str, users: Pooling) -> None:
-    model, inputs = case.model(), case.batch(4)
-    expected = {name: by_hand(rows, users) for name, rows in looped(model, inputs, case.losses, 4).items()}
-    grads = pool(captured(case, model, inputs), users)
-    blocks = {
-        name: block.with_algorithm(algorithm, chunk=1)
-        if isinstance(block, TunableGrads) and algorithm in block.memory_cost()
-        else block
-        for name, block in grads.blocks.items()
-    }
-    check_users(BlockwiseGrads(blocks, users.users), expected, users.users)
+@pytest.mark.parametrize("case", LAYERS, ids=str)
+def test_pooled_gradients_equal_the_loop_over_users(case: LayerCase, users: Pooling) -> None:
+    expected = {name: by_hand(rows, users) for name, rows in reference(case).items()}
+    grads = pool(captured(case, case.model(), case.batch(N)), users)
+    for pooled in (grads, *by_every_algorithm(grads, chunk=1).values()):
+        check_users(pooled, expected, users.users)
 
 
 def check_users(grads: BlockwiseGrads, expected: dict[str, Tensor], users: int) -> None:
