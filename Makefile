@@ -2,20 +2,50 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+DEMO := $(VENV)/.demo-installed
 INSTALLED := $(VENV)/.installed
+BESIDE := $(VENV)/beside
+PYTEST := $(BIN)/python -m pytest -n 2
+PIP := -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-without-kernels lint docs dist
+FAST := tests/laws/test_law0_conservation.py tests/laws/test_law2_sensitivity.py tests/laws/test_law5_order.py \
+	tests/laws/test_law1_per_sample.py::test_gradients_equal_the_loop \
+	tests/capture tests/gradients tests/mechanism tests/privatizer tests/representations tests/sampling tests/test_layering.py
 
-demo: $(INSTALLED)
+.PHONY: demo test test-fast test-all test-rest test-slow test-annotations test-without-kernels test-beside lint docs dist
+
+demo: $(DEMO)
 	$(BIN)/python -m quietgrad.lab.cli.demo
 
+# Everything but what is marked `slow`; annotations are executed in the laws.
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -n 2
+	$(PYTEST) -m "not slow"
 
-# What the C kernels replace, on torch alone; `make test` has executed the annotations of both.
+# The inner loop: the core's own tests, annotations left out.
+test-fast: $(INSTALLED)
+	QUIETGRAD_ANNOTATIONS=0 $(PYTEST) -m "not slow" $(FAST)
+
+test-all: test test-rest
+
+# What only `make test-all` has.
+test-rest: test-slow test-annotations test-without-kernels test-beside
+
+test-slow: $(INSTALLED)
+	$(PYTEST) -m slow
+
+# The laws have executed theirs in `make test`.
+test-annotations: $(INSTALLED)
+	QUIETGRAD_ANNOTATIONS=all $(PYTEST) -m "not slow" --ignore=tests/laws
+
+# What the C kernels replace, on torch alone.
 test-without-kernels: $(INSTALLED)
-	QUIETGRAD_KERNELS=off QUIETGRAD_ANNOTATIONS=0 $(BIN)/python -m pytest -n 2 tests/noise tests/kernels tests/gradients tests/laws/test_law1_per_sample.py \
-		tests/laws/test_law2_sensitivity.py tests/laws/test_law2_floating_point.py
+	QUIETGRAD_KERNELS=off QUIETGRAD_ANNOTATIONS=0 $(PYTEST) -m "not slow" tests/noise tests/kernels tests/gradients \
+		tests/laws/test_law1_per_sample.py tests/laws/test_law2_sensitivity.py tests/laws/test_law2_floating_point.py
+
+# What cannot be installed in one environment with everything else: Flower pins packages below constraints.txt.
+test-beside: $(BESIDE)/flower/.installed $(BESIDE)/opacus/.installed
+	QUIETGRAD_ANNOTATIONS=0 $(BESIDE)/flower/bin/python -m pytest tests/integrations/test_flower.py tests/integrations/test_flower_secure.py
+	QUIETGRAD_ANNOTATIONS=0 $(BESIDE)/opacus/bin/python -m pytest tests/accounting/test_opacus_agrees.py
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -30,7 +60,16 @@ docs: $(INSTALLED)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # constraints.txt pins what was tested; a looser torch would fetch gigabytes of GPU packages.
-$(INSTALLED): pyproject.toml setup.py constraints.txt $(wildcard src/quietgrad/_kernels/native/*)
+$(DEMO): pyproject.toml setup.py constraints.txt $(wildcard src/quietgrad/_kernels/native/*)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python $(PIP) -e '.[lab]'
+	touch $(DEMO)
+
+$(INSTALLED): $(DEMO)
+	$(BIN)/python $(PIP) -e '.[dev]'
 	touch $(INSTALLED)
+
+# An environment that sees all of .venv and has a package of its own in front.
+$(BESIDE)/%/.installed: $(INSTALLED) scripts/beside.py
+	$(BIN)/python -m scripts.beside $(BESIDE)/$*
+	touch $@

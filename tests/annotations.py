@@ -3,7 +3,8 @@
 To import this module before the library is enough. Every function is wrapped when its module is imported and handed to
 beartype when it is called first, in a context of jaxtyping of its own, so that a letter means one size in one call.
 jaxtyping's own hook decorates all of them twice at import and binds signatures at each call: twice the time in all.
-`QUIETGRAD_ANNOTATIONS=0` leaves it out.
+`QUIETGRAD_ANNOTATIONS` says where: "laws" (the default) in tests/laws and tests marked `annotations`, "all" in every
+test, "0" nowhere.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ PACKAGE = "quietgrad"
 DECORATOR = "_promised"
 """The name under which a module of the package finds `promised`."""
 
-WANTED = os.environ.get("QUIETGRAD_ANNOTATIONS", "1") != "0"
-"""Whether this run executes annotations."""
+MODE = os.environ.get("QUIETGRAD_ANNOTATIONS", "laws")
+assert MODE in ("laws", "all", "0"), f"Expected QUIETGRAD_ANNOTATIONS of laws, all or 0, got {MODE!r}."
 
 NUMBERS: FrozenDict[object, object] = FrozenDict(
     {
@@ -43,7 +44,7 @@ NUMBERS: FrozenDict[object, object] = FrozenDict(
 checked = beartype(conf=BeartypeConf(hint_overrides=NUMBERS))
 
 T = TypeVar("T")
-_on = [WANTED]
+_on = [MODE == "all"]
 _local: set[CodeType] = set()
 """Functions made anew inside another, checked where they were made first: beartype takes a millisecond for each."""
 
@@ -59,6 +60,11 @@ def executed(*, on: bool) -> Iterator[None]:
         yield
     finally:
         _on.pop()
+
+
+def is_executed() -> bool:
+    """Whether a call made now is checked."""
+    return _on[-1]
 
 
 def promised(what: T) -> T:
@@ -177,5 +183,5 @@ class _Finder(MetaPathFinder):
         return spec
 
 
-if WANTED:
+if MODE != "0":
     sys.meta_path.insert(0, _Finder())

@@ -1,17 +1,20 @@
-"""Tests run in two processes on small tensors; more threads would only get in each other's way."""
+"""Set up every test: one thread, a fixed seed, annotations where wanted; name at the end what did not run."""
 
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
-from tests.annotations import WANTED, executed
+from tests.annotations import MODE, executed
 
-torch.set_num_threads(1)
+torch.set_num_threads(1)  # tests run in two processes on small tensors: more threads would only compete
 os.environ.pop("QUIETGRAD_CACHE", None)  # what one test has measured is none of the next one's
+LAWS = Path(__file__).parent / "laws"
 
 
 @pytest.fixture(autouse=True)
@@ -19,9 +22,25 @@ def _seeded() -> None:
     torch.manual_seed(0)
 
 
-@pytest.fixture(autouse=True)
-def _annotations(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Executed if this run wants it, except where wrong types are passed on purpose."""
-    on_purpose = request.node.get_closest_marker("wrong_types") is not None
-    with executed(on=WANTED and not on_purpose):
-        yield
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Execute the library's annotations where this run wants it, fixtures included."""
+    with executed(on=_wants_annotations(item)):
+        return (yield)
+
+
+def _wants_annotations(item: pytest.Item) -> bool:
+    if MODE == "0" or item.get_closest_marker("wrong_types") is not None:
+        return False
+    is_law = LAWS in item.path.parents or item.get_closest_marker("annotations") is not None
+    return MODE == "all" or is_law
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name what was skipped: a test that needs a package or a program must not disappear silently."""
+    reasons: dict[str, list[str]] = defaultdict(list)
+    for report in terminalreporter.stats.get("skipped", []):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        reasons[reason.removeprefix("Skipped: ")].append(report.nodeid.split("::")[0])
+    for reason, files in sorted(reasons.items()):
+        terminalreporter.write_line(f"not run: {len(files)} in {', '.join(sorted(set(files)))}: {reason}")

@@ -12,10 +12,13 @@ import quietgrad as qg
 from quietgrad._gradients.blocks import BlockGrads
 from quietgrad._gradients.row_arithmetic import zero_rows
 from quietgrad._mechanism.clipping import clip_weights
-from tests.annotations import WANTED
+from tests.annotations import MODE
 from tests.distributed.launch import launch
 
-pytestmark = pytest.mark.skipif(not WANTED, reason="QUIETGRAD_ANNOTATIONS=0")
+pytestmark = [
+    pytest.mark.annotations,
+    pytest.mark.skipif(MODE == "0", reason="QUIETGRAD_ANNOTATIONS=0"),
+]
 
 WRONG: dict[str, Callable[[], object]] = {
     "a function": lambda: clip_weights([1.0], 1.0),  # type: ignore[arg-type]

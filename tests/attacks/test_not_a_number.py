@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from tests.attacks.harness import clipped_sum, releases
-from tests.cases.methods import METHODS, MethodCase, method_ids
+from tests.cases.methods import BY_FAMILY, MethodCase
 from tests.cases.world import SIDE, losses_of, small_net
 
 RECORDS, BAD = 8, 3
@@ -49,7 +49,7 @@ def test_a_record_that_is_not_a_number_adds_nothing(value: float, micro: int) ->
     assert float((whole - without).norm()) <= 1.0
 
 
-@pytest.mark.parametrize("case", METHODS, ids=method_ids)
+@pytest.mark.parametrize("case", BY_FAMILY)
 def test_no_release_of_any_method_holds_what_is_not_a_number(case: MethodCase) -> None:
     """Every record is bad: what is released is noise."""
     data = TensorDataset(

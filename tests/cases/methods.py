@@ -1,4 +1,8 @@
-"""Every method, built for the small world of `tests/cases/world.py`. A new method joins by one line."""
+"""Every method, built for the small world of `tests/cases/world.py`. A new method joins by one line.
+
+Laws 0 and 2 run on every method. Elsewhere `make test` runs one method of each representation family, because the
+methods of a family differ in nothing but how they choose a space; `make test-all` runs the others there too.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from types import SimpleNamespace
+
+import pytest
 
 import quietgrad as qg
 from quietgrad._mechanism.mechanism import Mechanism
@@ -118,3 +124,26 @@ METHODS: list[MethodCase] = [
 
 def method_ids(case: MethodCase) -> str:
     return case.name
+
+
+FAMILIES = {
+    "dp_sgd": "the gradient itself",
+    "dp_sgd_per_group": "several clips",
+    "rgp": "carriers of low rank, with a warm-up",
+    "dp_power_sgd": "two releases in one step, the second in a space of the first",
+    "gep": "a public subspace and its residual",
+    "random_freeze_per_step": "a mask",
+    "gip": "a private selection with an event of its own",
+    "top_groups": "a mask from past releases",
+    "datalens": "the largest coordinates of each sample",
+    "gep_freeze": "two representations, one after the other",
+}
+"""One method of each representation family, and what its family is."""
+
+assert FAMILIES.keys() <= {case.name for case in METHODS}
+
+BY_FAMILY = [
+    pytest.param(case, id=case.name, marks=() if case.name in FAMILIES else pytest.mark.slow)
+    for case in METHODS
+]
+"""Every method as an argument of `parametrize`: `slow` where another one stands for its family."""

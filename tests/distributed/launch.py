@@ -16,8 +16,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from tests.annotations import executed, is_executed
+
 # The server imports torch once; each rank is then a fork of it that has never run a backward. Ranks execute annotations
-# too: what does that is imported before the library.
+# if the test does: what does that is imported before the library.
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["torch", "torch.distributed", "tests.annotations", "quietgrad"])
 
@@ -39,7 +41,7 @@ def launch(world: int, function: Callable[..., Any], *args: Any, timeout: float 
     """
     with tempfile.TemporaryDirectory() as folder:
         processes = [
-            CONTEXT.Process(target=_enter, args=(rank, world, folder, timeout, function, args))
+            CONTEXT.Process(target=_enter, args=(rank, world, folder, timeout, is_executed(), function, args))
             for rank in range(world)
         ]
         for process in processes:
@@ -61,7 +63,13 @@ def values(outcomes: list[Outcome]) -> list[Any]:
 
 
 def _enter(
-    rank: int, world: int, folder: str, timeout: float, function: Callable[..., Any], args: tuple[Any, ...]
+    rank: int,
+    world: int,
+    folder: str,
+    timeout: float,
+    annotations: bool,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
 ) -> None:
     torch.set_num_threads(1)
     if sys.platform == "linux":
@@ -75,7 +83,8 @@ def _enter(
     )
     value, error = None, None
     try:
-        value = function(rank, *args)
+        with executed(on=annotations):
+            value = function(rank, *args)
     except Exception as raised:
         error = f"{type(raised).__name__}: {raised}"
     Path(folder, str(rank)).write_bytes(pickle.dumps((value, error)))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from quietgrad._gradients.stages import Released
 from quietgrad._noise.sources import HardenedSource, NoiseSource, SeededSource
 from quietgrad._privatizer.research import Observer
 from quietgrad._sampling.poisson import ReplayedSampler
-from tests.cases.methods import METHODS, MethodCase, method_ids
+from tests.cases.methods import BY_FAMILY, FAMILIES, METHODS, MethodCase
 from tests.cases.world import RECORDS, losses_of, privatizer, records, run, small_net
 from tests.distributed.launch import launch, values
 
@@ -27,53 +29,57 @@ NOISY_STEPS = 6
 Gradients = list[dict[str, Tensor]]
 
 
-def trained(reducer: Reducer) -> dict[str, Gradients]:
-    """The released gradients of every method without noise."""
+def group(families: bool) -> list[MethodCase]:
+    """The methods that share processes: those of `FAMILIES`, or all others."""
+    return [case for case in METHODS if (case.name in FAMILIES) == families]
+
+
+@functools.cache
+def ranks(world: int, function: Callable[..., Any], families: bool) -> list[dict[str, Any]]:
+    """Run a group of methods on every rank, once: processes take seconds to start."""
+    return values(launch(world, function, families))
+
+
+def trained(families: bool, reducer: Reducer) -> dict[str, Gradients]:
+    """Train every method of a group without noise; the released gradients."""
     history = {}
-    for case in METHODS:
+    for case in group(families):
         with privatizer(case.build(0.5).with_noise(0.0), DRAWS, reducer=reducer) as parts:
             history[case.name] = run(*parts, micro=4, lr=0.5)
     return history
 
 
-def train_rank(_: int) -> dict[str, Gradients]:
-    return trained(qg.distributed.AllReduce())
+def train_rank(_: int, families: bool) -> dict[str, Gradients]:
+    return trained(families, qg.distributed.AllReduce())
 
 
-@pytest.fixture(scope="module")
-def alone() -> dict[str, Gradients]:
-    return trained(SingleProcess())
+@functools.cache
+def alone(families: bool) -> dict[str, Gradients]:
+    return trained(families, SingleProcess())
 
 
-@pytest.fixture(scope="module", params=[2, 4])
-def together(request: pytest.FixtureRequest) -> list[dict[str, Gradients]]:
-    return values(launch(request.param, train_rank))
-
-
-@pytest.mark.parametrize("case", METHODS, ids=method_ids)
-def test_ranks_release_what_one_process_releases(
-    case: MethodCase, alone: dict[str, Gradients], together: list[dict[str, Gradients]]
-) -> None:
-    assert any(float(g.abs().max()) > 1e-3 for g in alone[case.name][0].values())
-    for rank in together:
-        assert len(rank[case.name]) == len(DRAWS)
-        for mine, reference in zip(rank[case.name], alone[case.name], strict=True):
+@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("case", BY_FAMILY)
+def test_ranks_release_what_one_process_releases(case: MethodCase, world: int) -> None:
+    families = case.name in FAMILIES
+    one = alone(families)[case.name]
+    assert any(float(g.abs().max()) > 1e-3 for g in one[0].values())
+    first, *others = (rank[case.name] for rank in ranks(world, train_rank, families))
+    assert len(first) == len(DRAWS)
+    for mine, reference in zip(first, one, strict=True):
+        assert mine.keys() == reference.keys()
+        for name in reference:
+            assert torch.allclose(mine[name], reference[name], atol=1e-5, rtol=0), (case.name, name)
+    for rank in others:  # every rank sees the same release
+        for mine, reference in zip(rank, first, strict=True):
             assert mine.keys() == reference.keys()
-            for name in reference:
-                assert torch.allclose(mine[name], reference[name], atol=1e-5, rtol=0), (case.name, name)
+            assert all(torch.equal(mine[name], reference[name]) for name in reference)
 
 
-@pytest.mark.parametrize("case", METHODS, ids=method_ids)
-def test_every_rank_sees_the_same_release(case: MethodCase, together: list[dict[str, Gradients]]) -> None:
-    for rank in together[1:]:
-        for mine, first in zip(rank[case.name], together[0][case.name], strict=True):
-            assert all(torch.equal(mine[name], first[name]) for name in first)
-
-
-def noisy_rank(rank: int) -> dict[str, Gradients]:
+def noisy_rank(rank: int, families: bool) -> dict[str, Gradients]:
     """The same with noise, in which only rank 0's seed can show."""
     history = {}
-    for case in METHODS:
+    for case in group(families):
         options: dict[str, Any] = {"reducer": qg.distributed.AllReduce(), "source": SeededSource(5 + rank)}
         with privatizer(case.build(0.5).with_noise(1.5), DRAWS, **options) as parts:
             history[case.name] = run(*parts, lr=0.1)
@@ -100,18 +106,12 @@ def noisy_alone(case: MethodCase, world: int) -> Gradients:
     return history
 
 
-@pytest.fixture(scope="module", params=[2, 4])
-def noisy(request: pytest.FixtureRequest) -> list[dict[str, Gradients]]:
-    return values(launch(request.param, noisy_rank))
-
-
-@pytest.mark.parametrize("case", METHODS, ids=method_ids)
-def test_ranks_release_the_very_bits_of_one_process(
-    case: MethodCase, noisy: list[dict[str, Gradients]]
-) -> None:
+@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("case", BY_FAMILY)
+def test_ranks_release_the_very_bits_of_one_process(case: MethodCase, world: int) -> None:
     """The same draw, the same noise, the same micro-batches: integers add up to the same sum."""
-    reference = noisy_alone(case, len(noisy))
-    for rank in noisy:
+    reference = noisy_alone(case, world)
+    for rank in ranks(world, noisy_rank, case.name in FAMILIES):
         for mine, expected in zip(rank[case.name], reference, strict=True):
             assert mine.keys() == expected.keys()
             for name in expected:
@@ -130,8 +130,8 @@ class Pooled(Observer):
             pool.append(torch.cat([block.flatten().double() for block in part.blocks.values()]) / std)
 
 
-def noise_rank(rank: int) -> dict[str, list[Tensor]]:
-    pools = {case.name: pooled(case, SeededSource(100 + rank)) for case in METHODS}
+def noise_rank(rank: int, families: bool) -> dict[str, list[Tensor]]:
+    pools = {case.name: pooled(case, SeededSource(100 + rank)) for case in group(families)}
     return {**pools, "hardened": pooled(METHODS[0], HardenedSource())}
 
 
@@ -146,15 +146,16 @@ def pooled(case: MethodCase, source: NoiseSource) -> list[Tensor]:
     return [torch.cat(draws) for draws in observer.draws]
 
 
-@pytest.fixture(scope="module")
-def noise() -> list[dict[str, list[Tensor]]]:
-    return values(launch(4, noise_rank))
+@pytest.mark.parametrize("case", BY_FAMILY)
+def test_the_ranks_noise_adds_up_to_what_the_event_claims(case: MethodCase) -> None:
+    check_noise(case.name, ranks(4, noise_rank, case.name in FAMILIES))
 
 
-@pytest.mark.parametrize("name", [*(case.name for case in METHODS), "hardened"])
-def test_the_ranks_noise_adds_up_to_what_the_event_claims(
-    name: str, noise: list[dict[str, list[Tensor]]]
-) -> None:
+def test_the_ranks_hardened_noise_adds_up_to_what_the_event_claims() -> None:
+    check_noise("hardened", ranks(4, noise_rank, True))
+
+
+def check_noise(name: str, noise: list[dict[str, list[Tensor]]]) -> None:
     for index, pool in enumerate(noise[0][name]):
         drawn = pool[pool != 0]  # a selection zeroes what it does not release
         assert len(drawn) >= NOISY_STEPS

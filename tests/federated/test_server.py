@@ -17,7 +17,7 @@ from quietgrad._noise.sources import SeededSource
 from quietgrad.federated import FederatedServer, Task, encode_update, train_locally
 from quietgrad.federated.rounds import Update, size_of, unpack
 from quietgrad.federated.shared_start import restore_task, shorten_task
-from tests.cases.methods import METHODS, MethodCase, method_ids
+from tests.cases.methods import BY_FAMILY, METHODS, MethodCase
 from tests.cases.world import losses_of, records, small_net
 
 CLIP = 0.5
@@ -49,7 +49,7 @@ def moved(a: FederatedServer, b: FederatedServer) -> float:
     return float((flat[0] - flat[1]).norm())
 
 
-@pytest.mark.parametrize("case", METHODS, ids=method_ids)
+@pytest.mark.parametrize("case", BY_FAMILY)
 def test_every_method_trains_and_one_client_moves_a_sum_by_at_most_its_sensitivity(case: MethodCase) -> None:
     mechanism = case.build(CLIP).with_noise(2.0)
     one, other = server(mechanism), server(mechanism)
@@ -98,7 +98,7 @@ def test_freezing_and_low_rank_cut_what_is_sent() -> None:
     assert sizes["rgp_random"] < sizes["dp_sgd"]
 
 
-@pytest.mark.parametrize("case", METHODS, ids=method_ids)
+@pytest.mark.parametrize("case", BY_FAMILY)
 def test_a_task_is_shorter_and_the_same_for_a_client_with_the_first_weights(case: MethodCase) -> None:
     running = server(case.build(CLIP).with_noise(2.0))
     for turn in range(2):

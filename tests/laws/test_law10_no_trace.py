@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.cases.methods import METHODS, MethodCase, method_ids
+from tests.cases.methods import BY_FAMILY, MethodCase
 from tests.cases.world import SmallNet, privatizer, run, small_net
 
 
@@ -21,7 +21,7 @@ def hooks(model: nn.Module) -> int:
     return sum(len(getattr(module, kind)) for module in model.modules() for kind in kinds)
 
 
-@pytest.mark.parametrize("case", METHODS, ids=method_ids)
+@pytest.mark.parametrize("case", BY_FAMILY)
 def test_nothing_is_left_on_the_model(case: MethodCase) -> None:
     model = small_net()
     before, parameters = attributes(model), {name: set(vars(p)) for name, p in model.named_parameters()}

@@ -14,7 +14,7 @@ from quietgrad._gradients.stages import Released
 from quietgrad._noise.sources import SeededSource
 from quietgrad._privatizer.research import Observer
 from quietgrad.audit.traces import TracedNoise, TracedRelease
-from tests.cases.methods import METHODS, MethodCase, method_ids
+from tests.cases.methods import BY_FAMILY, MethodCase
 from tests.cases.world import PEOPLE, privatizer, run
 
 WITH = [[0, 3, 5], [5], [1, 2, 5, 9], [7]]
@@ -62,7 +62,7 @@ def traced_run(case: MethodCase, draws: list[list[int]], users: dict[str, Any]):
 
 
 @pytest.mark.parametrize(("users", "units"), [({}, 40), (PEOPLE, 10)], ids=["records", "users"])
-@pytest.mark.parametrize("case", METHODS, ids=method_ids)
+@pytest.mark.parametrize("case", BY_FAMILY)
 def test_same_draws_same_ledger_and_a_difference_only_in_the_sums(
     case: MethodCase, users: dict[str, Any], units: int
 ) -> None:
@@ -87,7 +87,7 @@ def test_same_draws_same_ledger_and_a_difference_only_in_the_sums(
         assert torch.allclose((got_a - got_b)[seen], ((s_a - s_b) / divisor)[seen], atol=1e-6)
 
 
-@pytest.mark.parametrize("case", METHODS, ids=method_ids)
+@pytest.mark.parametrize("case", BY_FAMILY)
 def test_an_empty_batch_draws_noise_and_counts(case: MethodCase) -> None:
     asked, ledger, *_ = traced_run(case, [[], []], {})
     assert len(asked) >= 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 
@@ -16,7 +17,7 @@ from quietgrad._gradients.blocks import Blocks
 from quietgrad._gradients.stages import Released
 from quietgrad._noise.sources import EntropySource, SeededSource
 from quietgrad._privatizer.research import Observer
-from tests.cases.methods import METHODS, MethodCase, method_ids
+from tests.cases.methods import BY_FAMILY, MethodCase
 from tests.cases.world import grad_of, privatizer, run
 
 STEPS = 120
@@ -34,32 +35,27 @@ def flat(released: Released) -> Tensor:
     return torch.cat([block.flatten().double() for block in released.blocks.values()])
 
 
-@pytest.fixture(scope="module")
-def pure_noise() -> dict[str, list[list[Released]]]:
-    """Releases of empty batches: the encoded sum is zero, so what comes out is the noise."""
-    history = {}
-    for case in METHODS:
-        observer = Recording()
-        with privatizer(case.build(0.5).with_noise(1.5), [[]] * STEPS, research=True) as (
-            private,
-            batches,
-            model,
-        ):
-            private.watch(observer)
-            run(private, batches, model)
-        history[case.name] = observer.steps
-    return history
+@functools.cache
+def pure_noise(case: MethodCase) -> list[list[Released]]:
+    """Release empty batches: the encoded sum is zero, so what comes out is the noise."""
+    observer = Recording()
+    with privatizer(case.build(0.5).with_noise(1.5), [[]] * STEPS, research=True) as (
+        private,
+        batches,
+        model,
+    ):
+        private.watch(observer)
+        run(private, batches, model)
+    return observer.steps
 
 
-@pytest.mark.parametrize("case", METHODS, ids=method_ids)
-def test_std_and_shape_are_what_the_event_claims(
-    case: MethodCase, pure_noise: dict[str, list[list[Released]]]
-) -> None:
+@pytest.mark.parametrize("case", BY_FAMILY)
+def test_std_and_shape_are_what_the_event_claims(case: MethodCase) -> None:
     mechanism = case.build(0.5).with_noise(1.5)
     divisor = 0.25 * 40
     for index, release in enumerate(mechanism.releases):
         claimed = 1.5 / math.sqrt(release.share) * release.clip.sensitivity(0) / divisor
-        draws = torch.cat([flat(step[index]) for step in pure_noise[case.name]]) / claimed
+        draws = torch.cat([flat(step[index]) for step in pure_noise(case)]) / claimed
         drawn = draws[draws != 0]  # a selection zeroes what it does not release
         assert len(drawn) >= STEPS
         # Mean square of m normals: 1 ± 5·√(2/m) fails by chance less than once in a million.
@@ -67,30 +63,28 @@ def test_std_and_shape_are_what_the_event_claims(
         assert stats.kstest(drawn.numpy(), "norm").pvalue > 1e-4
 
 
-@pytest.mark.parametrize("case", METHODS, ids=method_ids)
-def test_every_coordinate_gets_the_same_std(
-    case: MethodCase, pure_noise: dict[str, list[list[Released]]]
-) -> None:
+@pytest.mark.parametrize("case", BY_FAMILY)
+def test_every_coordinate_gets_the_same_std(case: MethodCase) -> None:
     for index in range(len(case.build(0.5).releases)):
-        history = [flat(step[index]) for step in pure_noise[case.name]]
+        history = [flat(step[index]) for step in pure_noise(case)]
         if len({len(row) for row in history}) > 1 or any(bool((row == 0).any()) for row in history):
             continue  # the space changes from step to step; the pooled test above covers it
-        squares = torch.stack(history).square().sum(0) / pure_noise[case.name][0][index].std ** 2
+        squares = torch.stack(history).square().sum(0) / pure_noise(case)[0][index].std ** 2
         tail = stats.chi2(STEPS).sf(squares.numpy())
         assert tail.min() > 1e-3 / len(squares)
         assert (1 - tail).min() > 1e-3 / len(squares)
 
 
-@pytest.mark.parametrize("case", METHODS, ids=method_ids)
-def test_no_correlation_across_steps(case: MethodCase, pure_noise: dict[str, list[list[Released]]]) -> None:
+@pytest.mark.parametrize("case", BY_FAMILY)
+def test_no_correlation_across_steps(case: MethodCase) -> None:
     for index in range(len(case.build(0.5).releases)):
-        history = [flat(step[index]) / step[index].std for step in pure_noise[case.name]]
+        history = [flat(step[index]) / step[index].std for step in pure_noise(case)]
         products = torch.cat([a[: len(b)] * b[: len(a)] for a, b in itertools.pairwise(history)])
         # Products of independent normals have mean 0 and variance 1; a reused draw has mean 1.
         assert abs(float(products.mean())) < 5 / math.sqrt(len(products))
 
 
-@pytest.mark.parametrize("case", METHODS, ids=method_ids)
+@pytest.mark.parametrize("case", BY_FAMILY)
 def test_noise_is_drawn_once_per_logical_step(case: MethodCase) -> None:
     def released(micro: int) -> list[dict[str, Tensor]]:
         with privatizer(case.build(0.5).with_noise(1.5), [list(range(12)), [3, 4]]) as (

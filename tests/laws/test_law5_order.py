@@ -14,7 +14,7 @@ from quietgrad._capture.recorder import Recorder
 from quietgrad._gradients.stages import ClippedSum, PerSampleGrads
 from quietgrad._sampling.batches import Batch, PoissonBatches
 from quietgrad._sampling.poisson import PoissonSampler
-from tests.cases.methods import METHODS, MethodCase, method_ids
+from tests.cases.methods import BY_FAMILY, MethodCase
 from tests.cases.world import losses_of, privatizer
 
 PRIVATE = (ClippedSum, PerSampleGrads, Batch, PoissonBatches, PoissonSampler)
@@ -45,7 +45,7 @@ def reachable(root: Any) -> list[Any]:
     return list(seen.values())
 
 
-@pytest.mark.parametrize("case", METHODS, ids=method_ids)
+@pytest.mark.parametrize("case", BY_FAMILY)
 def test_a_refresh_has_no_way_to_the_batch(case: MethodCase) -> None:
     with privatizer(case.build(0.5).with_noise(1.0), [[0, 1, 2]]) as (private, batches, model):
         x, y = next(next(iter(batches)).split(3))

@@ -11,7 +11,7 @@ import torch
 
 from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad._noise.sources import SeededSource
-from tests.cases.methods import METHODS, MethodCase, method_ids
+from tests.cases.methods import BY_FAMILY, METHODS, MethodCase
 from tests.cases.world import losses_of, privatizer, small_net
 
 DRAWS = [[0, 1], [2], [], [3, 4], [5], [6, 7]]
@@ -36,7 +36,7 @@ def saved(state: dict[str, Any]) -> dict[str, Any]:
     return loaded
 
 
-@pytest.mark.parametrize("case", METHODS, ids=method_ids)
+@pytest.mark.parametrize("case", BY_FAMILY)
 def test_a_resumed_run_goes_on_and_counts_replayed_steps_again(case: MethodCase, tmp_path: Path) -> None:
     mechanism = case.build(0.5).with_noise(1.0)
     ledger = tmp_path / "ledger.jsonl"
@@ -63,7 +63,7 @@ def test_a_resumed_run_goes_on_and_counts_replayed_steps_again(case: MethodCase,
         assert private.epsilon(1e-5, spent=True) == pytest.approx(private.epsilon(1e-5))
 
 
-@pytest.mark.parametrize("case", METHODS, ids=method_ids)
+@pytest.mark.parametrize("case", BY_FAMILY)
 def test_another_mechanism_is_refused(case: MethodCase, tmp_path: Path) -> None:
     def start(mechanism: Mechanism, rate: float = 0.25) -> None:
         with privatizer(mechanism, DRAWS, ledger=tmp_path / "ledger.jsonl", rate=rate) as (

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import quietgrad as qg
-from tests.cases.methods import METHODS, MethodCase, method_ids
+from tests.cases.methods import BY_FAMILY, MethodCase
 from tests.cases.world import losses_of, privatizer, public_losses
 
 DRAWS = [[0, 1, 2], [3, 4], [], [5, 6, 7], [8]]
@@ -71,7 +71,7 @@ def test_a_stored_basis_is_the_same_with_and_without(refresh_every: int) -> None
     assert same(trained(mechanism, explaining=True), trained(mechanism, explaining=False))
 
 
-@pytest.mark.parametrize("case", METHODS, ids=method_ids)
+@pytest.mark.parametrize("case", BY_FAMILY)
 def test_every_method_releases_the_same_with_and_without(case: MethodCase) -> None:
     mechanism = case.build(0.5).with_noise(1.0)
     assert same(trained(mechanism, explaining=True), trained(mechanism, explaining=False))

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
-from tests.cases.methods import METHODS, MethodCase, method_ids
+from tests.cases.methods import BY_FAMILY, MethodCase
 from tests.cases.world import privatizer, run, small_net
 
 HALF = [torch.bfloat16, torch.float16]
@@ -44,7 +44,7 @@ def test_one_of_a_thousand_aligned_rows_moves_the_sum_by_no_more_than_the_bound(
     assert 0.9 * BOUND < float((whole - without).norm()) <= BOUND
 
 
-@pytest.mark.parametrize("case", METHODS, ids=method_ids)
+@pytest.mark.parametrize("case", BY_FAMILY)
 @pytest.mark.parametrize("dtype", HALF)
 def test_every_method_trains_a_model_in_half_precision(case: MethodCase, dtype: torch.dtype) -> None:
     draws = [list(range(12)), [3, 4], []]

@@ -18,7 +18,7 @@ from quietgrad._noise.sources import SeededSource
 from quietgrad._privatizer.pooling import Pooling, pool
 from quietgrad.audit import NeighbourReport, audit_mechanism, compare_neighbours
 from tests.cases.layers import LAYERS, LayerCase
-from tests.cases.methods import METHODS, MethodCase, method_ids
+from tests.cases.methods import BY_FAMILY, METHODS, MethodCase, method_ids
 from tests.cases.world import PEOPLE, losses_of, privatizer, records, run, small_net
 from tests.laws.test_law1_per_sample import N, by_every_algorithm, captured, reference
 from tests.laws.test_law2_sensitivity import CLIP, adversarial_rows, blockwise, distance, run_one_step
@@ -55,7 +55,7 @@ def check_users(grads: BlockwiseGrads, expected: dict[str, Tensor], users: int) 
 
 
 @pytest.mark.parametrize("micro", [1, 3, 8])
-@pytest.mark.parametrize("case", METHODS, ids=method_ids)
+@pytest.mark.parametrize("case", BY_FAMILY)
 def test_micro_batches_may_cut_through_users(case: MethodCase, micro: int) -> None:
     """Against one person at a time, each of whose gradients autograd averages."""
     released = [release_of_users(case, [[0, 1, 2, 3]], size)[0] for size in (64, micro)]
@@ -116,7 +116,7 @@ def test_no_user_moves_a_release_beyond_its_sensitivity(case: MethodCase) -> Non
                 )
 
 
-@pytest.mark.parametrize("case", METHODS, ids=method_ids)
+@pytest.mark.parametrize("case", BY_FAMILY)
 def test_a_user_with_a_non_finite_record_contributes_zero(case: MethodCase) -> None:
     mechanism = case.build(CLIP).with_noise(1.0)
     with privatizer(mechanism, [[0], [1]]) as (private, batches, model):
