@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import inspect
 import textwrap
 from dataclasses import replace
@@ -34,33 +33,6 @@ PACKAGES = (
 )
 NEEDS_RANKS = {qg.distributed.AllReduce}
 """Their examples are compiled only."""
-
-OF_0_1_0 = {
-    "quietgrad": """
-        AutomaticClip FlatClip Gaussian Mechanism PerGroupClip PoissonBatches PoissonSampler Privatizer
-        Release SeededSource both calibrate check_independence collate_possibly_empty distributed fix
-        methods public_losses rules schedules then within
-    """,
-    "quietgrad.methods": """
-        biased_gep datalens dp_power_sgd dp_sgd gep gip pdp_sgd posterior_freeze random_freeze random_k
-        ranked_freeze rgp rgp_random rpdp_sgd top_groups
-    """,
-    "quietgrad.schedules": """
-        Complement Cooling Exponential Linear PerEpoch Piecewise Schedule check_fits epoch_of value_at
-    """,
-    "quietgrad.accounting": """
-        Event GaussianEvent JointEvent Ledger MallowsSelection Phase attack_advantage calibrate coalesce
-        delta effective_multiplier epsilon event_from_dict event_to_dict phase_from_dict phase_to_dict
-        plan pld rate_within repeat_and_select smallest_noise steps_within
-    """,
-    "quietgrad.audit": """
-        AuditReport MembershipReport NeighbourReport audit_input_canaries audit_mechanism audit_one_run
-        compare_neighbours guess lira one_run_epsilon one_run_mu rmia success_bound threshold_attack
-    """,
-    "quietgrad.distributed": "AllReduce Reducer SingleProcess copy_weights",
-    "quietgrad.rules": "clip_for_momentum",
-}
-"""What users of 0.1.0 may import."""
 
 
 def names(package: ModuleType) -> list[str]:
@@ -231,9 +203,3 @@ def test_the_names_stand_in_the_order_of_a_step() -> None:
         "audit",
     ]
     assert [name for name in qg.__all__ if name in order] == order
-
-
-@pytest.mark.parametrize("package", OF_0_1_0)
-def test_what_users_of_0_1_0_import_is_still_there(package: str) -> None:
-    module = importlib.import_module(package)
-    assert [name for name in OF_0_1_0[package].split() if not hasattr(module, name)] == []

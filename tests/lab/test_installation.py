@@ -34,6 +34,7 @@ main()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", ["typer", "pydantic", "tomli_w"])
 def test_without_an_extra_package_the_command_says_what_to_install(package: str) -> None:
     done = subprocess.run(

@@ -123,6 +123,7 @@ def tiny(name: str) -> tuple[Config, Parts]:
     return parse_config(config.plain() | {"training": training, "method": method, "augment": augment}), parts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in shipped_configs() if name in PAPERS])
 def test_a_papers_config_trains_three_steps(name: str) -> None:
     config, parts = tiny(name)

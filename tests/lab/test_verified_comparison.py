@@ -17,6 +17,8 @@ from quietgrad.lab.compare.verification import verify_comparison
 from quietgrad.lab.run.config import load_config
 from tests.lab.tiny import write_config
 
+pytestmark = pytest.mark.slow
+
 runner = CliRunner()
 PRIVATE = ("dp_sgd-eps2-seed0", "random_freeze-eps2-seed0")
 BASELINE = "non_private-seed0"

@@ -12,6 +12,8 @@ from dp_accounting.pld import PLDAccountant
 from scipy.special import logsumexp
 from scipy.stats import norm
 
+pytestmark = pytest.mark.slow
+
 P = 60
 
 

@@ -12,6 +12,8 @@ import quietgrad as qg
 from quietgrad.lab.papers.experiments.gip_figures import beta, expected_swaps, pruning_error
 from quietgrad.methods.gip.noise import SelectedGaussian
 
+pytestmark = pytest.mark.slow
+
 
 def mallows(reference: tuple[int, ...], theta: float) -> dict[tuple[int, ...], float]:
     """Every set of the same size with its probability."""

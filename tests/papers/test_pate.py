@@ -14,6 +14,8 @@ from quietgrad.lab.data import Parts
 from quietgrad.lab.errors import LabError
 from quietgrad.lab.papers.pate import Pate, count_votes, noisy_labels, shards, train_pate
 
+pytestmark = pytest.mark.slow
+
 
 def clouds(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)

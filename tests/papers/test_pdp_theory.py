@@ -7,6 +7,8 @@ import math
 import pytest
 import torch
 
+pytestmark = pytest.mark.slow
+
 
 def gradients(n: int, p: int, gap: float, generator: torch.Generator) -> torch.Tensor:
     """Norms at most 1; two strong directions, an eigen-gap, and a tail."""

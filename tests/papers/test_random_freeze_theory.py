@@ -10,6 +10,8 @@ import torch
 from quietgrad.lab.run.config import load_config
 from quietgrad.schedules import Cooling
 
+pytestmark = pytest.mark.slow
+
 D, RATE = 200, 0.7
 
 

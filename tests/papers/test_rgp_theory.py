@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
+
+pytestmark = pytest.mark.slow
 
 
 def test_proposition_31_the_noise_grows_like_the_moments_accountant_says() -> None:

@@ -164,6 +164,7 @@ def joint_score(calibrated: qg.Program, told: qg.Program, there: float) -> float
     return score
 
 
+@pytest.mark.slow
 def test_the_audit_of_the_joint_plan_stays_below_the_claim_and_catches_moments_without_their_noise() -> None:
     batches = qg.PoissonSampler(1, rate=1.0, steps=3)
     sound = qg.calibrate(program(0.45, 0.45), batches, epsilon=20.0, delta=DELTA)
