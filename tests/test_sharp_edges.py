@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ def rows() -> list[tuple[str, str, str]]:
     return [(a, b, c.strip(" `")) for a, b, c in cells if a != "pattern"]
 
 
+@functools.cache
 def all_tests() -> set[str]:
     found: set[str] = set()
     for file in (ROOT / "tests").rglob("test_*.py"):

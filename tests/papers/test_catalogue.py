@@ -140,6 +140,7 @@ def test_missing_data_is_named_with_how_to_get_it(tmp_path: Path, monkeypatch: p
     assert "mnist was not found" in found.output
 
 
+@pytest.mark.slow
 def test_an_experiment_writes_theirs_beside_ours_and_is_not_run_twice(tmp_path: Path) -> None:
     arguments = ["papers", "pdp_sgd", "figure4", "--scale", "quick", "--json", "--out", str(tmp_path)]
     first = run(app, arguments)
