@@ -4,7 +4,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO := $(VENV)/.demo-installed
 INSTALLED := $(VENV)/.installed
-BESIDE := $(VENV)/beside
 PYTEST := $(BIN)/python -m pytest -n 2
 PIP := -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
@@ -42,10 +41,9 @@ test-without-kernels: $(INSTALLED)
 	QUIETGRAD_KERNELS=off QUIETGRAD_ANNOTATIONS=0 $(PYTEST) -m "not slow" tests/noise tests/kernels tests/gradients \
 		tests/laws/test_law1_per_sample.py tests/laws/test_law2_sensitivity.py tests/laws/test_law2_floating_point.py
 
-# What cannot be installed in one environment with everything else: Flower pins packages below constraints.txt.
-test-beside: $(BESIDE)/flower/.installed $(BESIDE)/opacus/.installed
-	QUIETGRAD_ANNOTATIONS=0 $(BESIDE)/flower/bin/python -m pytest tests/integrations/test_flower.py tests/integrations/test_flower_secure.py
-	QUIETGRAD_ANNOTATIONS=0 $(BESIDE)/opacus/bin/python -m pytest tests/accounting/test_opacus_agrees.py
+# Flower and Opacus, each in an environment of its own beside the others' pins.
+test-beside: $(INSTALLED)
+	$(BIN)/python -m scripts.beside
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -68,8 +66,3 @@ $(DEMO): pyproject.toml setup.py constraints.txt $(wildcard src/quietgrad/_kerne
 $(INSTALLED): $(DEMO)
 	$(BIN)/python $(PIP) -e '.[dev]'
 	touch $(INSTALLED)
-
-# An environment that sees all of .venv and has a package of its own in front.
-$(BESIDE)/%/.installed: $(INSTALLED) scripts/beside.py
-	$(BIN)/python -m scripts.beside $(BESIDE)/$*
-	touch $@
