@@ -48,7 +48,7 @@ def saves_the_statistics_of_a_norm() -> bool:
 
 
 def makes_nodes_that_raise() -> bool:
-    read = torch._C._functions.DelayedError("never run", 1)(LEAF)  # type: ignore[attr-defined]
+    read: Any = torch._C._functions.DelayedError("never run", 1)(LEAF)
     return read.grad_fn.next_functions[0][0].variable is LEAF
 
 
@@ -56,15 +56,21 @@ def sees_saved_tensor_hooks() -> bool:
     from torch._C._autograd import _top_saved_tensors_default_hooks
 
     with torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x):
-        inside = _top_saved_tensors_default_hooks(True)
-    return inside is not None and _top_saved_tensors_default_hooks(True) is None
+        inside: Any = _top_saved_tensors_default_hooks(True)
+    outside: Any = _top_saved_tensors_default_hooks(True)
+    return inside is not None and outside is None
 
 
 def sees_functorch() -> bool:
     from torch._C._functorch import is_functorch_wrapped_tensor
 
     seen: list[bool] = []
-    torch.vmap(lambda x: (seen.append(is_functorch_wrapped_tensor(x)), x)[1])(torch.ones(2))
+
+    def look(x: torch.Tensor) -> torch.Tensor:
+        seen.append(is_functorch_wrapped_tensor(x))
+        return x
+
+    torch.vmap(look)(torch.ones(2))
     return seen == [True] and not is_functorch_wrapped_tensor(LEAF)
 
 
