@@ -241,6 +241,16 @@ LAYERS: list[LayerCase] = [
         ),
         real(3, 5),
     ),
+    LayerCase(
+        "linear_merged_inner",
+        lambda: Apply(
+            lambda m, x: (
+                m.l(x.transpose(0, 1).flatten(1, 2)).unflatten(1, (len(x), -1)).transpose(0, 1).flatten(1)
+            ),
+            l=nn.Linear(5, 3),
+        ),
+        real(2, 3, 5),
+    ),
     LayerCase("linear_twice", twice(lambda: nn.Linear(4, 4)), real(3, 4)),
     LayerCase("linear_tied", lambda: tied_linears(), real(3, 4)),
     LayerCase(
