@@ -20,8 +20,6 @@ from torch.utils.data import TensorDataset
 
 import quietgrad as qg
 from benchmarks import broken
-from quietgrad._mechanism.mechanism import Mechanism
-from quietgrad._sampling.poisson import PoissonSampler
 from quietgrad.audit import audit_mechanism, compare_neighbours
 from quietgrad.lab.models import build
 from quietgrad.public_losses import random_label_losses
@@ -44,7 +42,7 @@ def public() -> Callable[[nn.Module], Any]:
     return random_label_losses(images, 10)
 
 
-def methods(sampler: PoissonSampler) -> dict[str, Callable[[], Mechanism]]:
+def methods(sampler: qg.PoissonSampler) -> dict[str, Callable[[], qg.Mechanism]]:
     """Every method with its usual options."""
     m = qg.methods
     return {
@@ -70,7 +68,7 @@ def methods(sampler: PoissonSampler) -> dict[str, Callable[[], Mechanism]]:
 
 def audited_methods(only: list[str], epsilons: list[float]) -> Iterator[Row]:
     """Claimed ε and what canaries show of it; as many scores as 16 a step over the whole run would give at ε = 1."""
-    sampler = PoissonSampler(RECORDS, rate=BATCH / RECORDS, steps=STEPS, seed=0)
+    sampler = qg.PoissonSampler(RECORDS, rate=BATCH / RECORDS, steps=STEPS, seed=0)
     noise = {
         e: qg.calibrate(qg.methods.dp_sgd(), sampler, epsilon=e, delta=DELTA).multiplier(0) for e in epsilons
     }
@@ -118,7 +116,7 @@ def audited_bugs() -> Iterator[Row]:
     yield _neighbours("no clipping", broken.no_clip(sound))
 
 
-def _canaries(bug: str, mechanism: Mechanism, **options: Any) -> Row:
+def _canaries(bug: str, mechanism: qg.Mechanism, **options: Any) -> Row:
     report = audit_mechanism(
         model(),
         mechanism,
@@ -141,7 +139,7 @@ def _canaries(bug: str, mechanism: Mechanism, **options: Any) -> Row:
     }
 
 
-def _neighbours(bug: str, mechanism: Mechanism, **options: Any) -> Row:
+def _neighbours(bug: str, mechanism: qg.Mechanism, **options: Any) -> Row:
     rng = torch.Generator().manual_seed(2)
     images, labels = torch.randn(100, 1, 28, 28, generator=rng), torch.randint(10, (100,), generator=rng)
     report = compare_neighbours(

@@ -11,60 +11,56 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quietgrad._gradients.stages import ClippedSum, PerSampleGrads, Released
-from quietgrad._mechanism.clipping import FlatClip
-from quietgrad._mechanism.mechanism import Mechanism, Release
-from quietgrad._noise.base import NoiseDraw, NoiseState
-from quietgrad._noise.gaussian import Gaussian
-from quietgrad._noise.sources import NoiseSource, SeededSource
-from quietgrad._privatizer.privatizer import Privatizer
-from quietgrad._privatizer.step import Step
+import quietgrad as qg
 from quietgrad._release.releaser import AccountedDraw, Releaser
-from quietgrad._representations.base import Public
 from quietgrad.accounting.planning import Charge
 
 
 @dataclass(frozen=True, kw_only=True)
-class HalfNoise(Gaussian):
+class HalfNoise(qg.Gaussian):
     """Draws half the noise that it states."""
 
-    def release(self, total: ClippedSum, draw: NoiseDraw, state: NoiseState) -> tuple[Released, NoiseState]:
+    def release(
+        self, total: qg.ClippedSum, draw: qg.NoiseDraw, state: qg.NoiseState
+    ) -> tuple[qg.Released, qg.NoiseState]:
         released, state = super().release(total, replace(draw, std=draw.std / 2), state)
         return replace(released, std=2 * released.std), state
 
 
 @dataclass(frozen=True, kw_only=True)
-class SilentBlock(Gaussian):
+class SilentBlock(qg.Gaussian):
     """Forgets the noise of one block."""
 
     block: str
 
-    def release(self, total: ClippedSum, draw: NoiseDraw, state: NoiseState) -> tuple[Released, NoiseState]:
+    def release(
+        self, total: qg.ClippedSum, draw: qg.NoiseDraw, state: qg.NoiseState
+    ) -> tuple[qg.Released, qg.NoiseState]:
         released, state = super().release(total, draw, state)
         bare = {name: value / draw.divisor for name, value in total.blocks.items() if name == self.block}
         return replace(released, blocks=released.blocks | bare), state
 
 
 @dataclass(frozen=True)
-class NoClip(FlatClip):
+class NoClip(qg.FlatClip):
     """Declares a bound and does not keep it."""
 
-    def weights(self, grads: PerSampleGrads, step: int) -> dict[str, Tensor]:
+    def weights(self, grads: qg.PerSampleGrads, step: int) -> dict[str, Tensor]:
         return dict.fromkeys(grads.space, torch.ones(grads.samples, dtype=torch.float64))
 
-    def __call__(self, grads: PerSampleGrads, step: int) -> ClippedSum:
+    def __call__(self, grads: qg.PerSampleGrads, step: int) -> qg.ClippedSum:
         ones = torch.ones(grads.samples, dtype=torch.float64)
-        return ClippedSum(blocks=grads.weighted_sum(ones), sensitivity=self.sensitivity(step))
+        return qg.ClippedSum(blocks=grads.weighted_sum(ones), sensitivity=self.sensitivity(step))
 
 
-class OneReleaseAccounted(Mechanism):
+class OneReleaseAccounted(qg.Mechanism):
     """Every release gets the noise of a mechanism that makes it alone."""
 
-    def std(self, release: Release, step: int) -> float:
+    def std(self, release: qg.Release, step: int) -> float:
         return self.multiplier(step) * release.clip.sensitivity(step)
 
     @classmethod
-    def of(cls, mechanism: Mechanism) -> OneReleaseAccounted:
+    def of(cls, mechanism: qg.Mechanism) -> OneReleaseAccounted:
         return cls(**{field.name: getattr(mechanism, field.name) for field in fields(mechanism)})
 
 
@@ -82,7 +78,7 @@ class UncheckedReleaser(Releaser):
         return UncheckedDraw(self, checked.std(1.0), step)
 
 
-class Unchecked(Privatizer):
+class Unchecked(qg.Privatizer):
     """Without the run-time check of law 0."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -90,26 +86,26 @@ class Unchecked(Privatizer):
         self._releaser = UncheckedReleaser(**vars(self._releaser))
 
 
-class DividedStep(Step):
+class DividedStep(qg.Step):
     """Divides by a number of its own."""
 
     divisor: float
 
-    def release(self, draw: AccountedDraw) -> list[Released]:
+    def release(self, draw: AccountedDraw) -> list[qg.Released]:
         draw.divisor = self.divisor
         return super().release(draw)
 
 
-class BatchSizeDivisor(Privatizer):
+class BatchSizeDivisor(qg.Privatizer):
     """Divides by the number of records drawn instead of by qN."""
 
-    def _begin_step(self, public: Public) -> Step:
+    def _begin_step(self, public: qg.Public) -> qg.Step:
         step = DividedStep(self.mechanism, public, self._source)
         step.divisor = max(self.sampler.rows(self.step) or 0, 1)
         return step
 
 
-class SkipsEmptyBatches(Privatizer):
+class SkipsEmptyBatches(qg.Privatizer):
     """Releases nothing for an empty batch, which tells that it was empty."""
 
     def release(self) -> None:
@@ -119,30 +115,30 @@ class SkipsEmptyBatches(Privatizer):
             self._end_step()
 
 
-class ReusedSeed(NoiseSource):
+class ReusedSeed(qg.NoiseSource):
     """Starts again from the same seed at every release."""
 
     private = True
-    std = SeededSource.std
+    std = qg.SeededSource.std
 
     def fill(self, out: Tensor) -> None:
-        SeededSource(1).fill(out)
+        qg.SeededSource(1).fill(out)
 
     def bits(self, count: int) -> Tensor:
-        return SeededSource(1).bits(count)
+        return qg.SeededSource(1).bits(count)
 
 
-def half_noise(mechanism: Mechanism) -> Mechanism:
+def half_noise(mechanism: qg.Mechanism) -> qg.Mechanism:
     """The mechanism with half the noise it states."""
     return replace(mechanism, noise=HalfNoise())
 
 
-def silent_block(mechanism: Mechanism, block: str) -> Mechanism:
+def silent_block(mechanism: qg.Mechanism, block: str) -> qg.Mechanism:
     """The mechanism without noise on one block."""
     return replace(mechanism, noise=SilentBlock(block=block))
 
 
-def no_clip(mechanism: Mechanism) -> Mechanism:
+def no_clip(mechanism: qg.Mechanism) -> qg.Mechanism:
     """The mechanism without clipping; its bounds are still what is declared."""
     releases = tuple(
         replace(release, clip=NoClip(release.clip.sensitivity(0))) for release in mechanism.releases

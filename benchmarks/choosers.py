@@ -17,8 +17,6 @@ from torch import nn
 
 import quietgrad as qg
 from quietgrad._noise.sources import EntropySource
-from quietgrad._representations.base import Representation
-from quietgrad._representations.masks.mask import RandomMask
 from quietgrad._representations.masks.top_groups import TopGroups
 from quietgrad.lab.data import load
 from quietgrad.lab.diagnostics.sparse import CapturedEnergy, CosineSimilarity, EnergyReport, Selector
@@ -58,8 +56,8 @@ def captured(epsilon: float, lr: float, folder: str | None) -> dict[str, list[En
     assert isinstance(gip, SelectedGaussian)
     assert gip.theta is not None
     groups = {"channels": TopGroups(0.9, redraw="step"), "groups of 32": TopGroups(0.9, 32, redraw="step")}
-    data_free: dict[str, Representation | Selector] = {
-        "random": RandomMask(0.9, redraw="step"),
+    data_free: dict[str, qg.Representation | Selector] = {
+        "random": qg.RandomMask(0.9, redraw="step"),
         "mallows": Selector(gip.grouping, gip.theta, 0.1),
     }
     watching = {

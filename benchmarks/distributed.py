@@ -30,7 +30,6 @@ from torch.utils.data import TensorDataset
 
 import quietgrad as qg
 from quietgrad._collective import Reducer
-from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad.lab.models import build
 
 CLASSES, SHAPE, PUBLIC = 10, (3, 32, 32), 64
@@ -54,7 +53,7 @@ def public_losses(model: nn.Module) -> Tensor:
     return F.cross_entropy(model(x), torch.randint(CLASSES, (PUBLIC,)), reduction="none")
 
 
-Build = Callable[[nn.Module, qg.PoissonBatches], Mechanism]
+Build = Callable[[nn.Module, qg.PoissonBatches], qg.Mechanism]
 FREEZE = qg.methods.random_freeze(freeze=0.9)
 METHODS: dict[str, Build] = {
     "dp_sgd": lambda *_: qg.methods.dp_sgd(),

@@ -28,7 +28,7 @@ from flwr.simulation import run_simulation
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from quietgrad._mechanism.mechanism import Mechanism
+import quietgrad as qg
 from quietgrad.federated import FederatedServer, Shares, train_locally
 from quietgrad.integrations.flower import PrivateClient, PrivateStrategy
 from quietgrad.integrations.flower_secure import SecureClient, secure_app, secure_workflow
@@ -68,7 +68,7 @@ def rate(config: Config) -> float:
 
 
 @functools.lru_cache(maxsize=1)
-def prepared(text: str) -> tuple[Config, Setup, Mechanism]:
+def prepared(text: str) -> tuple[Config, Setup, qg.Mechanism]:
     """The same on the server and, once, in the actor that plays all clients."""
     config = parse_config(json.loads(text))
     setup = set_up(config)

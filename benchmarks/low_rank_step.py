@@ -28,7 +28,6 @@ import quietgrad as qg
 from benchmarks.memory import high_water, resident
 from quietgrad._capture.recorder import Recorder
 from quietgrad._mechanism.clipping import clip_weights
-from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad.lab.models import build
 
 BATCH, TOKENS, WIDTH, DEPTH, HEADS, VOCABULARY, CLASSES = 32, 64, 384, 6, 12, 30_522, 2
@@ -68,7 +67,7 @@ def plain(model: nn.Module, ids: Tensor, labels: Tensor) -> Step:
     return step
 
 
-def private(model: nn.Module, ids: Tensor, labels: Tensor, mechanism: Mechanism) -> Step:
+def private(model: nn.Module, ids: Tensor, labels: Tensor, mechanism: qg.Mechanism) -> Step:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     batches = qg.PoissonBatches(TensorDataset(ids, labels), rate=1.0, steps=1000)
     privatizer = qg.Privatizer(model, mechanism.with_noise(1.0), batches)
@@ -108,7 +107,7 @@ def contender(name: str, rank: int) -> Step:
         return plain(model, ids, labels)
     if name == "dp_sgd formed":
         return formed(model, ids, labels)
-    mechanisms: dict[str, Callable[[], Mechanism]] = {
+    mechanisms: dict[str, Callable[[], qg.Mechanism]] = {
         "dp_sgd": lambda: qg.methods.dp_sgd(),
         "rgp": lambda: qg.methods.rgp(rank=rank),
         "rgp left": lambda: qg.methods.rgp(rank=rank, release="left"),

@@ -26,12 +26,9 @@ from torch.utils.data import TensorDataset
 
 import quietgrad as qg
 from benchmarks.memory import high_water
-from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad._mechanism.post import Inside, ProjectOnto
-from quietgrad._representations.base import Public, PublicLosses
+from quietgrad._representations.base import PublicLosses
 from quietgrad._representations.compose import ComposedCodec
-from quietgrad._representations.low_rank.low_rank import LowRank
-from quietgrad._representations.masks.mask import RandomMask
 from quietgrad._representations.subspace.subspace import SubspaceCodec
 from quietgrad.lab.models import build
 from quietgrad.public_losses import random_label_losses
@@ -45,7 +42,7 @@ STEPS = 5
 FREEZE = 0.7
 """Part of the coordinates that the freeze methods leave out: everything of theirs should shrink to 0.3."""
 
-METHODS: dict[str, Callable[[PublicLosses], Mechanism]] = {
+METHODS: dict[str, Callable[[PublicLosses], qg.Mechanism]] = {
     "dp_sgd": lambda _public: qg.methods.dp_sgd(clip=1.0),
     "gep": lambda public: qg.methods.gep(public, rank=200, clip=1.0, residual_clip=0.5, groups=3),
     "biased_gep": lambda public: qg.methods.biased_gep(public, rank=200, clip=1.0, groups=3),
@@ -56,9 +53,9 @@ METHODS: dict[str, Callable[[PublicLosses], Mechanism]] = {
     "dp_power_sgd": lambda _public: qg.methods.dp_power_sgd(rank=8, clip=1.0),
     "random_freeze": lambda _public: qg.methods.random_freeze(freeze=FREEZE),
     "top_groups": lambda _public: qg.methods.top_groups(freeze=FREEZE),
-    "gep_freeze": lambda public: METHODS["gep"](public) @ RandomMask(FREEZE),
-    "pdp_freeze": lambda public: METHODS["pdp_sgd"](public) @ RandomMask(FREEZE),
-    "rgp_freeze": lambda _public: qg.methods.random_freeze(freeze=FREEZE) @ LowRank(rank=8),
+    "gep_freeze": lambda public: METHODS["gep"](public) @ qg.RandomMask(FREEZE),
+    "pdp_freeze": lambda public: METHODS["pdp_sgd"](public) @ qg.RandomMask(FREEZE),
+    "rgp_freeze": lambda _public: qg.methods.random_freeze(freeze=FREEZE) @ qg.LowRank(rank=8),
 }
 WITH_PUBLIC = {"gep", "biased_gep", "pdp_sgd", "gep_freeze", "pdp_freeze"}
 """Methods that run the public samples through the model in every step."""
@@ -78,7 +75,7 @@ def plain_step(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], None]:
 
 
 def private_step(
-    model: nn.Module, x: Tensor, y: Tensor, mechanism: Mechanism
+    model: nn.Module, x: Tensor, y: Tensor, mechanism: qg.Mechanism
 ) -> tuple[qg.Privatizer, Callable[[], None]]:
     """The whole private step; rate 1 draws every row each time."""
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
@@ -95,7 +92,7 @@ def private_step(
     return private, step
 
 
-def sizes(mechanism: Mechanism, public: Public) -> dict[str, float]:
+def sizes(mechanism: qg.Mechanism, public: qg.Public) -> dict[str, float]:
     """Coordinates of the encoded sums (what is summed, noised and all-reduced) and megabytes of the basis."""
     codecs = [public.codec(release.representation) for release in mechanism.releases]
     encoded = sum(shape.numel() for codec in codecs for shape in codec.space.values())

@@ -15,12 +15,10 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import torch
 
+import quietgrad as qg
 from quietgrad._collective import SingleProcess
-from quietgrad._gradients.stages import ClippedSum
 from quietgrad._noise.aes import Words
-from quietgrad._noise.base import NoiseDraw, NoiseState
-from quietgrad._noise.gaussian import Gaussian
-from quietgrad._noise.sources import EntropySource, HardenedSource, NoiseSource
+from quietgrad._noise.sources import EntropySource, HardenedSource
 from quietgrad._sampling.coins import heads
 
 SIZES = (10_000, 100_000, 1_000_000, 4_000_000)
@@ -47,11 +45,11 @@ def timed(task: str, coordinates: int, work: Callable[[], object], repeats: int)
     return Timing(task, coordinates, 1e9 * min(wall) / coordinates, 1e9 * min(cpu) / coordinates)
 
 
-def release(dtype: torch.dtype, coordinates: int, source: NoiseSource) -> Callable[[], object]:
+def release(dtype: torch.dtype, coordinates: int, source: qg.NoiseSource) -> Callable[[], object]:
     """Round the sum, draw, add, convert: all that a release does on one process."""
-    total = ClippedSum(blocks={"w": torch.randn(coordinates).to(dtype)}, sensitivity=1.0)
-    draw = NoiseDraw(std=1.0, divisor=100.0, source=source, reducer=SingleProcess(), step=0)
-    return lambda: Gaussian().release(total, draw, NoiseState())
+    total = qg.ClippedSum(blocks={"w": torch.randn(coordinates).to(dtype)}, sensitivity=1.0)
+    draw = qg.NoiseDraw(std=1.0, divisor=100.0, source=source, reducer=SingleProcess(), step=0)
+    return lambda: qg.Gaussian().release(total, draw, qg.NoiseState())
 
 
 def timings(repeats: int) -> Iterator[Timing]:

@@ -15,7 +15,6 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 import quietgrad as qg
-from quietgrad._program.statistics import Mean, SecondMoments
 
 LEAST = 1e-3
 """λ without noise."""
@@ -26,8 +25,8 @@ ABOVE = 1.5
 def statistics(labels: float, second: float) -> dict[str, qg.StatisticRelease]:
     """b and S with their shares of the squared budget."""
     return {
-        "labels": qg.StatisticRelease(statistic=Mean(), share=labels),
-        "second": qg.StatisticRelease(statistic=SecondMoments(), share=second),
+        "labels": qg.StatisticRelease(statistic=qg.Mean(), share=labels),
+        "second": qg.StatisticRelease(statistic=qg.SecondMoments(), share=second),
     }
 
 

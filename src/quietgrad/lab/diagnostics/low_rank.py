@@ -9,11 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+import quietgrad as qg
 from quietgrad._gradients.blocks import Blocks
-from quietgrad._gradients.stages import PerSampleGrads, Released
-from quietgrad._mechanism.mechanism import Mechanism
-from quietgrad._privatizer.research import Observer
-from quietgrad._representations.base import Public
 from quietgrad._representations.low_rank.carriers import Carriers
 from quietgrad._representations.low_rank.low_rank import LowRankCodec
 from quietgrad._representations.low_rank.matrices import as_matrix, check_rank, choose_matrices
@@ -58,7 +55,7 @@ class LowRankReport:
     carrier_residual: float | None
 
 
-class LowRankObserver(Observer):
+class LowRankObserver(qg.Observer):
     """Collects reports on the unclipped gradient of the whole batch.
 
     Args:
@@ -75,7 +72,7 @@ class LowRankObserver(Observer):
         self._last: dict[str, Carriers] = {}
         self.reports: list[LowRankReport] = []
 
-    def micro_batch(self, grads: PerSampleGrads, public: Public, mechanism: Mechanism) -> None:
+    def micro_batch(self, grads: qg.PerSampleGrads, public: qg.Public, mechanism: qg.Mechanism) -> None:
         if public.step % self._every:
             return
         chosen = choose_matrices(public.parameters, self._rank, self._matrices)
@@ -88,7 +85,7 @@ class LowRankObserver(Observer):
             n: c for codec in codecs if isinstance(codec, LowRankCodec) for n, c in codec.carriers.items()
         }
 
-    def step(self, step: int, released: list[Released], update: Blocks) -> None:
+    def step(self, step: int, released: list[qg.Released], update: Blocks) -> None:
         for name, gradient in self._gradients.items():
             own = principal_carriers(gradient, self._rank)
             self.reports.append(

@@ -10,31 +10,28 @@ import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
+import quietgrad as qg
 from quietgrad._gradients.blocks import Blocks, flatten
 from quietgrad._gradients.space import Shapes
-from quietgrad._gradients.stages import PerSampleGrads, Released
-from quietgrad._mechanism.mechanism import Mechanism
-from quietgrad._noise.sources import SeededSource
-from quietgrad._privatizer.research import Observer
-from quietgrad._representations.base import Codec, Public, Representation, State
+from quietgrad._representations.base import State
 from quietgrad._representations.compose import ComposedCodec
 from quietgrad._representations.masks.coordinates import is_kept
 from quietgrad._representations.masks.mask import MaskCodec
 from quietgrad.methods.gip.selection import Grouping
 
 
-class CosineSimilarity(Observer):
+class CosineSimilarity(qg.Observer):
     """cos(update, Σ_i g_i) of every step with a batch: how far the released gradient still points the true way."""
 
     def __init__(self) -> None:
         self.values: list[float] = []
         self._true: Tensor | None = None
 
-    def micro_batch(self, grads: PerSampleGrads, public: Public, mechanism: Mechanism) -> None:
+    def micro_batch(self, grads: qg.PerSampleGrads, public: qg.Public, mechanism: qg.Mechanism) -> None:
         part = flatten(grads.weighted_sum(torch.ones(grads.samples))).double()
         self._true = part if self._true is None else self._true + part
 
-    def step(self, step: int, released: list[Released], update: Blocks) -> None:
+    def step(self, step: int, released: list[qg.Released], update: Blocks) -> None:
         if self._true is not None:
             self.values.append(cosine(self._true, flatten(update).double()))
         self._true = None
@@ -49,7 +46,7 @@ class Selector:
     keep: float
 
     def choose(self, gradient: Tensor, step: int) -> Tensor:
-        bits = SeededSource(step).bits(self.grouping.draws)
+        bits = qg.SeededSource(step).bits(self.grouping.draws)
         return self.grouping.select(gradient.float(), theta=self.theta, keep=self.keep, bits=bits)
 
 
@@ -67,7 +64,7 @@ class EnergyReport:
     captured: dict[str, float]
 
 
-class CapturedEnergy(Observer):
+class CapturedEnergy(qg.Observer):
     """How much of the clipped gradient several choosers hold, all watching one run of a full-gradient method.
 
     Args:
@@ -77,21 +74,21 @@ class CapturedEnergy(Observer):
     """
 
     def __init__(
-        self, choosers: Mapping[str, Representation | Selector], *, whole_history: bool = False
+        self, choosers: Mapping[str, qg.Representation | Selector], *, whole_history: bool = False
     ) -> None:
         self.choosers, self.whole_history = dict(choosers), whole_history
         self.reports: list[EnergyReport] = []
         self._states: dict[str, State] = {}
         self._sum: Tensor | None = None
-        self._public: Public | None = None
+        self._public: qg.Public | None = None
 
-    def micro_batch(self, grads: PerSampleGrads, public: Public, mechanism: Mechanism) -> None:
+    def micro_batch(self, grads: qg.PerSampleGrads, public: qg.Public, mechanism: qg.Mechanism) -> None:
         release = mechanism.releases[0]
         part = flatten(release.clip(public.codec(release.representation).encode(grads), public.step).blocks)
         self._sum = part if self._sum is None else self._sum + part
         self._public = public
 
-    def step(self, step: int, released: list[Released], update: Blocks) -> None:
+    def step(self, step: int, released: list[qg.Released], update: Blocks) -> None:
         total, public = self._sum, self._public
         self._sum = self._public = None
         if total is None or public is None:
@@ -107,7 +104,12 @@ class CapturedEnergy(Observer):
         )
 
     def _kept(
-        self, name: str, chooser: Representation | Selector, total: Tensor, public: Public, released: Released
+        self,
+        name: str,
+        chooser: qg.Representation | Selector,
+        total: Tensor,
+        public: qg.Public,
+        released: qg.Released,
     ) -> Tensor:
         if isinstance(chooser, Selector):
             return chooser.choose(total, public.step)
@@ -116,20 +118,20 @@ class CapturedEnergy(Observer):
         assert isinstance(codec, MaskCodec), f"{name} is not a mask"
         learns = MaskCodec(public.space, _everything(public.space)) if self.whole_history else codec
         seen = {block: released.blocks[block].flatten()[learns.kept[block]] for block in learns.space}
-        part = Released(blocks=seen, std=released.std, sensitivity=released.sensitivity)
+        part = qg.Released(blocks=seen, std=released.std, sensitivity=released.sensitivity)
         learned = chooser.observe(public, {**state, "kept": learns.kept}, part)
         self._states[name] = {**learned, "kept": codec.kept}
         return is_kept(codec.kept, public.space)
 
 
-class FreezeCounts(Observer):
+class FreezeCounts(qg.Observer):
     """How many times each coordinate was frozen, counted once an epoch."""
 
     def __init__(self) -> None:
         self.counts: Int[Tensor, " p"] | None = None
         self._epoch = -1
 
-    def micro_batch(self, grads: PerSampleGrads, public: Public, mechanism: Mechanism) -> None:
+    def micro_batch(self, grads: qg.PerSampleGrads, public: qg.Public, mechanism: qg.Mechanism) -> None:
         if public.epoch == self._epoch:
             return
         self._epoch = public.epoch
@@ -144,7 +146,7 @@ class FreezeCounts(Observer):
         return counted
 
 
-class EncodedNorms(Observer):
+class EncodedNorms(qg.Observer):
     """‖encode(g_i)‖ of every sample that the first release's clip sees.
 
     Args:
@@ -155,7 +157,7 @@ class EncodedNorms(Observer):
         self.every = every
         self.norms: dict[int, Float64[Tensor, " n"]] = {}
 
-    def micro_batch(self, grads: PerSampleGrads, public: Public, mechanism: Mechanism) -> None:
+    def micro_batch(self, grads: qg.PerSampleGrads, public: qg.Public, mechanism: qg.Mechanism) -> None:
         if public.step % self.every:
             return
         encoded = public.codec(mechanism.releases[0].representation).encode(grads)
@@ -187,7 +189,7 @@ def cosine(a: Float64[Tensor, " p"], b: Float64[Tensor, " p"]) -> float:
     return float(a @ b) / lengths if lengths > 0 else 0.0
 
 
-def mask_of(codec: Codec) -> MaskCodec:
+def mask_of(codec: qg.Codec) -> MaskCodec:
     """The mask of a codec, alone or composed with another representation."""
     if isinstance(codec, MaskCodec):
         return codec

@@ -18,21 +18,18 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
+import quietgrad as qg
 from quietgrad._gradients.blocks import Blocks, flatten_rows
-from quietgrad._gradients.stages import PerSampleGrads, Released
-from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad._mechanism.post import ProjectOnto
-from quietgrad._privatizer.research import Observer
-from quietgrad._representations.base import Public
 from quietgrad._representations.subspace.basis import Basis
 from quietgrad._representations.subspace.joint import JointSubspace
-from quietgrad._representations.subspace.subspace import Subspace, SubspaceCodec
+from quietgrad._representations.subspace.subspace import SubspaceCodec
 
 Curves = dict[str, tuple[list[float], list[float]]]
 """Label → (x, y)."""
 
 
-class Figure(Observer):
+class Figure(qg.Observer):
     """An observer whose findings are curves. NOT PRIVATE."""
 
     x_label = "step"
@@ -62,18 +59,18 @@ class ProjectionError(Figure):
 
     y_label = "relative projection error"
 
-    def __init__(self, mechanism: Mechanism) -> None:
+    def __init__(self, mechanism: qg.Mechanism) -> None:
         self._subspace = subspace_of(mechanism)
         self._errors: dict[str, list[tuple[int, float]]] = {}
         self._sum: Blocks = {}
         self._basis: Basis | None = None
 
-    def micro_batch(self, grads: PerSampleGrads, public: Public, mechanism: Mechanism) -> None:
+    def micro_batch(self, grads: qg.PerSampleGrads, public: qg.Public, mechanism: qg.Mechanism) -> None:
         self._basis = _basis(self._subspace, public)
         for name, block in grads.weighted_sum(torch.ones(grads.samples)).items():
             self._sum[name] = self._sum[name] + block if name in self._sum else block
 
-    def step(self, step: int, released: list[Released], update: Blocks) -> None:
+    def step(self, step: int, released: list[qg.Released], update: Blocks) -> None:
         if self._basis is not None:
             for label, error in _projection_errors(self._basis, self._sum).items():
                 self._errors.setdefault(label, []).append((step, error))
@@ -92,12 +89,12 @@ class StableRanks(Figure):
 
     y_label = "stable rank"
 
-    def __init__(self, mechanism: Mechanism) -> None:
+    def __init__(self, mechanism: qg.Mechanism) -> None:
         self._subspace = subspace_of(mechanism)
         self._ranks: dict[str, list[tuple[int, float]]] = {}
         self._seen: int | None = None
 
-    def micro_batch(self, grads: PerSampleGrads, public: Public, mechanism: Mechanism) -> None:
+    def micro_batch(self, grads: qg.PerSampleGrads, public: qg.Public, mechanism: qg.Mechanism) -> None:
         if self._seen == public.step:
             return
         self._seen = public.step
@@ -128,7 +125,7 @@ class EigenvalueSpectrum(Figure):
         self._steps, self._largest = steps, largest
         self._spectra: dict[int, Float64[Tensor, " k"]] = {}
 
-    def micro_batch(self, grads: PerSampleGrads, public: Public, mechanism: Mechanism) -> None:
+    def micro_batch(self, grads: qg.PerSampleGrads, public: qg.Public, mechanism: qg.Mechanism) -> None:
         if public.step in self._steps and public.step not in self._spectra and grads.samples:
             rows = flatten_rows(grads.dense()).double()
             values = torch.linalg.eigvalsh(rows @ rows.T / len(rows)).flip(0)
@@ -155,10 +152,10 @@ def stable_rank(matrix: Float[Tensor, "n p"]) -> float:
     return float(values.sum() / values[-1]) if len(values) and values[-1] > 0 else 0.0
 
 
-def subspace_of(mechanism: Mechanism) -> Subspace:
+def subspace_of(mechanism: qg.Mechanism) -> qg.Subspace:
     """The subspace that a mechanism releases in or projects onto."""
     for release in mechanism.releases:
-        if isinstance(release.representation, Subspace):
+        if isinstance(release.representation, qg.Subspace):
             return release.representation
         if isinstance(release.representation, JointSubspace):
             return release.representation.subspace
@@ -170,7 +167,7 @@ def subspace_of(mechanism: Mechanism) -> Subspace:
     )
 
 
-def _basis(subspace: Subspace, public: Public) -> Basis:
+def _basis(subspace: qg.Subspace, public: qg.Public) -> Basis:
     codec = public.codec(subspace)
     assert isinstance(codec, SubspaceCodec)
     return codec.basis

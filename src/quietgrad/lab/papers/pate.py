@@ -19,7 +19,8 @@ import torch.nn.functional as F
 from jaxtyping import Int64
 from torch import Tensor, nn
 
-from quietgrad._noise.sources import EntropySource, NoiseSource
+import quietgrad as qg
+from quietgrad._noise.sources import EntropySource
 from quietgrad.accounting.evaluate import epsilon as epsilon_of
 from quietgrad.accounting.events import GaussianEvent, Phase
 from quietgrad.lab.data import Parts
@@ -69,7 +70,7 @@ def train_pate(
     make: Callable[[], nn.Module],
     *,
     delta: float = 1e-5,
-    source: NoiseSource | None = None,
+    source: qg.NoiseSource | None = None,
 ) -> PateOutcome:
     """Teachers, votes, student.
 
@@ -105,7 +106,7 @@ def count_votes(predictions: Sequence[Int64[Tensor, " q"]], classes: int) -> Int
     return torch.stack([F.one_hot(prediction, classes) for prediction in predictions]).sum(0)
 
 
-def noisy_labels(votes: Int64[Tensor, "q c"], noise: float, source: NoiseSource) -> Int64[Tensor, " q"]:
+def noisy_labels(votes: Int64[Tensor, "q c"], noise: float, source: qg.NoiseSource) -> Int64[Tensor, " q"]:
     """argmax of (S/σ)·votes + z with z of standard deviation S, all whole numbers."""
     scale = math.floor(source.std / noise)  # rounded down: never less noise than σ
     if scale < 1:

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import quietgrad as qg
-from quietgrad._mechanism.mechanism import Mechanism
-from quietgrad._privatizer.research import Observer
 from quietgrad.lab.diagnostics.subspace import Curves
 from quietgrad.lab.papers.experiment import Place
 from quietgrad.lab.papers.finding import Curve, Scale
@@ -26,14 +24,14 @@ def figure_config(name: str, scale: Scale, changes: Sequence[str] = ()) -> Confi
     return load_config(Path(name), [*shared, *changes])
 
 
-def prepared(config: Config, place: Place) -> tuple[Setup, Mechanism]:
+def prepared(config: Config, place: Place) -> tuple[Setup, qg.Mechanism]:
     """The objects of a run, not started."""
     setup = set_up(config, data_dir=place.data_dir)
     return setup, build_mechanism(config.method, config.privacy, setup.parts, setup.model, setup.batches)
 
 
 def watch(
-    setup: Setup, mechanism: Mechanism, observers: Sequence[Observer], steps: int | None = None
+    setup: Setup, mechanism: qg.Mechanism, observers: Sequence[qg.Observer], steps: int | None = None
 ) -> Setup:
     """Run the plan, or its first steps, with the observers."""
     with qg.Privatizer(setup.model, mechanism, setup.batches, research=True) as private:

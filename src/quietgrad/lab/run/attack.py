@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from quietgrad._mechanism.mechanism import Mechanism
+import quietgrad as qg
 from quietgrad.accounting.events import Phase
 from quietgrad.accounting.planning import plan
 from quietgrad.accounting.pld import is_private
@@ -43,7 +43,7 @@ class AuditedRun:
     """A run as its folder tells it."""
 
     setup: Setup
-    mechanism: Mechanism
+    mechanism: qg.Mechanism
 
     @property
     def phases(self) -> tuple[Phase, ...]:

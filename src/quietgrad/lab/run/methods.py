@@ -10,9 +10,7 @@ from torch import nn
 
 import quietgrad as qg
 from quietgrad import schedules
-from quietgrad._mechanism.mechanism import Mechanism
-from quietgrad._representations.base import PublicLosses, Representation
-from quietgrad._representations.masks.mask import RandomMask
+from quietgrad._representations.base import PublicLosses
 from quietgrad._representations.masks.ranked_mask import RankedMask
 from quietgrad.accounting.planning import Steps
 from quietgrad.lab.data import Parts
@@ -26,7 +24,7 @@ PROVIDED = {"public_losses", "model", "batches", "parameters"}
 
 def build_mechanism(
     method: MethodConfig, privacy: PrivacyConfig, parts: Parts, model: nn.Module, batches: Steps
-) -> Mechanism:
+) -> qg.Mechanism:
     """The method with its options, calibrated to the budget or with the noise that the config fixes."""
     mechanism = uncalibrated(method, parts, model, batches)
     if privacy.noise_multiplier is not None:
@@ -35,7 +33,7 @@ def build_mechanism(
     return qg.calibrate(mechanism, batches, epsilon=privacy.epsilon, delta=privacy.delta)
 
 
-def uncalibrated(method: MethodConfig, parts: Parts, model: nn.Module, batches: Steps) -> Mechanism:
+def uncalibrated(method: MethodConfig, parts: Parts, model: nn.Module, batches: Steps) -> qg.Mechanism:
     """The method with its options and what it needs of the task."""
     if method.name not in qg.methods.__all__:
         known = ", ".join(qg.methods.__all__)
@@ -54,7 +52,7 @@ def uncalibrated(method: MethodConfig, parts: Parts, model: nn.Module, batches: 
         provided["parameters"] = sum(p.numel() for p in model.parameters() if p.requires_grad)
     options = {name: _option(value) for name, value in method.options.items()}
     try:
-        built: Mechanism = make(**provided, **options)
+        built: qg.Mechanism = make(**provided, **options)
     except TypeError as error:
         raise LabError(f"method {method.name}: {error}.") from None
     except ValueError as error:
@@ -62,14 +60,14 @@ def uncalibrated(method: MethodConfig, parts: Parts, model: nn.Module, batches: 
     return built if method.within is None else built @ _mask(method.within)
 
 
-def _mask(options: Mapping[str, Any]) -> Representation:
+def _mask(options: Mapping[str, Any]) -> qg.Representation:
     """{mask = "random", freeze = 0.4, redraw = "epoch"}."""
     rest = {name: _option(value) for name, value in options.items() if name != "mask"}
-    kind = {"random": RandomMask, "ranked": RankedMask}.get(str(options.get("mask", "random")))
+    kind = {"random": qg.RandomMask, "ranked": RankedMask}.get(str(options.get("mask", "random")))
     if kind is None:
         raise LabError(f"method.within: expected mask = 'random' or 'ranked', got {options['mask']!r}.")
     try:
-        made: Representation = kind(**rest)
+        made: qg.Representation = kind(**rest)
     except (TypeError, ValueError) as error:
         raise LabError(f"method.within: {error}") from None
     return made

@@ -15,7 +15,6 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
-from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad.accounting.evaluate import epsilon as epsilon_of
 from quietgrad.accounting.planning import plan
 from quietgrad.lab.data import Parts
@@ -112,7 +111,7 @@ def explain_config(config: Config, *, data_dir: Path | None = None) -> Explained
 
 
 def engine_algorithms(
-    setup: Setup, mechanism: Mechanism, rows: int
+    setup: Setup, mechanism: qg.Mechanism, rows: int
 ) -> tuple[tuple[dict[str, Any], ...], str]:
     """One backward pass over test data: which way each layer took, and that samples do not mix."""
     sample = TensorDataset(*(tensor[:rows] for tensor in setup.parts.test.tensors))
@@ -150,7 +149,7 @@ def with_few_public(parts: Parts, rank: int) -> Parts:
 
 
 def released_noise(
-    model: nn.Module, mechanism: Mechanism, setup: Setup
+    model: nn.Module, mechanism: qg.Mechanism, setup: Setup
 ) -> tuple[list[dict[str, Any]], float]:
     """The releases of a step, and the length of what an empty batch puts into p.grad: noise alone."""
     empty: list[list[int]] = [[] for _ in range(setup.batches.steps)]

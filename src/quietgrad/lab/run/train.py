@@ -21,7 +21,6 @@ from torch.utils.data import TensorDataset
 
 import quietgrad as qg
 from quietgrad._collective import Reducer
-from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad._privatizer.explanation import ReleaseReport
 from quietgrad.accounting.ledger import Ledger
 from quietgrad.lab.data import Parts
@@ -235,7 +234,7 @@ def train(
 
 def _quiet(
     config: Config, folder: RunFolder, *, resume: bool, data_dir: Path | None
-) -> tuple[Setup, Mechanism, Ledger]:
+) -> tuple[Setup, qg.Mechanism, Ledger]:
     setup, program, statistics = set_up_linear_probe(config, folder, resume=resume, data_dir=data_dir)
     return setup, program.training, statistics.ledger
 

@@ -6,11 +6,8 @@ from collections.abc import Mapping
 
 import torch
 
+import quietgrad as qg
 from quietgrad._gradients.blocks import Blocks, flatten
-from quietgrad._gradients.stages import PerSampleGrads, Released
-from quietgrad._mechanism.mechanism import Mechanism
-from quietgrad._privatizer.research import Observer
-from quietgrad._representations.base import Public
 from quietgrad.lab.diagnostics.subspace import EigenvalueSpectrum
 from quietgrad.lab.papers.experiment import Computed, Experiment, Place
 from quietgrad.lab.papers.finding import Curve, Finding, Picture, Row, Scale
@@ -42,18 +39,18 @@ def figure1(scale: Scale, place: Place) -> Finding:
     )
 
 
-class SortedGradient(Observer):
+class SortedGradient(qg.Observer):
     """|Σ_i g_i| sorted, at chosen steps."""
 
     def __init__(self, steps: tuple[int, ...]) -> None:
         self.steps, self.found = steps, dict[int, torch.Tensor]()
         self._sum: torch.Tensor | None = None
 
-    def micro_batch(self, grads: PerSampleGrads, public: Public, mechanism: Mechanism) -> None:
+    def micro_batch(self, grads: qg.PerSampleGrads, public: qg.Public, mechanism: qg.Mechanism) -> None:
         part = flatten(grads.weighted_sum(torch.ones(grads.samples))).double()
         self._sum = part if self._sum is None else self._sum + part
 
-    def step(self, step: int, released: list[Released], update: Blocks) -> None:
+    def step(self, step: int, released: list[qg.Released], update: Blocks) -> None:
         if step in self.steps and self._sum is not None:
             self.found[step] = self._sum.abs().sort(descending=True).values
         self._sum = None

@@ -6,11 +6,8 @@ from collections.abc import Mapping
 
 import torch
 
+import quietgrad as qg
 from quietgrad._gradients.blocks import Blocks, flatten_rows
-from quietgrad._gradients.stages import PerSampleGrads, Released
-from quietgrad._mechanism.mechanism import Mechanism
-from quietgrad._privatizer.research import Observer
-from quietgrad._representations.base import Public
 from quietgrad.lab.diagnostics.sparse import EncodedNorms, FreezeCounts
 from quietgrad.lab.papers.experiment import Computed, Experiment, Place
 from quietgrad.lab.papers.finding import Curve, Finding, Picture, Row, Scale
@@ -25,7 +22,7 @@ def _cooling(rate: float, epochs: int) -> str:
     return f'method.freeze={{schedule = "Cooling", rate = {rate}, epochs = {epochs}}}'
 
 
-class MaskedError(Observer):
+class MaskedError(qg.Observer):
     """Signal lost and whole error of a masked, clipped mean gradient, for several freeze rates.
 
     E‖ḡ − mean clip_C(m⊙g)‖² and that plus (1 − r)·p·s², with s the release's noise and ḡ the batch's unclipped mean.
@@ -37,10 +34,10 @@ class MaskedError(Observer):
         self.noise: list[float] = []
         self._rows: list[torch.Tensor] = []
 
-    def micro_batch(self, grads: PerSampleGrads, public: Public, mechanism: Mechanism) -> None:
+    def micro_batch(self, grads: qg.PerSampleGrads, public: qg.Public, mechanism: qg.Mechanism) -> None:
         self._rows.append(flatten_rows(grads.dense()).double())
 
-    def step(self, step: int, released: list[Released], update: Blocks) -> None:
+    def step(self, step: int, released: list[qg.Released], update: Blocks) -> None:
         rows = torch.cat(self._rows)
         self._rows = []
         mean = rows.mean(0)
