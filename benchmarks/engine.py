@@ -146,7 +146,7 @@ def geometric_mean(values: list[float]) -> float:
 
 
 def table(results: list[Result]) -> str:
-    """The figures for people."""
+    """The figures as a table."""
     lines = [
         "| model (parameters, batch) | plain ms | private ms | ratio | Opacus ms (mode) | faster | memory | first |",
         "|---|---|---|---|---|---|---|---|",

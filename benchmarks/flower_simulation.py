@@ -175,7 +175,7 @@ def main() -> None:
         runs = [done[f"{name}, {seed}"] for seed in range(options.seeds)]
         right = [100 * run["accuracy"] for run in runs]
         spread = statistics.stdev(right) if len(right) > 1 else 0.0
-        up, down = (statistics.mean(run[way] for run in runs) for way in ("up", "down"))
+        up, down = (statistics.mean(run[to] for run in runs) for to in ("up", "down"))
         each = 1e3 / (options.a_round * ROUNDS)
         print(
             f"| {name} | {ROUNDS} | {statistics.mean(right):.1f} ± {spread:.1f}% | {up:.1f} | {down:.1f} "

@@ -85,19 +85,19 @@ def mixed(data: Images, rule: Settings) -> Rescale:
     return Rescale(turned, whitening(own.variances, rule.dimension))
 
 
-WAYS: dict[str, Callable[[Images, Settings], nn.Module]] = {
+VARIANTS: dict[str, Callable[[Images, Settings], nn.Module]] = {
     "linear": linear,
     "with products": quadratic,
     "mixed": mixed,
 }
 
 
-def accuracies(data: Images, way: str, epsilon: float) -> list[float]:
+def accuracies(data: Images, variant: str, epsilon: float) -> list[float]:
     """In percent, one for each noise."""
     rule = settings(records=len(data.y), classes=10, epsilon=epsilon, delta=DELTA)
-    turn = WAYS[way](data, rule)
+    turn = VARIANTS[variant](data, rule)
     x, judge = (torch.cat([turn(few) for few in rows.split(4096)]) for rows in (data.x, data.judge_x))
-    mu = gaussian_parameter(epsilon, DELTA) * math.sqrt(1 - MOMENTS_SHARE * (way == "mixed"))
+    mu = gaussian_parameter(epsilon, DELTA) * math.sqrt(1 - MOMENTS_SHARE * (variant == "mixed"))
     heads = (trained(x, data.y, rule, mu, repeat) for repeat in range(REPEATS))
     return [100 * float(((judge @ head).argmax(1) == data.judge_y).float().mean()) for head in heads]
 
@@ -134,13 +134,14 @@ def main() -> None:
     args = parser.parse_args()
     sizes = (args.records, args.judges, args.public)
     data = images(args.data, args.data_dir, *sizes, mirrored=args.mirrored, roots=args.roots)
-    ways = [way for way in WAYS if way != "mixed" or not args.public]
+    variants = [variant for variant in VARIANTS if variant != "mixed" or not args.public]
     found: dict[str, list[float]] = {}
     for epsilon in args.epsilons:
-        for way in ways:
-            scores = found[f"epsilon {epsilon:g}, {way}"] = accuracies(data, way, epsilon)
+        for variant in variants:
+            scores = found[f"epsilon {epsilon:g}, {variant}"] = accuracies(data, variant, epsilon)
             print(
-                f"ε {epsilon:<5g} {way:14} {np.mean(scores):.2f} ± {np.std(scores, ddof=1):.2f}", flush=True
+                f"ε {epsilon:<5g} {variant:14} {np.mean(scores):.2f} ± {np.std(scores, ddof=1):.2f}",
+                flush=True,
             )
             if args.json:
                 args.json.write_text(json.dumps(found, indent=1) + "\n")

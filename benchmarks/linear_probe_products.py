@@ -36,17 +36,17 @@ TABLES = [
 ]
 EPSILONS = (0.5, 2.0)
 SPLITS = 3
-WAYS: dict[str, Callable[[int, Settings], int]] = {
+VARIANTS: dict[str, Callable[[int, Settings], int]] = {
     "without": lambda _columns, _found: 0,
     "with products": leading_products,
 }
 
 
-def measure(table: str, epsilon: float, way: str) -> list[float]:
+def measure(table: str, epsilon: float, variant: str) -> list[float]:
     """Accuracies in percent, one a split."""
     task = keel(table)
     known = (task.lower, task.upper)
-    with patch("quietgrad._linear_probe.recipe.leading_products", WAYS[way]):
+    with patch("quietgrad._linear_probe.recipe.leading_products", VARIANTS[variant]):
         return [100 * quiet(task, task.split(seed), epsilon, known) for seed in range(SPLITS)]
 
 
@@ -63,8 +63,10 @@ def main() -> None:
     for table in given.tables:
         for epsilon in EPSILONS:
             name = f"{table}, epsilon {epsilon:g}"
-            found[name] = {way: measure(table, epsilon, way) for way in WAYS}
-            shown = (f"{way} {np.mean(v):.1f} ± {np.std(v, ddof=1):.1f}" for way, v in found[name].items())
+            found[name] = {variant: measure(table, epsilon, variant) for variant in VARIANTS}
+            shown = (
+                f"{variant} {np.mean(v):.1f} ± {np.std(v, ddof=1):.1f}" for variant, v in found[name].items()
+            )
             print(name, *shown, sep="  ", flush=True)
             if given.json:
                 given.json.write_text(json.dumps(found, indent=1) + "\n")

@@ -44,7 +44,7 @@ Replaced = dict[str, Any]
 MOMENTS: Replaced = {"quietgrad.sklearn.classifier.paid_source": lambda _width, _found: "private"}
 CHEAP: Replaced = {"quietgrad._linear_probe.recipe.mean_share": lambda _width, _found: 0.01}
 AS_RELEASED: Replaced = {"quietgrad._linear_probe.recipe.shrunk": lambda mean, _std: mean}
-WAYS: dict[str, Replaced] = {
+VARIANTS: dict[str, Replaced] = {
     "mean for 1%, moments": {**MOMENTS, **CHEAP, **AS_RELEASED},
     "shrunk": {**MOMENTS, **CHEAP},
     "paid by its noise": MOMENTS,
@@ -52,12 +52,12 @@ WAYS: dict[str, Replaced] = {
 }
 
 
-def measure(table: str, epsilon: float, way: str, records: int | None) -> list[float]:
+def measure(table: str, epsilon: float, variant: str, records: int | None) -> list[float]:
     """Accuracies in percent, one a split."""
     task = keel(table)
     known = (task.lower, task.upper)
     with ExitStack() as replaced:
-        for target, value in WAYS[way].items():
+        for target, value in VARIANTS[variant].items():
             replaced.enter_context(patch(target, value))
         return [
             100 * quiet(task, (x[:records], y[:records], test_x, test_y), epsilon, known)
@@ -79,14 +79,16 @@ def main() -> None:
     for table in given.tables:
         for epsilon in EPSILONS:
             name = f"{table}, epsilon {epsilon:g}"
-            found[name] = {way: measure(table, epsilon, way, given.records) for way in WAYS}
-            shown = (f"{way} {np.mean(v):.1f} ± {np.std(v, ddof=1):.1f}" for way, v in found[name].items())
+            found[name] = {variant: measure(table, epsilon, variant, given.records) for variant in VARIANTS}
+            shown = (
+                f"{variant} {np.mean(v):.1f} ± {np.std(v, ddof=1):.1f}" for variant, v in found[name].items()
+            )
             print(name, *shown, sep="  ", flush=True)
             if given.json:
                 given.json.write_text(json.dumps(found, indent=1) + "\n")
     for epsilon in EPSILONS:
-        rows = [ways for name, ways in found.items() if name.endswith(f"epsilon {epsilon:g}")]
-        means = (f"{way} {np.mean([row[way] for row in rows]):.1f}" for way in WAYS)
+        rows = [variants for name, variants in found.items() if name.endswith(f"epsilon {epsilon:g}")]
+        means = (f"{variant} {np.mean([row[variant] for row in rows]):.1f}" for variant in VARIANTS)
         print(f"mean, epsilon {epsilon:g}", *means, sep="  ")
 
 

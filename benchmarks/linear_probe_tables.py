@@ -7,7 +7,7 @@ quiet has no settings and runs once per split. The others have several (DP-SGD: 
 images, the lab's CNN, each at several rates; diffprivlib: logistic regression, naive Bayes and random forests), and are
 shown twice: with the setting that is best on average over the *other* tables at this ε, as one would have to choose it,
 and with the best mean *test* accuracy on this one, which is more than anybody could have in earnest.
-All are told the columns' smallest and largest values; the row `quiet, bounds paid for` is not.
+All get the columns' smallest and largest values; the row `quiet, bounds paid for` is not.
 diffprivlib promises (ε, 0), the others (ε, 1e-5).
 """
 

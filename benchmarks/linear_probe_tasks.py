@@ -19,7 +19,7 @@ IMAGES = 8000
 
 @dataclass(frozen=True)
 class Task:
-    """Records, labels from 0, and bounds of the columns that every contender is told."""
+    """Records, labels from 0, and bounds of the columns that every contender gets."""
 
     name: str
     x: ndarray

@@ -125,7 +125,7 @@ def measure(name: str) -> dict[str, float]:
         mechanism = METHODS[name](public)
         private, step = private_step(model, x, y, mechanism)
         kept = sizes(mechanism, private.begin_step().public)
-    step()  # measures the engine's ways, allocates
+    step()  # measures the algorithms, allocates
     timed = [_seconds(step) for _ in range(STEPS)]
     wall, cpu = (statistics.median(times) for times in zip(*timed, strict=True))
     return {"seconds": wall, "cpu_seconds": cpu, "megabytes": (high_water() - idle) / 2**20, **kept}

@@ -1,11 +1,11 @@
-"""User-level privacy: what the person unit costs, and what it gains over record-level training with group privacy.
+"""User-level privacy: what protecting users costs, and what it gains over record-level training with group privacy.
 
     python -m benchmarks.users cost
     python -m benchmarks.users accuracy [--seeds 3]
 
-`cost`: a step with people of one record each against the same step with records. `accuracy`: the embedded data, whose
-images belong to people of 1 to 50 of them, at user-level ε = 2 with a linear model of the pixels. "group privacy"
-is record-level training whose noise is raised until a person of 50 records (or of 10, the others left out) has ε = 2:
+`cost`: a step with users of one record each against the same step with records. `accuracy`: the embedded data, whose
+images belong to users of 1 to 50 of them, at user-level ε = 2 with a linear model of the pixels. "group privacy"
+is record-level training whose noise is raised until a user of 50 records (or of 10, the others left out) has ε = 2:
 by the accountant for a Binomial(k, q) number of clipped records a step (dp-accounting's mixture of Gaussians), which is
 tight, and by the textbook's ε/k.
 """
@@ -75,7 +75,7 @@ def private_step(setting: Setting, **users: Any) -> Callable[[], None]:
 
 def cost(names: list[str], repeats: int) -> str:
     lines = [
-        "| model (batch) | records, ms | people of one record, ms | more | people of four, ms |",
+        "| model (batch) | records, ms | users of one record, ms | more | users of four, ms |",
         "|---|---|---|---|---|",
     ]
     for setting in (setting for setting in SETTINGS if setting.name in names):
@@ -100,7 +100,7 @@ def cost(names: list[str], repeats: int) -> str:
 
 
 def group_noise(rate: float, records: int) -> float:
-    """σ of record-level steps at which a person of so many records has user-level (ε, δ)."""
+    """σ of record-level steps at which a user of so many records has user-level (ε, δ)."""
     counts = np.arange(records + 1)
     likely = binom.pmf(counts, records, rate)
     kept = likely > 1e-15
@@ -161,7 +161,7 @@ def trained(chosen: Config, parts: Parts, most_records: int | None) -> float:
 
 
 def without_more_than(parts: Parts, records: int) -> Parts:
-    """At most so many records of each person, the others left out for good."""
+    """At most so many records of each user, the others left out for good."""
     assert parts.users is not None
     order = np.argsort(parts.users, kind="stable")
     ids = parts.users[order]
@@ -180,7 +180,7 @@ def accuracies(seeds: int) -> str:
         each = np.minimum(np.unique(parts.users, return_counts=True)[1], most).mean()
         batch = min(users, RECORDS_OF_A_STEP / each)
         rows.append(
-            (f"people, at most {most} records a step", parts, most, batch, users, {"epsilon": EPSILON})
+            (f"users, at most {most} records a step", parts, most, batch, users, {"epsilon": EPSILON})
         )
     for most in (10, 50):
         bounded = dataclasses.replace(without_more_than(parts, most), users=None)
@@ -191,7 +191,7 @@ def accuracies(seeds: int) -> str:
             "group privacy, ε/k": textbook_noise(rate, most),
         }
         for how, sigma in noise.items():
-            name = f"records, at most {most} of a person ({how}), σ = {sigma:.1f}"
+            name = f"records, at most {most} of a user ({how}), σ = {sigma:.1f}"
             rows.append((name, bounded, None, RECORDS_OF_A_STEP, records, {"noise_multiplier": sigma}))
     lines = ["| unit | " + " | ".join(METHODS) + " |", "|---|" + "---|" * len(METHODS)]
     for name, task, used, batch, units, privacy in rows:

@@ -194,7 +194,7 @@ def timed(entry: Entry, contender: Callable[..., Any], verdict: Verdict) -> None
 
 
 def _best(step: Callable[[], None]) -> float:
-    """Seconds of the fastest step; the first ones choose the ways and are left out."""
+    """Seconds of the fastest step; the first ones choose algorithms and are left out."""
     for _ in range(WARM_UP):
         step()
     walls: list[float] = []

@@ -153,9 +153,9 @@ def _language(given: argparse.Namespace) -> None:
 
 
 def _scale() -> None:
-    for way, rank, length, batch in scale.ROWS:
-        name = f"scale {way}, rank {rank}, {length} tokens, batch {batch}"
-        once(name, lambda row=(way, rank, length, batch): scale.alone(*row))  # type: ignore[misc]
+    for variant, rank, length, batch in scale.ROWS:
+        name = f"scale {variant}, rank {rank}, {length} tokens, batch {batch}"
+        once(name, lambda row=(variant, rank, length, batch): scale.alone(*row))  # type: ignore[misc]
 
 
 def _ranks() -> None:

@@ -1,4 +1,4 @@
-"""MiniLM's upper layers under a linear head, and what of them trains in each way."""
+"""MiniLM's upper layers under a linear head, and what of them trains in each variant."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ TARGETS = {
 }
 """What LoRA adapts. Queries and keys have 2% of the first gradient's squared length, and 22% of the trained numbers."""
 HEAD_RATE = 3e-4
-"""The head's learning rate, the same for every way; that of the rest is what a search chooses."""
+"""The head's learning rate, the same for every variant; that of the rest is what a search chooses."""
 
 
 class Classifier(nn.Module):
     """MiniLM's upper layers and the head; sentences come as their numbers in a table of what lies below.
 
     Args:
-        way: what of the layers trains.
+        variant: what of the layers trains.
         top: how many layers.
         name: of the encoder.
     """
 
-    def __init__(self, way: str, top: int, name: str) -> None:
+    def __init__(self, variant: str, top: int, name: str) -> None:
         super().__init__()
         whole = encoder(name)
         self.layers: Any = whole.encoder.layer[-top:]
-        if way in TARGETS:
-            _adapt(self.layers, way)
-        if way == "lora_public":
+        if variant in TARGETS:
+            _adapt(self.layers, variant)
+        if variant == "lora_public":
             _set_directions(self.layers, whole)
-        if way == "bitfit":
+        if variant == "bitfit":
             for name, parameter in self.layers.named_parameters():
                 parameter.requires_grad_("bias" in name)
         self.head = nn.Linear(WIDTH, 2)
@@ -77,16 +77,18 @@ def encoder(name: str = "minilm") -> Any:
     )
 
 
-def _adapt(layers: nn.ModuleList, way: str) -> None:
-    """LoRA, in all ways but `lora` of B alone: above B = 0 A gets no gradient, only noise, which Adam would turn into
-    steps of full length. Nothing else of the layers trains."""
+def _adapt(layers: nn.ModuleList, variant: str) -> None:
+    """Add LoRA, in all variants but `lora` of B alone; nothing else of the layers trains.
+
+    Above B = 0 A gets no gradient, only noise, which Adam would turn into steps of full length.
+    """
     import peft
 
     layers.requires_grad_(False)
-    config = peft.LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules=TARGETS[way])
+    config = peft.LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules=TARGETS[variant])
     peft.inject_adapter_in_model(config, layers)
     for name, parameter in layers.named_parameters():
-        if way != "lora" and "lora_A" in name:
+        if variant != "lora" and "lora_A" in name:
             parameter.requires_grad_(False)
 
 

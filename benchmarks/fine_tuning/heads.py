@@ -27,7 +27,7 @@ from quietgrad.lab.data import load
 DELTA = 1e-5
 CHUNK = 2500
 TESTS = {"sst2": {"accuracy": "dev", "held_out": "held_out"}, "cifar10": {"accuracy": "test"}}
-"""What is told of a head, and the part it is told of."""
+"""Scores of a head, and the part they are of."""
 CLASSES = {"sst2": 2, "cifar10": 10}
 SIDE = 96
 """Pixels that CIFAR-10's 32 are enlarged to."""
@@ -83,8 +83,8 @@ def head(task: str, cache: Path, epsilon: float, most: int) -> dict[str, Any]:
     batches = all_at_once(TensorDataset(rescale(rows), labels), rule)
     linear = zero_head(rescale.width, classes)
     train_head(linear, program, batches, rule, statistics.ledger)
-    told = _judged(task, cache, lambda test: linear(rescale(unit(test))))
-    return {"records": len(rows), "steps": rule.steps} | told
+    scores = _judged(task, cache, lambda test: linear(rescale(unit(test))))
+    return {"records": len(rows), "steps": rule.steps} | scores
 
 
 def head_without_noise(task: str, cache: Path, most: int) -> dict[str, Any]:
@@ -102,8 +102,8 @@ def head_without_noise(task: str, cache: Path, most: int) -> dict[str, Any]:
         return value
 
     optimizer.step(loss)
-    told = _judged(task, cache, lambda test: linear(unit(unit(test) - mean)))
-    return {"records": len(rows)} | told
+    scores = _judged(task, cache, lambda test: linear(unit(unit(test) - mean)))
+    return {"records": len(rows)} | scores
 
 
 def _judged(task: str, cache: Path, logits: Callable[[Tensor], Tensor]) -> dict[str, float]:

@@ -26,14 +26,14 @@ from benchmarks.more_models import Logits, next_word
 from quietgrad._capture.dependence import ALWAYS
 
 VOCABULARY = 49_152
-WAYS = ("plain_lora", "lora", "opacus_lora", "rgp", "plain_full", "full", "opacus_full", "lora_bf16")
+VARIANTS = ("plain_lora", "lora", "opacus_lora", "rgp", "plain_full", "full", "opacus_full", "lora_bf16")
 LARGER = ((16, 32, 4), (4, 96, 4), (4, 32, 12))
 ROWS = (
-    *((way, 4, 32, 4) for way in WAYS[:-1]),
-    *((way, *larger) for larger in LARGER for way in ("lora", "opacus_lora", "rgp")),
+    *((variant, 4, 32, 4) for variant in VARIANTS[:-1]),
+    *((variant, *larger) for larger in LARGER for variant in ("lora", "opacus_lora", "rgp")),
     ("lora_bf16", 4, 32, 4),
 )
-"""(way, rank, tokens, sentences): from the first, one of them larger at a time. Some processors have no bf16."""
+"""(variant, rank, tokens, sentences): from the first, one of them larger at a time. Some processors have no bf16."""
 STEPS = 5
 """Those that are timed: they follow the first ones, which are checked more."""
 
@@ -54,30 +54,30 @@ def smollm2(rank: int | None, dtype: torch.dtype = torch.float32) -> nn.Module:
     return Logits(peft.get_peft_model(model, adapters))
 
 
-def setting(way: str, rank: int, length: int, batch: int) -> Setting:
-    """The model of a way and its batch."""
-    adapted = rank if "lora" in way else None
-    dtype = torch.bfloat16 if way.endswith("bf16") else torch.float32
-    return Setting(way, lambda: smollm2(adapted, dtype), batch, words(VOCABULARY, length), next_word)
+def setting(variant: str, rank: int, length: int, batch: int) -> Setting:
+    """The model of a variant and its batch."""
+    adapted = rank if "lora" in variant else None
+    dtype = torch.bfloat16 if variant.endswith("bf16") else torch.float32
+    return Setting(variant, lambda: smollm2(adapted, dtype), batch, words(VOCABULARY, length), next_word)
 
 
-def step_of(way: str, rank: int, chosen: Setting) -> contenders.Step:
-    """One step, private unless the way is a plain one."""
-    if way.startswith("plain"):
+def step_of(variant: str, rank: int, chosen: Setting) -> contenders.Step:
+    """One step, private unless the variant is a plain one."""
+    if variant.startswith("plain"):
         return contenders.plain(chosen)
-    if way.startswith("opacus"):
+    if variant.startswith("opacus"):
         return contenders.opacus(chosen, "hooks")
-    return contenders.quietgrad(chosen, method=qg.methods.rgp(rank=rank) if way == "rgp" else None)
+    return contenders.quietgrad(chosen, method=qg.methods.rgp(rank=rank) if variant == "rgp" else None)
 
 
-def measured(way: str, rank: int, length: int, batch: int) -> dict[str, Any]:
+def measured(variant: str, rank: int, length: int, batch: int) -> dict[str, Any]:
     """Processor seconds of the first step and of the fastest later one, megabytes of the peak above an empty process.
 
     quietgrad runs the forward of the first micro-batches again on other records (`ALWAYS`), later of one in 48.
     """
     torch.manual_seed(0)
     before = resident()
-    step = step_of(way, rank, setting(way, rank, length, batch))
+    step = step_of(variant, rank, setting(variant, rank, length, batch))
     first, *others = [_seconds(step) for _ in range(ALWAYS + STEPS)]
     return {
         "first_seconds": round(first, 2),
@@ -92,10 +92,10 @@ def _seconds(step: contenders.Step) -> float:
     return time.process_time() - begun
 
 
-def alone(way: str, rank: int, length: int, batch: int) -> dict[str, Any]:
+def alone(variant: str, rank: int, length: int, batch: int) -> dict[str, Any]:
     """`measured` in a process of its own; what it died of if it did."""
     numbers = ("--rank", str(rank), "--length", str(length), "--batch", str(batch))
-    command = [sys.executable, "-m", "benchmarks.fine_tuning.scale", way, *numbers]
+    command = [sys.executable, "-m", "benchmarks.fine_tuning.scale", variant, *numbers]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         return {"failed": (done.stderr.strip().splitlines() or ["killed"])[-1][:200]}
@@ -108,12 +108,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("way", choices=WAYS)
+    parser.add_argument("variant", choices=VARIANTS)
     parser.add_argument("--rank", type=int, default=4)
     parser.add_argument("--length", type=int, default=32)
     parser.add_argument("--batch", type=int, default=4)
     given = parser.parse_args()
-    print(json.dumps(measured(given.way, given.rank, given.length, given.batch)))
+    print(json.dumps(measured(given.variant, given.rank, given.length, given.batch)))
 
 
 if __name__ == "__main__":

@@ -137,12 +137,12 @@ class Private(NamedTuple):
     ledger: qg.Ledger
 
 
-def tune(way: str, epsilon: float, plan: Plan, folder: Path) -> dict[str, Any]:
-    """Train in one of the ways; ε = 0 stands for ordinary training on as many sentences."""
+def tune(variant: str, epsilon: float, plan: Plan, folder: Path) -> dict[str, Any]:
+    """Train in one of the variants; ε = 0 stands for ordinary training on as many sentences."""
     if plan.even and (plan.reuse == 1 or not epsilon):
         raise SystemExit("--even is for private steps along lines. Pass --reuse 16, or leave it out.")
     torch.manual_seed(plan.seed)
-    model = Classifier(way, plan.top, plan.encoder)
+    model = Classifier(variant, plan.top, plan.encoder)
     table, labels = _table("train", folder, plan.top), sentences().train.tensors[1]
     rows = (table.lengths > plan.longer).nonzero()[:, 0]
     data, features, labels = (
@@ -151,17 +151,17 @@ def tune(way: str, epsilon: float, plan: Plan, folder: Path) -> dict[str, Any]:
         labels[rows],
     )
     if epsilon:
-        program, batches = _calibrated(data, way, epsilon, plan)
+        program, batches = _calibrated(data, variant, epsilon, plan)
         released = qg.Statistics(program, batches)
         private_head(model.head, released, features, labels)
         first = _first(model.head, folder)
-        _add_cores(model, way, plan)
+        _add_cores(model, variant, plan)
         train = _train_reusing if plan.reuse > 1 else _train_privately
         curve = train(model, table, Private(program, batches, released.ledger), plan, folder)
     else:
         plain_head(model.head, features, labels)
         first = _first(model.head, folder)
-        _add_cores(model, way, plan)
+        _add_cores(model, variant, plan)
         curve = _train(model, table, data, plan, folder)
     return first | {
         "held_out_curve": curve,
@@ -174,8 +174,8 @@ def tune(way: str, epsilon: float, plan: Plan, folder: Path) -> dict[str, Any]:
     }
 
 
-def _add_cores(model: Classifier, way: str, plan: Plan) -> None:
-    if way == "core":
+def _add_cores(model: Classifier, variant: str, plan: Plan) -> None:
+    if variant == "core":
         add_cores(model, plan.encoder, _public(plan), plan.rank)
 
 
@@ -185,7 +185,7 @@ def _public(plan: Plan) -> Path:
 
 
 def _calibrated(
-    data: TensorDataset, way: str, epsilon: float, plan: Plan
+    data: TensorDataset, variant: str, epsilon: float, plan: Plan
 ) -> tuple[qg.Program, qg.PoissonBatches]:
     """The head's statistics and the steps, together within (ε, δ)."""
     # Whom a rate counts on is told by all records' number and the held-out sentences, not by the long ones' number.
@@ -193,8 +193,8 @@ def _calibrated(
     rate = plan.batch / (share * len(sentences().train))
     batches = qg.PoissonBatches(data, rate=rate, steps=plan.steps)
     warm = plan.encoder != "minilm" and plan.top < LAYERS
-    clip = (WARM_CLIPS if warm else CLIPS)[way]
-    method = qg.methods.rgp(rank=4, clip=clip) if way == "rgp" else qg.methods.dp_sgd(clip=clip)
+    clip = (WARM_CLIPS if warm else CLIPS)[variant]
+    method = qg.methods.rgp(rank=4, clip=clip) if variant == "rgp" else qg.methods.dp_sgd(clip=clip)
     program = qg.Program(training=method, statistics=statistics(LABELS, plan.second))
     return qg.calibrate(program, batches, epsilon=epsilon, delta=DELTA), batches
 
@@ -328,7 +328,7 @@ def accuracy(model: Classifier, part: str, plan: Plan, folder: Path, longer: int
     return percent(torch.cat(logits), truth[rows])
 
 
-def name_of(way: str, epsilon: float, plan: Plan) -> str:
+def name_of(variant: str, epsilon: float, plan: Plan) -> str:
     """The run's line in the file of figures."""
     kind = f"epsilon {epsilon:g}" if epsilon else "non-private"
     warm = start_of(plan.encoder)
@@ -340,17 +340,19 @@ def name_of(way: str, epsilon: float, plan: Plan) -> str:
     start += f", preconditioned by {plan.even:g}" if plan.even else ""
     start += f", rank {plan.rank}" if plan.rank != CORE else ""
     return (
-        f"tune {way} of {plan.top} layers, {kind}, run {plan.seed}, lr {plan.lr:g}, "
+        f"tune {variant} of {plan.top} layers, {kind}, run {plan.seed}, lr {plan.lr:g}, "
         f"{plan.steps} {'draws' if plan.reuse > 1 else 'steps'} of {plan.batch}{start}, sentences held out"
     )
 
 
-def best_rate(way: str, epsilon: float, plan: Plan, most: int) -> float:
+def best_rate(variant: str, epsilon: float, plan: Plan, most: int) -> float:
     """The learning rate whose first run was best on the held-out sentences."""
-    rates = (RATES if epsilon else PLAIN_RATES)[way][:most]
+    rates = (RATES if epsilon else PLAIN_RATES)[variant][:most]
     done = known()
-    keys = {lr: name_of(way, epsilon, plan._replace(lr=lr, seed=0)) for lr in rates}
+    keys = {lr: name_of(variant, epsilon, plan._replace(lr=lr, seed=0)) for lr in rates}
     missing = [lr for lr, key in keys.items() if key not in done]
     if missing:
-        raise SystemExit(f"{way} at ε = {epsilon:g} was not run with lr {missing[0]:g}. Run `search` first.")
+        raise SystemExit(
+            f"{variant} at ε = {epsilon:g} was not run with lr {missing[0]:g}. Run `search` first."
+        )
     return max(rates, key=lambda lr: done[keys[lr]]["held_out"])

@@ -59,7 +59,7 @@ def _steps(model: torch.nn.Module, ids: torch.Tensor, reducer: Reducer, parts: i
     mechanism = qg.methods.dp_sgd(clip=1.0).with_noise(1.0)
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.SGD(trained, lr=0.1)
-    told = hashlib.sha256()
+    digest = hashlib.sha256()
     source = qg.SeededSource(5 + reducer.rank)
     with qg.Privatizer(
         model, mechanism, sampler, reducer=reducer, noise_source=source, deterministic=True, public_seed=7
@@ -70,6 +70,6 @@ def _steps(model: torch.nn.Module, ids: torch.Tensor, reducer: Reducer, parts: i
                 private.backward(next_word(model(mine), mine, mine))
             private.release()
             for p in trained:
-                told.update(p.grad.float().numpy().tobytes())  # type: ignore[union-attr]
+                digest.update(p.grad.float().numpy().tobytes())  # type: ignore[union-attr]
             optimizer.step()
-    return told.hexdigest()
+    return digest.hexdigest()

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import quietgrad as qg
 from quietgrad.features.encoders import Columns, Frozen, Mirrored, Pixels, Scatter, ScatterRoots, encode, unit
 from quietgrad.features.images import image_encoder
 from quietgrad.features.interactions import Products
@@ -57,7 +58,7 @@ class Mixing(nn.Module):
 
 
 def test_an_encoder_that_mixes_records_is_refused() -> None:
-    with pytest.raises(ValueError, match="encoder=Mixing gives a record other features alone"):
+    with pytest.raises(qg.PrivacyError, match="encoder=Mixing gives a record other features alone"):
         encode(Mixing(), images())
 
 

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+import quietgrad as qg
 from quietgrad.integrations.lightning import PrivateModule, refuse_settings
 
 
@@ -101,7 +102,7 @@ def test_a_run_is_resumed_with_its_ledger(tmp_path: Path) -> None:
 def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     module = Classifier()
     planned(module, tmp_path)
-    with pytest.raises(ValueError, match="not written by a private run"):
+    with pytest.raises(qg.PrivacyError, match="not written by a private run"):
         module.on_load_checkpoint({})
 
 
@@ -114,6 +115,6 @@ def test_a_module_that_was_not_planned_is_refused(tmp_path: Path) -> None:
     ("world", "precision", "named"), [(2, "32-true", "devices=2"), (1, "16-mixed", "bf16-mixed")]
 )
 def test_several_devices_and_scaled_losses_are_refused(world: int, precision: str, named: str) -> None:
-    with pytest.raises(ValueError, match=named):
+    with pytest.raises(qg.PrivacyError, match=named):
         refuse_settings(SimpleNamespace(world_size=world, precision=precision))
     refuse_settings(SimpleNamespace(world_size=1, precision="bf16-mixed"))

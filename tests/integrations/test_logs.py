@@ -56,13 +56,13 @@ def test_each_step_logs_the_released_gradient_and_now_and_then_epsilon() -> None
     ],
 )
 def test_private_quantities_are_refused_by_name(name: str) -> None:
-    with pytest.raises(ValueError, match=f"'{name}' is refused"):
+    with pytest.raises(qg.PrivacyError, match=f"'{name}' is refused"):
         trained(lambda *_: None, **{name: 1.0})  # type: ignore[arg-type]
 
 
 @pytest.mark.wrong_types
 def test_a_tensor_that_records_gradients_is_refused() -> None:
-    with pytest.raises(ValueError, match="records gradients"):
+    with pytest.raises(qg.PrivacyError, match="records gradients"):
         trained(lambda *_: None, test_loss=torch.ones((), requires_grad=True))
 
 

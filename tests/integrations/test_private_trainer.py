@@ -198,7 +198,7 @@ def test_another_budget_on_resume_is_refused(tmp_path: Path) -> None:
 
 def test_a_second_run_on_the_ledger_of_the_first_is_refused(tmp_path: Path) -> None:
     trainer(tmp_path).train()
-    with pytest.raises(ValueError, match="earlier run"):
+    with pytest.raises(qg.PrivacyError, match="earlier run"):
         trainer(tmp_path).train()
 
 
@@ -254,14 +254,14 @@ def test_what_this_machine_could_not_even_set_up_is_refused_by_name_too(
 ) -> None:
     settings = arguments(tmp_path)
     setattr(settings, name, value)
-    with pytest.raises(ValueError, match=rf"TrainingArguments\({name}\) is refused"):
+    with pytest.raises(qg.PrivacyError, match=rf"TrainingArguments\({name}\) is refused"):
         PrivateTrainer(bert(), settings, privacy=PRIVACY, train_dataset=Records(8))
 
 
 def test_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = arguments(tmp_path)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ValueError, match="2 processes"):
+    with pytest.raises(qg.PrivacyError, match="2 processes"):
         PrivateTrainer(bert(), settings, privacy=PRIVACY, train_dataset=Records(8))
 
 
@@ -272,11 +272,11 @@ def test_metrics_on_training_records_are_refused(tmp_path: Path) -> None:
         {"seen": run.train_dataset},
         torch.utils.data.Subset(run.train_dataset, [0]),
     ):
-        with pytest.raises(ValueError, match="held out"):
+        with pytest.raises(qg.PrivacyError, match="held out"):
             run.evaluate(data)
-    with pytest.raises(ValueError, match="held out"):
+    with pytest.raises(qg.PrivacyError, match="held out"):
         run.predict(run.train_dataset)
-    with pytest.raises(ValueError, match="each try"):
+    with pytest.raises(qg.PrivacyError, match="each try"):
         run.hyperparameter_search()
 
 
@@ -285,7 +285,7 @@ def test_an_overridden_mean_loss_is_refused(tmp_path: Path) -> None:
         def compute_loss(self, model: Any, inputs: Any, **_: Any) -> Any:
             return model(**inputs).loss
 
-    with pytest.raises(ValueError, match="compute_losses"):
+    with pytest.raises(qg.PrivacyError, match="compute_losses"):
         trainer(tmp_path, kind=Mine)
 
 

@@ -16,6 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import check_estimator
 
+import quietgrad as qg
 from quietgrad.sklearn import PrivacyWarning, PrivateClassifier
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietgrad.sklearn.PrivacyWarning")
@@ -101,7 +102,7 @@ def test_public_records_cost_nothing() -> None:
 def test_features_fitted_on_private_records_without_paying_are_refused() -> None:
     X, y = clouds()
     for public in (X, X[:100], X[::3]):
-        with pytest.raises(ValueError, match="without paying"):
+        with pytest.raises(qg.PrivacyError, match="without paying"):
             PrivateClassifier(bounds=(-5, 5), public=public).fit(X, y)
 
 

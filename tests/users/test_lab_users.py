@@ -57,7 +57,7 @@ def test_a_run_speaks_of_users_and_its_claim_stands(tmp_path: Path) -> None:
 
 
 def test_explain_speaks_of_users(tmp_path: Path) -> None:
-    assert explain_config(config(tmp_path)).unit == "person"
+    assert explain_config(config(tmp_path)).unit == "user"
 
 
 def test_a_unit_changed_on_resume_is_refused(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_a_unit_changed_on_resume_is_refused(tmp_path: Path) -> None:
         ("data.unit=patien", {"patient": None}, "no such column"),
         ("data.most_records=0", {}, "most_records"),
         ("method.name=quiet", {}, "single records"),
-        ("training.batch=31", {}, "exceeds the 30 private people"),
+        ("training.batch=31", {}, "exceeds the 30 private users"),
         ("data.public=5", {}, "come with the data"),
         ("data.seed=0", {"patient": PATIENTS[1:]}, "person of each row"),
         ("data.seed=0", {"patient": np.where(PATIENTS == 3, np.nan, PATIENTS)}, "no person for 8 records"),

@@ -48,7 +48,7 @@ MOMENTS_NOISE = 0.25
 SQUARES_NOISE = 0.5
 """The same for their diagonal alone: part of an average mean square."""
 LEAST_PER_CLASS = 10.0
-"""μN per class below which the classes of the synthetic mixtures cannot be told apart."""
+"""μN per class below which the classes of the synthetic mixtures cannot be distinguished."""
 
 
 class PrivacyWarning(UserWarning):

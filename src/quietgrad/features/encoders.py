@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from quietgrad._errors import PrivacyError
 from quietgrad.features.scattering import CHANNELS, ScatterNet
 
 ROWS = 256
@@ -140,7 +141,7 @@ def _refuse_mixing(encoder: nn.Module, like: Tensor) -> None:
     probe = torch.randn(4, *like.shape[1:], generator=rng).to(like.dtype)
     alone = torch.cat([encoder(row[None]) for row in probe])
     if not torch.allclose(encoder(probe), alone, rtol=1e-3, atol=1e-4):
-        raise ValueError(
+        raise PrivacyError(
             f"encoder={type(encoder).__name__} gives a record other features alone than in a batch. "
             "Use one that treats each record on its own (no batch statistics, no random transforms)."
         )

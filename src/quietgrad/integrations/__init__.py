@@ -1,1 +1,1 @@
-"""Private training inside the trainers that people have; each needs its own extra."""
+"""Private training inside trainers of other libraries; each needs its own extra."""

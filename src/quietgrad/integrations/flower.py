@@ -42,7 +42,7 @@ except ImportError as error:
 __all__ = ["PrivateClient", "PrivateStrategy"]
 
 KIND = "quietgrad"
-"""What Flower is told of our messages: bytes that it hands on."""
+"""The type of our messages for Flower: bytes that it passes on."""
 
 
 class PrivateStrategy(Strategy):  # type: ignore[misc]
@@ -56,8 +56,8 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]
         server: makes the draws and the releases.
         evaluate: test accuracy of a model, on data that are public.
         patience: seconds to wait for all clients before the first round.
-        shared_start: clients build the model with the server's first weights (from a public seed), and are told only
-            what has moved since.
+        shared_start: clients build the model with the server's first weights (from a public seed), and
+            receive only what has moved since.
 
     Attributes:
         bytes_up, bytes_down: of the *expected* clients in all rounds so far. How many were drawn is private.
@@ -92,7 +92,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]
         self._register(proxies)
         self._log.closed = True
         drawn = set(self.server.draw())
-        task = FitIns(self._message(self._told()), {})
+        task = FitIns(self._message(self._task_bytes()), {})
         chosen = [(proxy, task) for cid, proxy in sorted(proxies.items()) if self._numbers.get(cid) in drawn]
         expected = self.server.sampler.expected_batch
         self.bytes_up += expected * self.server.update_bytes
@@ -146,7 +146,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]
             if cid not in self._numbers and len(self._numbers) < self.server.sampler.units:
                 self._numbers[cid] = len(self._numbers)
 
-    def _told(self) -> bytes:
+    def _task_bytes(self) -> bytes:
         task = self.server.task()
         return shorten_task(task, self.server.start) if self._shared_start else task.packed()
 

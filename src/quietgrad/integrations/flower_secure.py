@@ -143,8 +143,8 @@ def _numbers(shares: Shares) -> dict[str, int | float]:
 
 def _check_setup(message: Message, shares: Shares) -> None:
     """A client takes part only in the protocol that its share of the noise was made for."""
-    told = message.content.config_records.get(RECORD_KEY_CONFIGS, {})
-    if told.get(Key.STAGE) != Stage.SETUP:
+    settings = message.content.config_records.get(RECORD_KEY_CONFIGS, {})
+    if settings.get(Key.STAGE) != Stage.SETUP:
         return
     expected = _numbers(shares)
     names = {
@@ -155,7 +155,7 @@ def _check_setup(message: Message, shares: Shares) -> None:
         Key.TARGET_RANGE: "quantization_range",
         Key.MOD_RANGE: "modulus_range",
     }
-    wrong = [name for key, name in names.items() if told.get(key) != expected[name]]
+    wrong = [name for key, name in names.items() if settings.get(key) != expected[name]]
     if wrong:
         raise PrivacyError(
             f"The server's secure aggregation has another {', '.join(wrong)} than {shares} needs. Start it with "

@@ -20,6 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.data import default_collate
 
+from quietgrad._errors import PrivacyError
 from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad._privatizer.privatizer import Privatizer
 from quietgrad._sampling.batches import Batch
@@ -117,7 +118,7 @@ class PrivateModule(LightningModule):  # type: ignore[misc]
         """Before the first step.
 
         Raises:
-            ValueError: the Trainer's settings do not suit a private run.
+            PrivacyError: the Trainer's settings do not suit a private run.
         """
         if self.private is None:
             raise ValueError("Call module.make_private(dataset, …) first and fit with the loader it returns.")
@@ -146,12 +147,14 @@ class PrivateModule(LightningModule):  # type: ignore[misc]
         """Go on with the ledger; draws and noise are fresh.
 
         Raises:
-            ValueError: the checkpoint is not of a private run, or of another one.
+            PrivacyError: the checkpoint is not of a private run, or of another one.
         """
         if self.private is None:
             return
         if STATE not in checkpoint:
-            raise ValueError("The checkpoint was not written by a private run. Resume from one of this run.")
+            raise PrivacyError(
+                "The checkpoint was not written by a private run. Resume from one of this run."
+            )
         self.private.load_state_dict(checkpoint[STATE])
         self._epochs.skip_to(self.private.step)
 
@@ -165,15 +168,15 @@ def refuse_settings(trainer: Any) -> None:
     """Settings of a lightning.Trainer under which ε would not hold.
 
     Raises:
-        ValueError: it has one of them.
+        PrivacyError: it has one of them.
     """
     if trainer.world_size > 1:
-        raise ValueError(
+        raise PrivacyError(
             f"Trainer(devices={trainer.world_size}) is refused: PrivateModule trains in one process. Take devices=1, "
             "or qg.Privatizer with reducer=qg.distributed.AllReduce() in a loop of your own."
         )
     if "16-mixed" in str(trainer.precision) and "bf16" not in str(trainer.precision):
-        raise ValueError(
+        raise PrivacyError(
             "Trainer(precision='16-mixed') is refused: its scaler moves the clip. Take 'bf16-mixed'."
         )
 

@@ -1,4 +1,4 @@
-"""Figures of a private run where people look at them: TensorBoard, MLflow, Weights & Biases, or a function.
+"""Figures of a private run where users look at them: TensorBoard, MLflow, Weights & Biases, or a function.
 
     log = ReleasedLog(private, tensorboard(SummaryWriter()), delta=1e-5)
     for batch in batches:
@@ -21,6 +21,7 @@ from typing import Any
 
 from torch import Tensor
 
+from quietgrad._errors import PrivacyError
 from quietgrad._privatizer.privatizer import Privatizer
 
 __all__ = ["ReleasedLog", "mlflow", "tensorboard", "wandb"]
@@ -64,7 +65,7 @@ class ReleasedLog:
                 `epoch` and the like, which the plan fixed.
 
         Raises:
-            ValueError: a name says that the number was computed from private records.
+            PrivacyError: a name says that the number was computed from private records.
         """
         values = {name: _checked(name, value) for name, value in further.items()}
         step = self._private.step
@@ -112,13 +113,15 @@ def wandb(run: Any) -> Hook:
 
 def _checked(name: str, value: Any) -> float:
     if isinstance(value, Tensor) and value.requires_grad:
-        raise ValueError(f"{name} comes from a forward that records gradients. Log numbers of an evaluation.")
+        raise PrivacyError(
+            f"{name} comes from a forward that records gradients. Log numbers of an evaluation."
+        )
     if not (OF_PUBLIC_DATA.fullmatch(name) or name in OF_THE_PLAN):
         why = next(
             (said for pattern, said in PRIVATE.items() if re.search(pattern, name)),
             "not known to be released",
         )
-        raise ValueError(
+        raise PrivacyError(
             f"{name!r} is refused: {why}, which ε does not cover. Measure it on test or public data and call it "
             f"test_{name} or public_{name}; inside private data use research=True, which gives up the guarantee."
         )

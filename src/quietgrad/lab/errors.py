@@ -1,4 +1,4 @@
-"""Errors that a person at the command line sees: one line, with the remedy."""
+"""Errors that a user of the command line sees: one line, with the remedy."""
 
 from __future__ import annotations
 

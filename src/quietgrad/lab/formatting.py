@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Format numbers for readers."""
 
 from __future__ import annotations
 

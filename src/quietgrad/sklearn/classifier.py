@@ -20,6 +20,7 @@ from sklearn.utils.validation import (
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
+from quietgrad._errors import PrivacyError
 from quietgrad._linear_probe.recipe import (
     Source,
     all_at_once,
@@ -267,7 +268,7 @@ def _flat(X: Any) -> tuple[Any, tuple[int, ...] | None]:
 def _refuse_private_as_public(private: Any, public: Any) -> None:
     """Features fitted on the private records for nothing; whether memory is shared does not depend on what is in it."""
     if public is private or (public is not None and _share_memory(private, public)):
-        raise ValueError(
+        raise PrivacyError(
             "public= shares memory with X: features would be fitted on private records without paying. Pass other, "
             "public records (a copy of them if they lie in one array with X), or leave public= out."
         )
@@ -277,7 +278,7 @@ def _share_memory(a: Any, b: Any) -> bool:
     try:
         return bool(np.shares_memory(np.asarray(a), np.asarray(b), MOST_WORK))  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
-        return False  # rows and every n-th row are told apart well below this
+        return False  # rows and every n-th row are distinguished well below this
 
 
 def _paid_bounds(statistics: Statistics, inputs: Tensor) -> tuple[Tensor, Tensor]:

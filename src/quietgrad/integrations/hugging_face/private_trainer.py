@@ -15,6 +15,7 @@ from torch.utils.data import Subset
 from transformers import Trainer, TrainingArguments
 from transformers.trainer_utils import TrainOutput
 
+from quietgrad._errors import PrivacyError
 from quietgrad._privatizer.privatizer import Privatizer
 from quietgrad._sampling.batches import Batch
 from quietgrad.accounting.calibrate import calibrate
@@ -77,7 +78,7 @@ class PrivateTraining(_Host):  # type: ignore[misc]
     # ---- one step -------------------------------------------------------------------------------------------
 
     def training_step(self, model: nn.Module, inputs: Batch, num_items_in_batch: Any = None) -> Tensor:
-        """All micro-batches of a draw, then the release. The loss that it returns is not told: zero."""
+        """All micro-batches of a draw, then the release. The loss that it returns is zero: the true one is private."""
         assert self.private is not None
         model.train()
         if hasattr(self.optimizer, "train") and callable(self.optimizer.train):
@@ -141,7 +142,7 @@ class PrivateTraining(_Host):  # type: ignore[misc]
         method = dp_sgd(clip=1.0) if self.privacy.method is None else self.privacy.method
         ledger = Path(self.privacy.ledger or Path(self.args.output_dir) / LEDGER)
         if ledger.exists() and not resumes:
-            raise ValueError(
+            raise PrivacyError(
                 f"{ledger} holds the releases of an earlier run. Call train(resume_from_checkpoint=True) to go on with "
                 "it, or choose another output_dir for a run of its own."
             )
@@ -162,7 +163,7 @@ class PrivateTraining(_Host):  # type: ignore[misc]
             return
         path = os.path.join(checkpoint, STATE)
         if not os.path.isfile(path):
-            raise ValueError(
+            raise PrivacyError(
                 f"{checkpoint} holds no {STATE}: it was not written by a private run (or with save_only_model). Resume "
                 "from a checkpoint of this run, or begin a new one from its weights."
             )
@@ -186,7 +187,7 @@ class PrivateTraining(_Host):  # type: ignore[misc]
             if self.private is not None:
                 self.private.close()
 
-    # ---- what is told ---------------------------------------------------------------------------------------
+    # ---- what is shown --------------------------------------------------------------------------------------
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Released quantities only, to files, progress bars and every reporter."""
@@ -214,7 +215,7 @@ class PrivateTraining(_Host):  # type: ignore[misc]
 
     def hyperparameter_search(self, *args: Any, **options: Any) -> Any:
         """Refused: every try would cost its own ε."""
-        raise ValueError(
+        raise PrivacyError(
             "hyperparameter_search trains on the private records once per try, and each try costs its own ε. Search "
             "with a plain Trainer on public data, then train once with PrivateTrainer."
         )
@@ -226,7 +227,7 @@ class PrivateTraining(_Host):  # type: ignore[misc]
             while isinstance(part, Subset):
                 part = part.dataset
             if part is self.train_dataset:
-                raise ValueError(
+                raise PrivacyError(
                     "Metrics on train_dataset are computed from private records, and no noise covers them. Evaluate on "
                     "records that were held out."
                 )
@@ -234,7 +235,7 @@ class PrivateTraining(_Host):  # type: ignore[misc]
     def _refuse_overridden_loss(self) -> None:
         for kind in type(self).__mro__:
             if kind.__module__.split(".")[0] != "transformers" and "compute_loss" in vars(kind):
-                raise ValueError(
+                raise PrivacyError(
                     f"{kind.__name__} overrides compute_loss, whose mean over the batch hides the losses of single "
                     "examples. Override compute_losses(model, inputs) to return one loss per example."
                 )

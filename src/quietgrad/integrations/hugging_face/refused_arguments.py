@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 from transformers import DataCollatorWithFlattening, TrainingArguments
 
+from quietgrad._errors import PrivacyError
+
 
 class Rule(NamedTuple):
     """`broken` says whether the arguments have it."""
@@ -92,18 +94,18 @@ def refuse_arguments(args: TrainingArguments) -> None:
     """Before anything is set up.
 
     Raises:
-        ValueError: an argument breaks the guarantee.
+        PrivacyError: an argument breaks the guarantee.
     """
     for rule in RULES:
         if rule.broken(args):
-            raise ValueError(f"TrainingArguments({rule.name}) is refused: {rule.reason}")
+            raise PrivacyError(f"TrainingArguments({rule.name}) is refused: {rule.reason}")
     _refuse_processes(args)
 
 
 def refuse_collator(collator: Any) -> None:
     """A collator that makes one row of several records leaves no record of its own."""
     if isinstance(collator, DataCollatorWithFlattening):
-        raise ValueError(
+        raise PrivacyError(
             "DataCollatorWithFlattening joins records to one row, so that no gradient of one record exists. Use a "
             "collator that pads."
         )
@@ -121,7 +123,7 @@ def refuse_records(dataset: Any) -> None:
 def _refuse_processes(args: TrainingArguments) -> None:
     world = max(args.world_size, int(os.environ.get("WORLD_SIZE", "1")))
     if world > 1 or args.n_gpu > 1:
-        raise ValueError(
+        raise PrivacyError(
             f"accelerate or torchrun launched {max(world, args.n_gpu)} processes or devices, and PrivateTrainer trains "
             "in one: start it with --num_processes 1 (CUDA_VISIBLE_DEVICES=0), or use qg.Privatizer with "
             "reducer=qg.distributed.AllReduce() in a loop of your own."

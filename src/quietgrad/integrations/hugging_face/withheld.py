@@ -1,4 +1,4 @@
-"""What a Trainer would tell of the drawn records, and that it is not told.
+"""Withhold what a Trainer would log of the drawn records.
 
 Training losses, token counts, batch sizes and speeds are functions of the private batches that no noise covers. Logs
 let through only what is public (plan, learning rate), released (norms of released gradients), or of other data.

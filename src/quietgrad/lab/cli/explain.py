@@ -20,7 +20,7 @@ from quietgrad.lab.run.preview import Explained, explain_config
 def explain(
     config: ConfigFile, *, changes: Changes = None, data_dir: DataDir = None, as_json: Json = False
 ) -> None:
-    """Per layer the engine's way, time and memory; per method what it releases and how loud its noise is."""
+    """Per layer the algorithm, time and memory; per method what it releases and how loud its noise is."""
     loaded = load_config(config, changes)
     explained: Explained | LinearProbePlan
     if loaded.method.name == QUIET:

@@ -98,8 +98,8 @@ def _free(
 def _private(
     space: SearchSpace, mean_tries: int, folder: Path, data_dir: Path | None, *, as_json: bool
 ) -> None:
-    # Neither the number of tries nor what the others reached is told: only the best is released.
-    with Console(stderr=True).status("Searching on the private records; their number of tries is not told."):
+    # Neither the number of tries nor what the others reached is shown: only the best is released.
+    with Console(stderr=True).status("Searching on the private records; the number of tries stays private."):
         found = private_search(space, float(mean_tries), folder, data_dir=data_dir)
     if as_json:
         answer = {"accuracy": found.accuracy, "epsilon": found.epsilon, "delta": found.delta}

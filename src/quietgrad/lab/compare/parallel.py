@@ -79,7 +79,7 @@ def _run(number: int, task: Any, work: Callable[[Any, Send], Any], messages: Any
 
 
 def _next(messages: Any, wait: float = 0.2) -> list[tuple[int, Message]]:
-    """What was told, after waiting a moment for the first message."""
+    """Return the messages so far, after waiting a moment for the first message."""
     found: list[tuple[int, Message]] = []
     try:
         while True:
@@ -100,7 +100,7 @@ def _take(number: int, message: Message, results: dict[int, Any], on_message: On
 def _check_ended(
     number: int, process: BaseProcess, messages: Any, results: dict[int, Any], on_message: OnMessage
 ) -> None:
-    """A process that ended has told its result, perhaps just now; else it was killed."""
+    """A process that ended has sent its result, perhaps just now; else it was killed."""
     process.join()
     for other, message in _next(messages):
         _take(other, message, results, on_message)

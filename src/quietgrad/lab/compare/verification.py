@@ -101,8 +101,8 @@ def _wrong_totals(path: Path, made: Comparison, listed: list[str]) -> Iterator[s
     for said, runs in ((made.total_epsilon, everything), (made.private_total_epsilon, private)):
         found = total_epsilon(runs, made.delta)
         if not close(said, found):
-            told = f"the table says ε = {epsilon_text(said)} for {len(runs)} runs together"
-            yield f"{told}, their ledgers cost {epsilon_text(found)}"
+            claim = f"the table says ε = {epsilon_text(said)} for {len(runs)} runs together"
+            yield f"{claim}, their ledgers cost {epsilon_text(found)}"
     if any(RunFolder(run).config.privacy.delta != made.delta for run in everything):
         yield f"the table says δ = {made.delta:g}, and a run has another one"
 

@@ -71,7 +71,8 @@ def assemble(
     refuse_overlap(public.inputs, test.inputs, "test")
     users = None if choice.unit is None else private.columns[choice.unit]
     details = {
-        # Where people are protected, how many records they have is not told: their number is.
+        # Where users are protected, the number of their records is private and their own number is public.
+        # The key "people" is that of files of 0.2.
         **({"private": len(private)} if users is None else {"people": len(np.unique(users))}),
         "public": len(public.inputs),
         "test": len(test),
@@ -92,13 +93,13 @@ def _check_unit(source: Source, stand_in: Source | None, choice: Choice) -> None
     if choice.unit not in source.train.columns:
         known = ", ".join(source.train.columns) or "none"
         raise DataError(
-            f"unit = {choice.unit!r}, but the data set has no such column (it has: {known}). Store the person of each "
+            f"unit = {choice.unit!r}, but the data set has no such column (it has: {known}). Store the user of each "
             "record as a column of that name in a table of texts, or as an array in a .npz file."
         )
     if stand_in is None and source.public_inputs is None and choice.public:
         raise DataError(
             "unit needs public examples that come with the data: drawn from the records they would be of the same "
-            "people. Store public_x of other people, or take public = 0."
+            "users. Store public_x of other users, or take public = 0."
         )
 
 
@@ -110,7 +111,7 @@ def _subset(examples: Examples, size: int | None, part: str, seed: int) -> Examp
 
 
 def _test_part(source: Source, pool: Pool, choice: Choice) -> Examples:
-    """The source's own test examples, else a random part of its records, or of its people with all of theirs."""
+    """The source's own test examples, else a random part of its records, or of its users with all of theirs."""
     if source.test is not None:
         test = _subset(source.test, choice.test, "test", choice.seed)
         pool.exclude(test.inputs)
@@ -122,7 +123,7 @@ def _test_part(source: Source, pool: Pool, choice: Choice) -> Examples:
 
 
 def _test_users(pool: Pool, choice: Choice, unit: str) -> Examples:
-    """All records of some people, who are then not private: `choice.test` is their number."""
+    """Take all records of some users, who are then not private: `choice.test` is their number."""
     ids = pool.examples.columns[unit]
     users = np.unique(ids)
     size = round(TEST_FRACTION * len(users)) if choice.test is None else choice.test

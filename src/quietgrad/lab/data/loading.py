@@ -50,7 +50,7 @@ def load(
         label: the column of labels there.
         words: the tokenizer of texts, hashed words if left out.
         as_stored: images in [0, 1] without further scaling.
-        unit: the column that says whose each private record is, to protect people; None for single records.
+        unit: the column that says whose each private record is, to protect users; None for single records.
     """
     texts = Texts(words, text, label)
     source, folder = _open(name, data_dir, texts, unit)

@@ -22,7 +22,7 @@ def read_npz(path: Path, unit: str | None = None) -> Source:
     """The arrays as a source; the number of classes is one more than the largest label.
 
     Args:
-        unit: the name of one more array, the person of each row of x.
+        unit: the name of one more array, the user of each row of x.
     """
     arrays = _arrays(path, NAMES if unit is None else (*NAMES, unit))
     inputs = {
@@ -58,7 +58,7 @@ def _columns(arrays: Mapping[str, ndarray], unit: str | None, path: Path) -> dic
         return {}
     if arrays[unit].shape != arrays["y"].shape:
         raise DataError(
-            f"{path}: {unit} has shape {arrays[unit].shape}, y {arrays['y'].shape}. Name the person of each row."
+            f"{path}: {unit} has shape {arrays[unit].shape}, y {arrays['y'].shape}. Name the user of each row."
         )
     return {unit: arrays[unit]}
 

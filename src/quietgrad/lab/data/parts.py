@@ -21,7 +21,7 @@ class Parts:
         num_classes: labels are 0 ... num_classes - 1.
         input_shape: shape of one input, (channels, height, width), (features,) or (tokens,).
         record: where the examples came from and how they were split, for the report.
-        people: whose each private record is, if the task protects people.
+        users: whose each private record is, if the task protects users.
     """
 
     private: TensorDataset

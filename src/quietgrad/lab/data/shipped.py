@@ -36,7 +36,7 @@ def embedded_source() -> Source:
 
 
 def made_up_users(records: int = 12_000, most: int = 50) -> Int64[ndarray, " n"]:
-    """Whose each image is: people of 1 to 50 images, as many of each size, made up to try out user-level privacy."""
+    """Make up users of 1 to 50 images each, to try out user-level privacy."""
     rng = np.random.default_rng(21)
     sizes = rng.integers(1, most + 1, records)
     return rng.permutation(np.repeat(np.arange(records), sizes)[:records])

@@ -21,7 +21,7 @@ class Pool:
     def exclude(self, inputs: ndarray) -> None:
         """Drop the records with the content of these inputs.
 
-        How many they were is not told: beside the number of records that are left it would say of a known input whether
+        How many they were stays private: beside the number of remaining records it would say of a known input whether
         it was among the private ones.
         """
         taken = set(digests(inputs))

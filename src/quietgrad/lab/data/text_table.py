@@ -75,14 +75,14 @@ def is_text_table(path: Path) -> bool:
 
 
 def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Text, name of the class and perhaps person of every row; a row that cannot be used is named by its number."""
+    """Text, name of the class and perhaps the user of every row; a row that cannot be used is named by its number."""
     for number, record in enumerate(_records(path), start=1):
         for column in columns:
             if record.get(column) is None:
                 known = ", ".join(str(key) for key in record if key is not None)
                 raise DataError(
                     f"{path}, record {number}: no column {column!r} (it has {known}). Set data.text, data.label and, "
-                    "to protect people, data.unit."
+                    "to protect users, data.unit."
                 )
         text, *others = (str(record[column]) for column in columns)
         if not text.strip():

@@ -105,7 +105,7 @@ def _against_epsilon(made: Comparison) -> str:
 
 
 def _curves(made: Comparison, runs: dict[str, RecordedRun]) -> str:
-    """One run of each method at the largest budget; more lines could not be told apart."""
+    """One run of each method at the largest budget; more lines could not be distinguished."""
     largest = max(made.epsilons)
     named = {row.method: runs[row.runs[0]].curve for row in made.rows if row.runs and row.target >= largest}
     known = {name: curve for name, curve in named.items() if curve}

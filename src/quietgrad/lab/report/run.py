@@ -113,18 +113,18 @@ def _sent(run: RecordedRun) -> str:
     done = run.results
     if done is None or "megabytes_up" not in done:
         return ""
-    kilobytes = {way: f"{done[f'{way}_per_client'] / 1e3:,.1f} kB" for way in ("up", "down")}
-    in_all = {way: f"{done[f'megabytes_{way}']:,.1f} MB expected in all" for way in ("up", "down")}
-    told = {
+    kilobytes = {to: f"{done[f'{to}_per_client'] / 1e3:,.1f} kB" for to in ("up", "down")}
+    in_all = {to: f"{done[f'megabytes_{to}']:,.1f} MB expected in all" for to in ("up", "down")}
+    sent = {
         "rounds": f"{run.planned:,}, of {run.rate * run.units:.4g} clients each on average",
         "from a client to the server": f"{kilobytes['up']} a round, {in_all['up']}",
         "from the server to a client": f"{kilobytes['down']} in the last round, {in_all['down']}",
     }
     note = (
-        "Expected, since how many clients were drawn is private. Clients are told what has moved since the first "
+        "Expected, since how many clients were drawn is private. Clients receive what has moved since the first "
         "weights, which they have."
     )
-    return section("What was sent", facts(told), paragraph(note))
+    return section("What was sent", facts(sent), paragraph(note))
 
 
 def attacker(run: RecordedRun) -> str:

@@ -163,7 +163,7 @@ def _neighbours(run: AuditedRun) -> NeighbourReport:
 
 
 def _membership(run: AuditedRun, confidence: float) -> MembershipReport:
-    """Losses of training records, one of each person where people are protected, against those of test records."""
+    """Losses of training records, one of each user where users are protected, against those of test records."""
     model, parts = run.setup.model, run.setup.parts
     model.eval()
     x, y = parts.private.tensors

@@ -70,12 +70,12 @@ class DataConfig(Section):
     )
     unit: str | None = Field(
         None,
-        description="The column that says whose a record is: people are then drawn, clipped and protected, and "
-        "`training.batch` counts people.",
+        description="The column that says whose a record is: users are then drawn, clipped and protected, and "
+        "`training.batch` counts users.",
     )
-    most_records: int | None = Field(None, ge=1, description="Of each person, that a step uses at most.")
+    most_records: int | None = Field(None, ge=1, description="Of each user, that a step uses at most.")
     pooled: Literal["mean", "sum"] = Field(
-        "mean", description="Whether the gradients of a person's records are averaged or added."
+        "mean", description="Whether the gradients of a user's records are averaged or added."
     )
 
     @model_validator(mode="after")

@@ -207,8 +207,8 @@ class Clients:
         """One round: draw, train every drawn client on a copy of the model, and release."""
         drawn, task = server.draw(), server.task()
         # All clients can build the first weights from the config's seed.
-        told = len(shorten_task(task, server.start))
-        outcome.count(server.update_bytes, told, server.sampler.expected_batch)
+        sent = len(shorten_task(task, server.start))
+        outcome.count(server.update_bytes, sent, server.sampler.expected_batch)
         for client in drawn:
             update = encode_update(self._model, server.mechanism, task, self._training(client))
             server.receive(client, update)

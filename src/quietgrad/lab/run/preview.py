@@ -1,4 +1,4 @@
-"""What a config would do, before training: the engine's way through each layer, each method's releases and noise.
+"""What a config would do, before training: the algorithm of each layer, each method's releases and noise.
 
 Everything is measured on test data, weights are fresh and no private record is read: explaining costs no privacy.
 """
@@ -25,7 +25,7 @@ from quietgrad.lab.run.setup import Setup, set_up
 from quietgrad.lab.run.train import losses_of
 
 ENOUGH = 128
-"""Records that show an engine's way; more would only take longer."""
+"""Records that show which algorithm a layer gets; more would only take longer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ class Explained:
 
     @property
     def units(self) -> str:
-        return "people" if self.unit == "person" else "records"
+        return f"{self.unit}s"
 
     def as_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -106,14 +106,14 @@ def explain_config(config: Config, *, data_dir: Path | None = None) -> Explained
         layers=layers,
         methods=tuple(method_report(method, config.privacy, setup) for method in methods),
         independence=independence,
-        unit="record" if config.data.unit is None else "person",
+        unit="record" if config.data.unit is None else "user",
     )
 
 
 def engine_algorithms(
     setup: Setup, mechanism: qg.Mechanism, rows: int
 ) -> tuple[tuple[dict[str, Any], ...], str]:
-    """One backward pass over test data: which way each layer took, and that samples do not mix."""
+    """One backward pass over test data: which algorithm each layer got, and that samples do not mix."""
     sample = TensorDataset(*(tensor[:rows] for tensor in setup.parts.test.tensors))
     batches = qg.PoissonBatches(sample, rate=1.0, steps=setup.batches.steps)
     with qg.Privatizer(setup.model, mechanism, batches) as private:

@@ -101,11 +101,11 @@ def set_up(config: Config, *, data_dir: Path | None = None, parts: Parts | None 
 
 
 def make_batches(parts: Parts, config: Config) -> qg.PoissonBatches:
-    """Poisson draws with `batch` records (or people) on average, `epochs` passes in expectation."""
+    """Poisson draws with `batch` records (or users) on average, `epochs` passes in expectation."""
     training, data = config.training, config.data
     units = len(parts.private) if parts.users is None else len(np.unique(parts.users))
     if training.batch > units:
-        kind = "records" if parts.users is None else "people"
+        kind = "records" if parts.users is None else "users"
         raise LabError(
             f"training.batch = {training.batch:g} exceeds the {units} private {kind}. Lower it to {units} or less."
         )

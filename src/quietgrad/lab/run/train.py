@@ -47,7 +47,7 @@ class Outcome:
     """What a run achieved and what it cost.
 
     Args:
-        records: N; people, where they are protected.
+        records: N; users, where they are protected.
         epsilon: of the whole plan, which is what a released model costs.
         covered: whether ε describes the run (no research mode, no fixed noise or draws).
         releases: dimension, sensitivity and noise of each release of a step.

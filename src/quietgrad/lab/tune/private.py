@@ -32,7 +32,7 @@ MOST_TRIES = 1_000
 """A guard of the disk, not of privacy: beyond it, K is cut, which the price covers (fewer tries tell less)."""
 
 Progress = Callable[[], None]
-"""Called after each try; how many there are is not told."""
+"""Called after each try; how many there are stays private."""
 
 
 @dataclass(frozen=True)

@@ -65,19 +65,22 @@ def search(
         tries: how many, those of earlier starts included.
         out: folder of the search's journal.
         data_dir: where data sets are looked for first.
-        progress: told after each try.
+        progress: called after each try.
     """
     make_folder(out)
     stand_in = STAND_INS[on](_task(space.base, on, data_dir), space.base.training.seed)
     study = _study(space, on, out)
 
-    def told(study: Study, _: Any) -> None:
+    def report(study: Study, _: Any) -> None:
         progress(len(study.trials), _best(study))
 
     left = tries - len([trial for trial in study.trials if trial.state.is_finished()])
     if left > 0:
         study.optimize(
-            lambda trial: _score(trial, space, stand_in), n_trials=left, callbacks=[told], catch=(ValueError,)
+            lambda trial: _score(trial, space, stand_in),
+            n_trials=left,
+            callbacks=[report],
+            catch=(ValueError,),
         )
     if _best(study) < 0:
         raise LabError(

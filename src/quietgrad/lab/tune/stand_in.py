@@ -69,7 +69,7 @@ def synthetic_stand_in(parts: Parts, seed: int) -> Parts:
 def _refuse_users(parts: Parts) -> None:
     if parts.users is not None:
         raise LabError(
-            "How many records people have is private, so there is no stand-in for them. Leave out data.unit to tune."
+            "How many records users have is private, so there is no stand-in for them. Leave out data.unit to tune."
         )
 
 
