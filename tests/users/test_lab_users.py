@@ -76,7 +76,7 @@ def test_a_unit_changed_on_resume_is_refused(tmp_path: Path) -> None:
         ("method.name=quiet", {}, "single records"),
         ("training.batch=31", {}, "exceeds the 30 private users"),
         ("data.public=5", {}, "come with the data"),
-        ("data.seed=0", {"patient": PATIENTS[1:]}, "person of each row"),
+        ("data.seed=0", {"patient": PATIENTS[1:]}, "user of each row"),
         ("data.seed=0", {"patient": np.where(PATIENTS == 3, np.nan, PATIENTS)}, "no person for 8 records"),
     ],
 )
