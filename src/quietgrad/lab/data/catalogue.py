@@ -8,14 +8,13 @@ from pathlib import Path
 
 from quietgrad.lab.data.cifar10 import CIFAR10
 from quietgrad.lab.data.errors import DataError
-from quietgrad.lab.data.glue import GLUE_PAIRS
+from quietgrad.lab.data.glue import GLUE
 from quietgrad.lab.data.idx import FASHION_MNIST, MNIST
 from quietgrad.lab.data.source import Reader
-from quietgrad.lab.data.sst2 import SST2
 from quietgrad.lab.data.svhn import SVHN, SVHN_EXTENDED
 
 READERS: dict[str, Reader] = {
-    reader.name: reader for reader in (MNIST, FASHION_MNIST, CIFAR10, SVHN, SVHN_EXTENDED, SST2, *GLUE_PAIRS)
+    reader.name: reader for reader in (MNIST, FASHION_MNIST, CIFAR10, SVHN, SVHN_EXTENDED, *GLUE)
 }
 EMBEDDED = "embedded"
 VARIABLE = "QUIETGRAD_DATA"

@@ -37,3 +37,11 @@ def read_bytes(path: Path) -> bytes:
         raise DataError(
             f"{path} cannot be read ({error.strerror}). Check the path and its permissions."
         ) from error
+
+
+def read_text(path: Path, *, encoding: str = "utf-8", remedy: str = "Download it again.") -> str:
+    """Read a file of UTF-8 text, unzipped if its name ends in .gz."""
+    try:
+        return read_bytes(path).decode(encoding)
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8 text ({error.reason}). {remedy}") from error

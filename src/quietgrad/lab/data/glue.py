@@ -1,8 +1,8 @@
-"""GLUE's tasks with pairs of texts, as its files have them: MNLI, QQP, QNLI."""
+"""GLUE's tasks as its files have them: SST-2, and MNLI, QQP and QNLI with pairs of texts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import numpy as np
 from quietgrad.lab.data import hashed_words
 from quietgrad.lab.data.errors import DataError
 from quietgrad.lab.data.examples import Examples, checked
-from quietgrad.lab.data.files import plain_or_gzipped, read_bytes, require
+from quietgrad.lab.data.files import plain_or_gzipped, read_text, require
 from quietgrad.lab.data.source import Reader, Source
 from quietgrad.lab.data.text_table import Words
 from quietgrad.lab.data.word_pieces import BETWEEN
@@ -19,112 +19,125 @@ from quietgrad.lab.data.word_pieces import BETWEEN
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """Columns and classes of a task's files.
+    """A task's folder and files.
 
     Args:
         folder: as GLUE calls it.
         labels: what the label column says → class.
+        rows: the texts and classes of a file.
         test: the file that stands in for the test set, whose labels GLUE keeps.
     """
 
     name: str
     folder: str
     title: str
-    first: str
-    second: str
-    label: str
     labels: Mapping[str, int]
+    rows: Callable[[Path, list[str], Mapping[str, int]], list[tuple[str, int]]]
     test: str = "dev.tsv"
 
-    @property
-    def folders(self) -> tuple[str, ...]:
-        return (self.folder, self.name, f"glue/{self.folder}", f"GLUE/{self.folder}")
+    def reader(self) -> Reader:
+        where = f"(https://gluebenchmark.com) into the data folder's {self.folder}"
+        how = f"put GLUE's train.tsv and {self.test} {where}"
+        return Reader(
+            name=self.name,
+            title=self.title,
+            locate=self.locate,
+            read=self.read,
+            read_words=self.read,
+            how_to_get=how,
+        )
 
     def locate(self, root: Path) -> Path | None:
-        """train.tsv is every task's file name, so the folder must be called as the task."""
-        candidates = [
-            *(root / folder for folder in self.folders),
-            *([root] if root.name in self.folders else []),
-        ]
+        """Find the folder, which must be called as the task: train.tsv is every task's file name."""
+        names = (self.folder, self.name, f"glue/{self.folder}", f"GLUE/{self.folder}")
+        candidates = [*(root / name for name in names), *([root] if root.name in names else [])]
         return next((folder for folder in candidates if plain_or_gzipped(folder, "train.tsv")), None)
 
     def read(self, folder: Path, words: Words | None = None) -> Source:
         return Source(
-            train=self.read_tsv(require(folder, "train.tsv"), words),
-            test=self.read_tsv(require(folder, self.test), words),
+            train=self._examples(require(folder, "train.tsv"), words),
+            test=self._examples(require(folder, self.test), words),
             num_classes=len(self.labels),
             normalisation=None,
             notes=(words or hashed_words).describe(),
         )
 
-    def read_tsv(self, path: Path, words: Words | None = None) -> Examples:
-        """Tokens and labels; lines that lack columns, as some of QQP's do, are left out."""
-        try:
-            lines = read_bytes(path).decode("utf-8").removesuffix("\n").split("\n")
-        except UnicodeDecodeError as error:
-            raise DataError(f"{path} is not UTF-8 text ({error.reason}). Download it again.") from error
-        header = lines[0].rstrip("\r").split("\t")
-        columns = [self._column(path, header, name) for name in (self.first, self.second, self.label)]
-        rows = [fields for line in lines[1:] if len(fields := line.rstrip("\r").split("\t")) == len(header)]
-        texts = [f"{fields[columns[0]]}{BETWEEN}{fields[columns[1]]}" for fields in rows]
-        labels = [self._class(path, fields[columns[2]]) for fields in rows]
-        tokens = (words or hashed_words).encode(texts)
-        return checked(tokens, np.array(labels, dtype=np.int64), len(self.labels), path)
+    def _examples(self, path: Path, words: Words | None) -> Examples:
+        lines = read_text(path).removesuffix("\n").split("\n")
+        rows = self.rows(path, [line.rstrip("\r") for line in lines], self.labels)
+        tokens = (words or hashed_words).encode([text for text, _ in rows])
+        labels = np.array([label for _, label in rows], dtype=np.int64)
+        return checked(tokens, labels, len(self.labels), path)
 
-    def _column(self, path: Path, header: list[str], name: str) -> int:
-        if name not in header:
-            raise DataError(f"{path} has no column {name!r}. Use GLUE's files (its test.tsv has no labels).")
-        return header.index(name)
 
-    def _class(self, path: Path, text: str) -> int:
-        if text not in self.labels:
-            raise DataError(
-                f"{path}: a label is {text!r}, expected {', '.join(self.labels)}. Repair the file."
-            )
-        return self.labels[text]
+def _sentences(path: Path, lines: list[str], labels: Mapping[str, int]) -> list[tuple[str, int]]:
+    """SST-2's rows: sentences, which may hold tabs, and their labels."""
+    if lines[0] != "sentence\tlabel":
+        raise DataError(
+            f"{path} does not start with the header sentence<tab>label. "
+            "Use train.tsv and dev.tsv of GLUE's SST-2 (its test.tsv has no labels)."
+        )
+    rows = []
+    for number, line in enumerate(lines[1:], start=2):
+        sentence, tab, label = line.rpartition("\t")
+        if not tab or label not in labels:
+            raise DataError(f"{path}, line {number}: expected sentence<tab>0 or 1. Repair the line.")
+        rows.append((sentence, labels[label]))
+    return rows
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """Rows of two texts, by the names of three columns; rows that lack columns, as some of QQP's do, are skipped."""
+
+    first: str
+    second: str
+    label: str
+
+    def __call__(self, path: Path, lines: list[str], labels: Mapping[str, int]) -> list[tuple[str, int]]:
+        header = lines[0].split("\t")
+        for name in (self.first, self.second, self.label):
+            if name not in header:
+                raise DataError(
+                    f"{path} has no column {name!r}. Use GLUE's files (its test.tsv has no labels)."
+                )
+        fields = [row for line in lines[1:] if len(row := line.split("\t")) == len(header)]
+        columns = [dict(zip(header, row, strict=True)) for row in fields]
+        odd = next((row[self.label] for row in columns if row[self.label] not in labels), None)
+        if odd is not None:
+            raise DataError(f"{path}: a label is {odd!r}, expected {', '.join(labels)}. Repair the file.")
+        return [(f"{row[self.first]}{BETWEEN}{row[self.second]}", labels[row[self.label]]) for row in columns]
 
 
 TASKS = (
     Task(
+        name="sst2",
+        folder="SST-2",
+        title="SST-2, 67,349 + 872 sentences of film reviews, 2 classes",
+        labels={"0": 0, "1": 1},
+        rows=_sentences,
+    ),
+    Task(
         name="mnli",
         folder="MNLI",
         title="MNLI, 392,702 + 9,815 pairs of sentences, 3 classes",
-        first="sentence1",
-        second="sentence2",
-        label="gold_label",
         labels={"contradiction": 0, "entailment": 1, "neutral": 2},
+        rows=_Pairs("sentence1", "sentence2", "gold_label"),
         test="dev_matched.tsv",
     ),
     Task(
         name="qqp",
         folder="QQP",
         title="QQP, 363,846 + 40,430 pairs of questions, 2 classes",
-        first="question1",
-        second="question2",
-        label="is_duplicate",
         labels={"0": 0, "1": 1},
+        rows=_Pairs("question1", "question2", "is_duplicate"),
     ),
     Task(
         name="qnli",
         folder="QNLI",
         title="QNLI, 104,743 + 5,463 questions with a sentence, 2 classes",
-        first="question",
-        second="sentence",
-        label="label",
         labels={"entailment": 0, "not_entailment": 1},
+        rows=_Pairs("question", "sentence", "label"),
     ),
 )
-
-
-def _reader(task: Task) -> Reader:
-    return Reader(
-        name=task.name,
-        title=task.title,
-        locate=task.locate,
-        read=task.read,
-        read_words=task.read,
-        how_to_get=f"put GLUE's {task.folder} (https://gluebenchmark.com) into the data folder's {task.folder}",
-    )
-
-
-GLUE_PAIRS = tuple(_reader(task) for task in TASKS)
+GLUE = tuple(task.reader() for task in TASKS)

@@ -17,7 +17,7 @@ from numpy import ndarray
 from quietgrad.lab.data import hashed_words
 from quietgrad.lab.data.errors import DataError
 from quietgrad.lab.data.examples import checked
-from quietgrad.lab.data.files import read_bytes
+from quietgrad.lab.data.files import read_text
 from quietgrad.lab.data.source import Source
 
 SUFFIXES = (".csv", ".tsv", ".jsonl")
@@ -95,10 +95,7 @@ def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
 
 
 def _records(path: Path) -> Iterator[dict[Any, Any]]:
-    try:
-        content = read_bytes(path).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8 text ({error.reason}). Save it as UTF-8.") from error
+    content = read_text(path, encoding="utf-8-sig", remedy="Save it as UTF-8.")
     name = path.name.removesuffix(".gz")
     if name.endswith(".jsonl"):
         yield from _json_lines(path, content)
