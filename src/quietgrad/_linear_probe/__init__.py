@@ -1,1 +1,1 @@
-"""The private linear probe: a linear head on fixed, rescaled features, trained by one rule."""
+"""The private linear probe: a linear head on fixed, rescaled features."""

@@ -1,4 +1,4 @@
-"""The recipe as parts: which statistics a source of moments needs, the rescaling made of them, the head."""
+"""The parts of the private linear probe: statistics, rescaling, head."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ MICRO_BATCH = 2048
 
 
 def probe_program(source: Source, row_shape: Sequence[int], settings: Settings) -> Program:
-    """The statistics that a source releases from rows of this shape, and DP-SGD of the head."""
+    """Plan the statistics that a source releases, and DP-SGD of the head."""
     mean = {"mean": StatisticRelease(statistic=Mean(), share=mean_share(math.prod(row_shape), settings))}
     own, along = (
         mean | {"moments": StatisticRelease(statistic=second, share=MOMENTS_SHARE)}
@@ -76,7 +76,7 @@ def probe_program(source: Source, row_shape: Sequence[int], settings: Settings) 
 
 
 def paid_source(width: int, settings: Settings) -> Source:
-    """What rows of a table release of themselves: mean and second moments, or the mean alone if these were noise."""
+    """Choose what a table releases: second moments too, or its mean alone."""
     if width <= WIDEST:
         return "private" if moments_stand_out(width, settings) else "mean"
     return "private" if width > WIDEST_WHOLE or squares_stand_out(width, settings) else "mean"
@@ -139,7 +139,7 @@ def made_up_rows(encoder: nn.Module, input_shape: Sequence[int]) -> Float[Tensor
 
 
 def with_products(rescale: Rescale, settings: Settings, source: Source) -> Rescale | Products:
-    """For tables: products of the leading directions too, where there are fewer than the budget could use.
+    """Add products of a table's leading directions where the budget can use more.
 
     With a mean alone no direction leads: products of all of them, or none.
     """
@@ -155,7 +155,7 @@ def train_head(
     settings: Settings,
     ledger: Ledger | None = None,
 ) -> Privatizer:
-    """The head, trained on all records in each step; the Privatizer knows what it cost."""
+    """Train the head on all records in each step; the Privatizer has the cost."""
     optimizer = torch.optim.SGD(head.parameters(), lr=settings.lr)
     with Privatizer(head, program.training, batches, ledger=ledger) as private:
         for batch in batches:
@@ -179,7 +179,7 @@ def all_at_once(data: TensorDataset, settings: Settings) -> PoissonBatches:
 
 
 def _second(row_shape: Sequence[int]) -> Statistic:
-    """All products of coordinates while their noise stays small, products of channels and positions, or squares."""
+    """Choose the second moments that stay above their noise at this width."""
     if len(row_shape) == 2:
         return KroneckerMoments()
     return SecondMoments() if row_shape[0] <= WIDEST else DiagonalMoments()
@@ -198,12 +198,12 @@ def _check_enough(rows: Tensor) -> None:
 
 
 def _moments_of(others: Tensor, settings: Settings, products: bool) -> Moments | QuadraticMoments:
-    """Return the principal directions of rows that are not private, or of all products of their features."""
+    """Return principal directions of rows that are not private."""
     return (quadratic_moments_of if products else moments_of)(others.flatten(1), settings.directions)
 
 
 def _released_moments(statistics: Statistics, rows: Tensor, settings: Settings) -> Moments:
-    """Release mean and second moments of private rows, and read directions and variances off them."""
+    """Release mean and second moments of private rows, and decompose them."""
     mean = _mean(statistics, rows)
     released = statistics.release("moments", unit(rows - mean.view(rows.shape[1:])))
     blocks, std, most = released.blocks, released.std, settings.directions
@@ -217,7 +217,7 @@ def _released_moments(statistics: Statistics, rows: Tensor, settings: Settings) 
 def _turned(
     base: Rescale | Quadratic, statistics: Statistics, rows: Tensor, settings: Settings
 ) -> Rescale | Quadratic:
-    """Turn directions by the second moments that private rows have along them, released here."""
+    """Turn directions by the released second moments of private rows along them."""
     assert isinstance(base, Rescale), "products have no second moments of their own"
     along = [unit((few.flatten(1) - base.mean) @ base.directions) for few in rows.split(MICRO_BATCH)]
     released = statistics.release("moments", torch.cat(along))

@@ -1,4 +1,6 @@
-"""The rule: every setting of the private linear probe from N, the classes, (ε, δ) and the spectrum of the features.
+"""Choose every setting of the private linear probe by one rule.
+
+The rule takes N, the classes, (ε, δ) and the spectrum of the features.
 
 A run at (ε, δ) on all N records is one Gaussian of parameter μ = √T/σ, whatever T is. Noise that is never contracted
 grows in the weights to std τC/(μN), τ = lr·T the length of the path. So with s = √(μN):
@@ -89,7 +91,9 @@ def settings(*, records: int, classes: int, epsilon: float, delta: float) -> Set
 
 
 def gaussian_parameter(epsilon: float, delta: float) -> float:
-    """μ of the Gaussian mechanism that is exactly (ε, δ)-private; used to plan, never to account.
+    """Return μ of the Gaussian mechanism that is exactly (ε, δ)-private.
+
+    Used to plan, never to account.
 
     δ = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2)   (Balle, Wang 2018)
     """
@@ -108,7 +112,10 @@ def effective_dimension(variances: Float[Tensor, " k"]) -> float:
 
 
 def whitening(variances: Float[Tensor, " k"], dimension: float) -> float:
-    """α: the least in [0, 1] with effective dimension of λ^(1−α) at least `dimension`; 1 if none reaches it."""
+    """Return the least α in [0, 1] that reaches the effective dimension.
+
+    The spectrum is λ^(1−α); 1 if no α reaches `dimension`.
+    """
     values = (variances / variances[0]).double()
 
     def excess(alpha: float) -> float:
@@ -122,7 +129,10 @@ def whitening(variances: Float[Tensor, " k"], dimension: float) -> float:
 
 
 def leading_products(columns: int, found: Settings) -> int:
-    """m: directions of a table whose products join the row; 0 if its columns are enough for the budget."""
+    """Return m, the number of directions whose products join the row.
+
+    0 if the columns are enough for the budget.
+    """
     if columns >= found.dimension:
         return 0
     return min(columns, (math.isqrt(8 * found.directions + 1) - 1) // 2)
@@ -135,17 +145,20 @@ def mean_share(width: int, found: Settings) -> float:
 
 
 def moments_stand_out(width: int, found: Settings) -> bool:
-    """Whether all second moments of rows of `width` coordinates would tell directions from noise."""
+    """Return whether all second moments of `width` columns exceed their noise."""
     return noise_eigenvalue(_moments_std(found), width) <= MOMENTS_NOISE
 
 
 def squares_stand_out(width: int, found: Settings) -> bool:
-    """Whether mean squares of `width` coordinates, which add up to one, would tell the large ones from noise."""
+    """Return whether mean squares of `width` columns exceed their noise."""
     return _moments_std(found) * width <= SQUARES_NOISE
 
 
 def warning(*, records: int, classes: int, epsilon: float, delta: float) -> str | None:
-    """A sentence if the noise will drown the classes: how many records or what ε it takes; None if all is well."""
+    """Return a warning if noise will exceed the classes' signal, else None.
+
+    It says how many records or what ε would be enough.
+    """
     needed = LEAST_PER_CLASS * classes
     if gaussian_parameter(epsilon, delta) * records >= needed:
         return None
@@ -157,7 +170,7 @@ def warning(*, records: int, classes: int, epsilon: float, delta: float) -> str 
 
 
 def few_public(public: int, found: Settings) -> str | None:
-    """A sentence if public records have fewer directions than the budget could use; None if they have enough."""
+    """Return a warning if public records have too few directions, else None."""
     if public - 1 >= min(found.directions, math.ceil(found.dimension)):
         return None
     return (

@@ -1,1 +1,1 @@
-"""Fixed features for private learning: encoder → centre → rescale → unit length, frozen before training."""
+"""Fixed features for private learning, frozen before training."""

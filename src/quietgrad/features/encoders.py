@@ -22,7 +22,9 @@ ROWS = 256
 
 
 class Scatter(nn.Module):
-    """ScatterNet, each three channels normalised together, at unit length: rows [n, 81 c, positions].
+    """ScatterNet's rows [n, 81 c, positions] at unit length.
+
+    Each three channels are normalised together.
 
     Args:
         input_shape: (channels, height, width) of one image.
@@ -43,7 +45,10 @@ class Scatter(nn.Module):
 
 
 class ScatterRoots(Scatter):
-    """The same with √S1 and √S2 in place of S1 and S2: faint edges count for more beside strong ones."""
+    """ScatterNet with √S1 and √S2 in place of S1 and S2.
+
+    Faint edges count for more beside strong ones.
+    """
 
     def _features(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n m h2 w2"]:
         average, moduli = super()._features(x).unflatten(1, (-1, CHANNELS)).split([1, CHANNELS - 1], 2)
@@ -51,7 +56,7 @@ class ScatterRoots(Scatter):
 
 
 class Mirrored(nn.Module):
-    """Rows of an image and of its mirror image added, at unit length: the same row for both.
+    """The sum of the rows of an image and of its mirror image, at unit length.
 
     For images that mean the same in a mirror (clothes, scenes; not digits or letters). A linear head would have to
     learn so from both; here it is given, and half of the directions are left to tell from noise.
@@ -69,7 +74,7 @@ class Mirrored(nn.Module):
 
 
 class Pixels(nn.Module):
-    """The numbers as they are, at unit length: rows [n, channels, positions] or [n, d]."""
+    """The inputs at unit length: rows [n, channels, positions] or [n, d]."""
 
     def forward(self, x: Float[Tensor, "n ..."]) -> Tensor:
         return unit(x.flatten(2) if x.dim() > 2 else x)
@@ -91,7 +96,9 @@ class Frozen(nn.Module):
 
 
 class Columns(nn.Module):
-    """Table columns, each clamped to its known bounds and mapped to [−1, 1]/√d, so that a row is at most one long.
+    """Table columns, clamped to known bounds and mapped to [−1, 1]/√d.
+
+    So a row is at most one long.
 
     A missing value and a constant column become 0, the middle.
 
@@ -120,7 +127,7 @@ class Columns(nn.Module):
 
 
 def unit(rows: Float[Tensor, "n ..."]) -> Float[Tensor, "n ..."]:
-    """Every row at length one; a row of zeros, or one with NaN or infinities, becomes zeros."""
+    """Scale every row to length one; rows of zeros or non-finite values become 0."""
     flat = rows.flatten(1)
     norms = flat.norm(dim=1, keepdim=True)
     finite = norms.isfinite() & (norms > 0)

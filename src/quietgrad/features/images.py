@@ -12,7 +12,10 @@ from quietgrad.features.scattering import STRIDE
 
 
 def image_encoder(shape: Sequence[int]) -> nn.Module:
-    """Patches for colour, ScatterNet for grey images of sides it takes, the pixels for very small ones."""
+    """Choose an encoder by the shape of the images.
+
+    Patches for colour, ScatterNet for grey images of sides it takes, the pixels for very small ones.
+    """
     channels, sides = shape[0], shape[1:]
     if channels == 1 and all(side % STRIDE == 0 and side >= 2 * STRIDE for side in sides):
         return Scatter(shape)

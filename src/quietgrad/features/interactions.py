@@ -1,4 +1,4 @@
-"""Products of the leading directions beside the rows themselves: what a linear head cannot see in few columns."""
+"""Products of the leading directions, beside the rows themselves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from quietgrad.features.pipeline import Rescale
 
 
 class Products(nn.Module):
-    """x ↦ unit([r(x), unit(products of pairs of r(x)'s first m coordinates)]); a row of zeros stays zero.
+    """Append products of pairs of the first m coordinates of the rescaled row.
+
+    x ↦ unit([r(x), unit(products of pairs of r(x)'s first m coordinates)]); a row of zeros stays zero.
 
     Formal guarantee: a fixed function of the one row, after a rescaling that is public or paid for; it releases
     nothing.
@@ -36,6 +38,6 @@ class Products(nn.Module):
 
 
 def _pairs(x: Float[Tensor, "n m"]) -> Float[Tensor, "n p"]:
-    """x_i x_j for i ≤ j, those with i < j times √2: as long as the whole outer product."""
+    """Return x_i x_j for i ≤ j, scaled to the length of the outer product."""
     i, j = torch.triu_indices(x.shape[1], x.shape[1])
     return x[:, i] * x[:, j] * torch.where(i == j, 1.0, 2**0.5)

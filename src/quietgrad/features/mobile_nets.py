@@ -1,4 +1,6 @@
-"""MobileNetV2 and EfficientNet-Lite0 without their classifiers: small networks whose ImageNet weights come as packages.
+"""MobileNetV2 and EfficientNet-Lite0 without their classifiers.
+
+Their ImageNet weights come as packages.
 
 Both are a row of inverted residuals: widen by 1×1, filter each channel by k×k, narrow by 1×1, and add the input where
 shapes allow. Sandler et al.: MobileNetV2 (2018). Tan, Le: EfficientNet (2019).
@@ -51,7 +53,9 @@ DESIGNS = {
 
 
 class MobileNet(nn.Module):
-    """Images in [0, 1] of any size to the mean over positions of the last layer: [n, 1280].
+    """From images in [0, 1] of any size to features [n, 1280].
+
+    Features are the mean over positions of the last layer.
 
     Args:
         design: a key of `DESIGNS`.
@@ -78,7 +82,7 @@ class MobileNet(nn.Module):
         self.register_buffer("std", torch.tensor(made.std).view(1, 3, 1, 1), persistent=False)
 
     def load_in_order(self, state: Mapping[str, Tensor]) -> None:
-        """Weights whose names differ but whose order does not; those of a classifier at the end are left out.
+        """Load weights by their order; those of a classifier at the end are skipped.
 
         Raises:
             ValueError: they are of another network.

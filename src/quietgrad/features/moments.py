@@ -1,4 +1,4 @@
-"""Centre and principal directions, from public rows or from second moments that were released."""
+"""Centre and principal directions, from public rows or released moments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TINY = 1e-9
 
 @dataclass(frozen=True)
 class Moments:
-    """A centre, orthonormal directions (columns) and the variance of the rows along each, largest first.
+    """A centre, orthonormal directions (columns) and variances, largest first.
 
     Formal guarantee: a function of public rows or of releases, so using it costs nothing more.
     """
@@ -43,7 +43,9 @@ def moments_of(rows: Float[Tensor, "m d"], most: int) -> Moments:
 
 
 def moments_from_second(mean: Float[Tensor, " d"], second: Float[Tensor, "d d"], std: float) -> Moments:
-    """All directions of a released second-moment matrix with noise of `std` on each entry.
+    """Return all directions of a released second-moment matrix.
+
+    The matrix has noise of `std` on each entry.
 
     Half of matrix and transpose keeps the signal and halves the noise; eigenvalues that noise alone would have tell
     nothing of the variance and are lifted to the largest of these. So the order of their directions is chance, and none
@@ -55,7 +57,9 @@ def moments_from_second(mean: Float[Tensor, " d"], second: Float[Tensor, "d d"],
 
 
 def moments_standing_out(second: Float[Tensor, "d d"], std: float) -> Moments:
-    """Directions of a released second-moment matrix M around zero, whose noise of `std` drowns most of them.
+    """Return the directions of a released matrix M that exceed its noise.
+
+    M has noise of `std` on each entry, which exceeds most directions.
 
         S = Σ ℓ vvᵀ over eigenvalues λ + m with λ > e,   ℓ = (λ + √(λ² − e²))/2,   M ≈ S + diag(max(M − S, std))
 
@@ -76,12 +80,15 @@ def moments_standing_out(second: Float[Tensor, "d d"], std: float) -> Moments:
 
 
 def noise_eigenvalue(std: float, width: int) -> float:
-    """About the largest eigenvalue of half of a matrix of noise and its transpose: std/√2 off the diagonal."""
+    """Estimate the largest eigenvalue of a symmetric matrix of noise.
+
+    The mean of a matrix of noise and its transpose: std/√2 off the diagonal.
+    """
     return std * math.sqrt(2 * width)
 
 
 def shrunk(mean: Float[Tensor, " d"], std: float) -> Float[Tensor, " d"]:
-    """A released mean with noise of `std` on each coordinate, as much nearer to zero as noise has made it longer.
+    """Shrink a released mean by the length that noise of `std` has added.
 
     m·max(0, 1 − d·std²/‖m‖²)   (James, Stein 1961)
 
@@ -94,7 +101,10 @@ def shrunk(mean: Float[Tensor, " d"], std: float) -> Float[Tensor, " d"]:
 def moments_from_diagonal(
     mean: Float[Tensor, " d"], squares: Float[Tensor, " d"], std: float, most: int
 ) -> Moments:
-    """The coordinates of the largest released mean squares, those below the noise lifted to it."""
+    """Return the coordinates of the largest released mean squares.
+
+    Squares below the noise are raised to it.
+    """
     values, order = squares.clamp_min(max(std, TINY)).sort(descending=True)
     chosen = order[:most]
     directions = mean.new_zeros(len(mean), len(chosen))
@@ -109,7 +119,7 @@ def moments_from_kronecker(
     std: float,
     most: int,
 ) -> Moments:
-    """Products of channel and position directions, the `most` largest by the product of their eigenvalues."""
+    """Return the `most` largest products of channel and position directions."""
     mean_c, mean_p = mean.new_zeros(len(channels)), mean.new_zeros(len(positions))
     a = moments_from_second(mean_c, channels, std)
     b = moments_from_second(mean_p, positions, std)

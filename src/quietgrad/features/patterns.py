@@ -1,4 +1,6 @@
-"""Patches: how much of each of many small patterns is in each quarter of an image; the patterns are made up.
+"""Patches: how much of each small pattern is in each quarter of an image.
+
+The patterns are synthetic.
 
 At two scales, every patch p of six by six pixels, brightness and contrast taken out, meets whitened patches d of
 made-up images:
@@ -36,7 +38,9 @@ CHUNK = 8
 
 
 class Patches(nn.Module):
-    """Made-up patterns at two scales, at unit length: rows [n, 1600, 4], the same for an image and its mirror image.
+    """Synthetic patterns at two scales, at unit length: rows [n, 1600, 4].
+
+    An image and its mirror image have the same row.
 
     Args:
         input_shape: (channels, height, width) of one image, sides of at least 12.

@@ -1,4 +1,4 @@
-"""Encoder → centre → rescale → unit length: a frozen module that turns records into rows for a linear head."""
+"""Encoder → centre → rescale → unit length, as one frozen module."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ CONSTANT = 0.2
 
 
 class Rescale(nn.Module):
-    """x ↦ unit([unit((x − mean) V Λ^(−α/2)), 0.2]) on encoded rows; a row of zeros stays zero.
+    """Centre, rescale and normalise encoded rows.
+
+    x ↦ unit([unit((x − mean) V Λ^(−α/2)), 0.2]); a row of zeros stays zero.
 
     Formal guarantee: mean, V and Λ are public (from public rows, or released and paid for), so a row still tells of its
     own record only. Unit length costs nothing and makes every record's gradient as long as its error.
@@ -50,7 +52,7 @@ class Rescale(nn.Module):
 
 
 def with_constant(turned: Float[Tensor, "n k"], *, of: Float[Tensor, "n d"]) -> Float[Tensor, "n j"]:
-    """Turned rows and the constant, both at unit length; zeros where the rows they are `of` are zeros or no numbers."""
+    """Append the constant to rows at unit length; unusable rows become zeros."""
     lengths = of.norm(dim=1, keepdim=True)
     there = lengths.isfinite() & (lengths > 0)  # as in `unit`
     constant = turned.new_full((len(turned), 1), CONSTANT)

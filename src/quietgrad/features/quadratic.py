@@ -1,4 +1,4 @@
-"""Squares of likeness to public rows: all products of features, in as many directions as public rows have.
+"""All products of features, along the directions of public rows.
 
 A linear head on the products of all pairs of features beside the features themselves would need their square in
 dimensions. Along the principal directions of m public rows in that space it needs the likeness to each of them only:
@@ -23,7 +23,7 @@ from quietgrad.features.pipeline import with_constant
 
 @dataclass(frozen=True)
 class QuadraticMoments:
-    """Principal directions of public rows among products of features, and the variance along each, largest first.
+    """Principal directions of public rows among products of features.
 
     Formal guarantee: a function of public rows (and of a released mean), so using it costs nothing more.
 
@@ -56,7 +56,9 @@ def quadratic_moments_of(rows: Float[Tensor, "m d"], most: int) -> QuadraticMome
 
 
 class Quadratic(nn.Module):
-    """x ↦ unit([unit((k(u, U) − k̄) A Λ^(−α/2)), 0.2]), u = unit(x − mean); a row of zeros stays zero.
+    """Rescale rows by their kernel values at public rows.
+
+    x ↦ unit([unit((k(u, U) − k̄) A Λ^(−α/2)), 0.2]), u = unit(x − mean); a row of zeros stays zero.
 
     Formal guarantee: mean, landmarks U, weights A and Λ are public (from public or made-up rows, the mean perhaps
     released and paid for), so a row still tells of its own record only.

@@ -1,4 +1,4 @@
-"""ScatterNet: fixed wavelet features of order two, nothing to train and nothing to protect.
+"""ScatterNet: fixed wavelet features of order two, without training.
 
     S0 = x * phi,   S1 = |x * psi_a| * phi,   S2 = ||x * psi_a| * psi_b| * phi   (scale of b > scale of a)
 
@@ -26,7 +26,10 @@ CHANNELS = 1 + SCALES * ANGLES + ANGLES**2 * SCALES * (SCALES - 1) // 2
 def gaussian(
     size: tuple[int, int], covariance: Float[Tensor, "2 2"], centre: Float[Tensor, "2"]
 ) -> Float[Tensor, "h w"]:
-    """exp(-(w - centre)' covariance (w - centre) / 2) at the frequencies w of an image, with its aliases."""
+    """Sample a Gaussian at the frequencies of an image, with its aliases.
+
+    exp(-(w - centre)' covariance (w - centre) / 2) at the frequencies w.
+    """
     axes = (2 * math.pi * torch.fft.fftfreq(n, dtype=torch.float64) for n in size)
     frequencies = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)
     aliases = torch.cartesian_prod(*2 * [2 * math.pi * torch.arange(-2, 3, dtype=torch.float64)])
@@ -35,7 +38,10 @@ def gaussian(
 
 
 def morlet(size: tuple[int, int], scale: int, angle: float) -> Float[Tensor, "h w"]:
-    """A wave of wavelength 8/3 * 2^scale under a Gaussian twice as wide across; its mean is zero."""
+    """Return a Morlet wavelet of wavelength 8/3 * 2^scale and mean zero.
+
+    Its Gaussian is twice as wide across.
+    """
     along = torch.tensor([math.cos(angle), math.sin(angle)], dtype=torch.float64)
     across = torch.tensor([-math.sin(angle), math.cos(angle)], dtype=torch.float64)
     sigma = 0.8 * 2**scale
@@ -57,7 +63,9 @@ def wavelets(size: tuple[int, int], scale: int) -> Float[Tensor, "k h w"]:
 
 
 def averaging(side: int, grid: int) -> Float[Tensor, "s m"]:
-    """The window along a side of `side` pixels of which every `grid`-th is given, sampled at every 4th pixel.
+    """Return the averaging window along a side, sampled at every 4th pixel.
+
+    The side has `side` pixels, of which every `grid`-th is given.
 
     The Gaussian is separable, so a product with one such matrix on each side is low pass and sampling in one, half
     again as fast as multiplying spectra and transforming them back.
@@ -74,7 +82,10 @@ def averaging(side: int, grid: int) -> Float[Tensor, "s m"]:
 def filtered(
     spectrum: Complex64[Tensor, "... h w"], window: Tensor, step: int
 ) -> Complex64[Tensor, "... h2 w2"]:
-    """The spectrum of every `step`-th pixel of the filtered image: the mean of the product over the aliases."""
+    """Return the spectrum of every `step`-th pixel of the filtered image.
+
+    It is the mean of the product over the aliases.
+    """
     (tile, weights), *others = zip(_tiles(spectrum, step), _tiles(window / step**2, step), strict=True)
     total: Tensor = tile * weights
     for tile, weights in others:

@@ -1,4 +1,6 @@
-"""Made-up images whose second moments resemble those of photographs and drawings: public data for those who have none.
+"""Synthetic images with second moments like photographs and drawings.
+
+They serve as public data where there are none.
 
 Dead leaves: soft-edged discs and boxes of power-law size, each hiding what lies below, with colours mostly along
 brightness; every other grey image has only a few of them on a dark ground. Nothing is learned from any data set.
@@ -23,7 +25,7 @@ CENTRE, SPREAD = 0.3, 0.3  # brings [0, 1] to about mean zero and unit variance,
 
 
 def synthetic_images(count: int, shape: Sequence[int], *, seed: int = 0) -> Float[Tensor, "n c h w"]:
-    """`count` images of a shape (channels, height, width), about standardised; the same for the same seed."""
+    """Generate `count` roughly standardised images of a shape from a seed."""
     rng = torch.Generator().manual_seed(seed)
     sizes = [min(AT_ONCE, count - start) for start in range(0, count, AT_ONCE)]
     images = torch.cat([_leaves(size, shape, rng) for size in sizes])

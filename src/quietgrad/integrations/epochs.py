@@ -12,7 +12,9 @@ from quietgrad._sampling.collate import MapStyle
 
 
 class Epochs:
-    """A loader in a trainer's eyes: each loop is one epoch of ⌈N / batch⌉ draws, the next one goes on from there.
+    """A loader for trainers: each loop is one epoch of ⌈N / batch⌉ draws.
+
+    The next loop continues from there.
 
     Args:
         dataset: map-style.

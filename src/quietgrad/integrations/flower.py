@@ -1,4 +1,4 @@
-"""Flower's server and clients around a `FederatedServer` (extra `flower`, in an environment of its own).
+"""Flower's server and clients around a `FederatedServer` (extra `flower`).
 
 strategy = PrivateStrategy(server)
 flwr.server.start_server(server_address=…, strategy=strategy, config=ServerConfig(num_rounds=…))
@@ -46,7 +46,9 @@ KIND = "quietgrad"
 
 
 class PrivateStrategy(Strategy):  # type: ignore[misc]
-    """Differential privacy of clients in Flower's rounds; of a server with shares, under `secure_workflow`.
+    """Client-level differential privacy in Flower's rounds.
+
+    A server with shares runs it under `secure_workflow`.
 
     Flower's own sampling is not used: each client that has registered is drawn with the server's rate, by its coins.
     Whoever fails, times out or sends what cannot be used adds nothing; the round is released and counted all the same.
@@ -155,7 +157,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]
 
 
 class PrivateClient(Client):  # type: ignore[misc]
-    """A client that trains on its own records and sends the encoded update, and nothing else.
+    """A client that trains on its own records and sends only encoded updates.
 
     Args:
         model: of the server's architecture; with its first weights, if the strategy counts on that.

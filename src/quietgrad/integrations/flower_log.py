@@ -1,4 +1,6 @@
-"""What Flower may log of private rounds: who was drawn, answered or failed is private, so only known messages pass.
+"""Filter what Flower logs of private rounds.
+
+Who was drawn, answered or failed is private, so only known messages pass.
 
 Flower writes in each round how many clients were sampled and how many results came back, who failed, and how long it
 took. Under Poisson sampling the number of clients is what a neighbour changes, and ε does not pay for telling it.
@@ -35,7 +37,7 @@ SAME_FOR_ALL_DRAWS = {
 
 
 class PublicMessages(logging.Filter):
-    """Until it is closed all passes; from then on what would be the same whoever was drawn.
+    """Pass all messages until closed, then only those that no draw changes.
 
     A list of what passes and not of what is held back: a message that another version of Flower adds is private until
     somebody has looked at it.

@@ -1,4 +1,6 @@
-"""Flower's SecAgg+ around clients that add their share of the noise (extra `flower`): the server sees a sum only.
+"""Flower's SecAgg+ around clients that add their share of the noise.
+
+The server sees a sum only. Needs the extra `flower`.
 
 server = FederatedServer(model, mechanism, clients=N, rate=1.0, rounds=…, shares=Shares(clients=N, least=t))
 DefaultWorkflow(fit_workflow=secure_workflow(server))(grid, LegacyContext(…, strategy=PrivateStrategy(server)))
@@ -49,7 +51,9 @@ _GENERATOR = "pseudo_rand_gen"
 
 
 def secure_workflow(server: FederatedServer, *, timeout: float | None = None) -> SecAggPlusWorkflow:
-    """SecAgg+ among all clients, which opens no sum of fewer than `shares.least`; Flower's `fit_workflow`.
+    """Return SecAgg+ among all clients, for Flower's `fit_workflow`.
+
+    It opens no sum of fewer than `shares.least` clients.
 
     Args:
         server: with shares.
@@ -70,7 +74,10 @@ def secure_workflow(server: FederatedServer, *, timeout: float | None = None) ->
 
 
 def secure_app(client_fn: Callable[[Context], Client], shares: Shares) -> ClientApp:
-    """Flower's ClientApp of clients whose answers leave masked, by SecAgg+ as `secure_workflow` sets it up."""
+    """Return a ClientApp whose clients send only masked answers.
+
+    The masks are those of SecAgg+ as `secure_workflow` sets it up.
+    """
 
     def masking(message: Message, context: Context, answer: Callable[[Message, Context], Message]) -> Message:
         return _answer_masked(message, context, answer, shares)
@@ -97,7 +104,9 @@ def _answer_masked(
 
 
 class SecureClient(Client):  # type: ignore[misc]
-    """A client that clips its own update and adds its share of the noise, for `secure_app` only.
+    """A client that clips its update and adds its share of the noise.
+
+    For `secure_app` only.
 
     Args:
         model: of the server's architecture.
@@ -130,7 +139,7 @@ def summed(mean: NDArray[np.float64], clients: int) -> NDArray[np.int64]:
 
 
 def _numbers(shares: Shares) -> dict[str, int | float]:
-    """SecAgg+'s settings: a complete graph of masks, and a quantisation that changes no whole number."""
+    """Return SecAgg+'s settings: all pairs masked, whole numbers kept."""
     return {
         "num_shares": shares.clients,
         "reconstruction_threshold": shares.least,
@@ -142,7 +151,7 @@ def _numbers(shares: Shares) -> dict[str, int | float]:
 
 
 def _check_setup(message: Message, shares: Shares) -> None:
-    """A client takes part only in the protocol that its share of the noise was made for."""
+    """Refuse a protocol that this client's share of the noise does not fit."""
     settings = message.content.config_records.get(RECORD_KEY_CONFIGS, {})
     if settings.get(Key.STAGE) != Stage.SETUP:
         return
@@ -173,7 +182,10 @@ def _masked() -> Iterator[None]:
 
 
 def aes_masks(seed: bytes, modulus: int, shapes: list[tuple[int, ...]]) -> list[NDArray[np.int64]]:
-    """Draw uniform integers below a power of two: AES-256's key stream under the hash of the whole seed."""
+    """Draw uniform integers below a power of two from AES-256's key stream.
+
+    The key is the hash of the whole seed.
+    """
     words = Words(hashlib.sha256(b"quietgrad masks" + seed).digest())
     return [
         (words.take(int(np.prod(shape))) & np.uint64(modulus - 1)).view(np.int64).reshape(shape)
@@ -183,7 +195,9 @@ def aes_masks(seed: bytes, modulus: int, shapes: list[tuple[int, ...]]) -> list[
 
 @cache
 def _with_aes_masks(name: str) -> ModuleType:
-    """Load a copy of a module of Flower's that calls `aes_masks`; the module itself is left alone.
+    """Load a copy of a module of Flower's that calls `aes_masks`.
+
+    Flower's own module does not change.
 
     Raises:
         ImportError: the module expands its seeds by another name, so the copy would keep Flower's weak masks.

@@ -1,4 +1,4 @@
-"""Private training in Lightning: a LightningModule with manual optimization, checkpointed with its ledger.
+"""Private training in Lightning, checkpointed with its ledger.
 
 class Classifier(PrivateModule):
     def losses(self, batch): ...            # one loss per example
@@ -42,7 +42,9 @@ STATE = "quietgrad"
 
 
 class PrivateModule(LightningModule):  # type: ignore[misc]
-    """A LightningModule whose gradients are private. Implement `losses` and `configure_optimizers`.
+    """A LightningModule whose gradients are private.
+
+    Implement `losses` and `configure_optimizers`.
 
     Formal guarantee: as of `qg.Privatizer`. Nothing of the private batches is logged; a module that calls
     `self.log` with a training loss breaks it.
@@ -81,7 +83,9 @@ class PrivateModule(LightningModule):  # type: ignore[misc]
         collate_fn: Callable[[list[Any]], Any] = default_collate,
         **options: Any,
     ) -> Epochs:
-        """Plan the training and calibrate its noise; what is returned goes to `Trainer.fit` as the train loader.
+        """Plan the training and calibrate its noise.
+
+        Pass what it returns to `Trainer.fit` as the train loader.
 
         Args:
             dataset: map-style; the private records.

@@ -1,4 +1,4 @@
-"""Figures of a private run where users look at them: TensorBoard, MLflow, Weights & Biases, or a function.
+"""Log a private run to TensorBoard, MLflow, Weights & Biases or a function.
 
     log = ReleasedLog(private, tensorboard(SummaryWriter()), delta=1e-5)
     for batch in batches:
@@ -58,7 +58,7 @@ class ReleasedLog:
         self._private, self._hook, self._delta, self._every = private, hook, delta, every
 
     def step(self, **further: float) -> None:
-        """Log what the last release made public, and further numbers that are public by themselves.
+        """Log what the last release made public, and further public numbers.
 
         Args:
             further: `test_…`, `val_…`, `eval_…`, `public_…` or `synthetic_…`, measured on data of that kind; `lr`,

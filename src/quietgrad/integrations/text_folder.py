@@ -19,7 +19,7 @@ ROWS = 64
 
 
 class FolderTokens:
-    """The tokenizer of a model's folder: texts to rows of token numbers, cut and padded to one length.
+    """The tokenizer of a model's folder, cut and padded to one length.
 
     Args:
         name: `minilm`, or a folder.
@@ -56,7 +56,9 @@ class FolderTokens:
 
 
 class TextEncoder(nn.Module):
-    """Token numbers [n, t] to the mean over real tokens of the last hidden layer, [n, d]; nothing of it is trained.
+    """A frozen encoder from token numbers [n, t] to features [n, d].
+
+    Features are the mean over real tokens of the last hidden layer.
 
     Args:
         name: `minilm`, or a folder.

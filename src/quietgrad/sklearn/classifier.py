@@ -53,7 +53,7 @@ MOST_WORK = 100_000
 
 
 class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A linear classifier on rescaled features, (ε, δ)-differentially private for the records it was fitted on.
+    """An (ε, δ)-differentially private linear classifier on rescaled features.
 
         PrivateClassifier(epsilon=1.0, delta=1e-5, bounds=(0, 100)).fit(X, y)
 
@@ -160,7 +160,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return values, self._numbered(targets)
 
     def _validated(self, *data: Any, **options: Any) -> Any:
-        """scikit-learn's checks, whose messages show records where something is no real number."""
+        """Run scikit-learn's checks without messages that show records."""
         try:
             return validate_data(self, *data, dtype="numeric", ensure_all_finite=False, **options)
         except ValueError as error:
@@ -170,7 +170,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         raise ValueError(f"{shown}: X holds entries that are no real numbers. Encode or drop their columns.")
 
     def _numbered(self, targets: ndarray) -> Tensor:
-        """Places in `classes_`. A record of another label contributes nothing: refusing it would tell of it."""
+        """Return places in `classes_`; a record of another label contributes nothing.
+
+        Refusing such a record would reveal it.
+        """
         places = {label: place for place, label in enumerate(self.classes_.tolist())}
         return torch.tensor([_looked_up(places, label) for label in targets.tolist()], dtype=torch.int64)
 
@@ -256,7 +259,7 @@ def _looked_up(places: dict[Any, int], label: Any) -> int:
 
 
 def _flat(X: Any) -> tuple[Any, tuple[int, ...] | None]:
-    """Rows, and the shape of an image if records have two or three dimensions of their own."""
+    """Return flat rows, and the shape of an image if records have one."""
     dimensions = np.ndim(X) if isinstance(X, ndarray | Tensor) else 2
     if dimensions not in (3, 4):
         return X, None
@@ -266,7 +269,10 @@ def _flat(X: Any) -> tuple[Any, tuple[int, ...] | None]:
 
 
 def _refuse_private_as_public(private: Any, public: Any) -> None:
-    """Features fitted on the private records for nothing; whether memory is shared does not depend on what is in it."""
+    """Refuse `public=` that shares memory with the private records.
+
+    Whether memory is shared does not depend on its content.
+    """
     if public is private or (public is not None and _share_memory(private, public)):
         raise PrivacyError(
             "public= shares memory with X: features would be fitted on private records without paying. Pass other, "

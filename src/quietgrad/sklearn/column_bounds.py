@@ -1,4 +1,4 @@
-"""Bounds of columns: known to the user, given by the type of the numbers, or released and paid for."""
+"""Bounds of columns: known, given by the type, or released and paid for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Private fine-tuning in Hugging Face's Trainer: `PrivateTrainer` in the place of `Trainer`."""
+"""Private fine-tuning in Hugging Face's Trainer."""
 
 from __future__ import annotations
 

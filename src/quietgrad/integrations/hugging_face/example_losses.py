@@ -1,4 +1,7 @@
-"""One loss per example from a model's logits, as its own loss would be for that example alone."""
+"""Compute one loss per example from a model's logits.
+
+It is the model's own loss of that example alone.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,9 @@ IGNORED = -100
 def example_losses(
     logits: Float[Tensor, "n ..."], labels: Tensor, kind: str | None, *, smoothing: float = 0.0
 ) -> Float[Tensor, " n"]:
-    """The loss of each example on its own; token losses are averaged over the example's own labelled tokens.
+    """Compute the loss of each example on its own.
+
+    Token losses are averaged over the example's own labelled tokens.
 
     Args:
         logits: [n, classes] or [n, tokens, vocabulary].

@@ -9,7 +9,9 @@ from quietgrad._mechanism.mechanism import Mechanism
 
 @dataclass
 class PrivacyArguments:
-    """The budget of a run, in the manner of TrainingArguments; HfArgumentParser reads all but the method.
+    """The privacy budget of a run, beside TrainingArguments.
+
+    HfArgumentParser reads all fields but the method.
 
     Args:
         epsilon: of the whole training.

@@ -1,4 +1,7 @@
-"""Hugging Face's Trainer with private gradients: its loop, optimizers, schedulers, callbacks and checkpoints stay."""
+"""Hugging Face's Trainer with private gradients.
+
+Its loop, optimizers, schedulers, callbacks and checkpoints stay.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,9 @@ _Host: Any = object
 
 
 class PrivateTraining(_Host):  # type: ignore[misc]
-    """Makes a Trainer private; put it before the Trainer that you have: `class Mine(PrivateTraining, TheirTrainer)`.
+    """Make a Trainer private, as its first base class.
+
+    `class Mine(PrivateTraining, TheirTrainer)`
 
     One optimizer step is one Poisson draw of on average per_device_train_batch_size · gradient_accumulation_steps
     records, which go through the collator and the model in micro-batches of per_device_train_batch_size.
@@ -78,7 +83,10 @@ class PrivateTraining(_Host):  # type: ignore[misc]
     # ---- one step -------------------------------------------------------------------------------------------
 
     def training_step(self, model: nn.Module, inputs: Batch, num_items_in_batch: Any = None) -> Tensor:
-        """All micro-batches of a draw, then the release. The loss that it returns is zero: the true one is private."""
+        """Run all micro-batches of a draw, then release.
+
+        The loss that it returns is zero: the true one is private.
+        """
         assert self.private is not None
         model.train()
         if hasattr(self.optimizer, "train") and callable(self.optimizer.train):
@@ -91,7 +99,7 @@ class PrivateTraining(_Host):  # type: ignore[misc]
         return torch.zeros((), device=self.args.device)
 
     def compute_losses(self, model: nn.Module, inputs: MutableMapping[str, Any]) -> Float[Tensor, " n"]:
-        """One loss per example. Override it for a loss of your own that treats each example alone."""
+        """Return one loss per example; override it for a loss of your own."""
         labels = inputs.pop("labels", None)
         self._refuse_inputs(inputs, labels)
         outputs = model(**inputs)
@@ -111,7 +119,7 @@ class PrivateTraining(_Host):  # type: ignore[misc]
     # ---- set up, checkpoint, resume -------------------------------------------------------------------------
 
     def get_train_dataloader(self) -> Epochs:
-        """Poisson draws through the Trainer's collator, once all records have been seen to fit the model."""
+        """Return Poisson draws, after a check that all records fit the model."""
         dataset, collator = self.train_dataset, self.data_collator
         if hasattr(dataset, "column_names"):
             dataset = self._remove_unused_columns(dataset, description="training")
@@ -175,7 +183,7 @@ class PrivateTraining(_Host):  # type: ignore[misc]
         """Not kept: how far dropout's generator went tells how many tokens were drawn."""
 
     def train(self, *args: Any, **options: Any) -> TrainOutput:
-        """As of the Trainer; the training loss of the result is NaN, since it is not released."""
+        """Train as the Trainer does; the result's training loss is NaN, not released."""
         try:
             output = super().train(*args, **options)
             assert self.private is not None

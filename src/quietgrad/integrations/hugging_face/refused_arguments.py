@@ -1,4 +1,7 @@
-"""Trainer arguments under which ε would not hold, each refused by its name with the reason and the remedy."""
+"""Refuse Trainer arguments under which ε would not hold.
+
+Each is refused by its name, with the reason and the remedy.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Records that the model cannot take, found before the first draw: a run never stops because of whom it drew."""
+"""Find records that the model cannot take, before the first draw.
+
+So a run never stops because of the records it drew.
+"""
 
 from __future__ import annotations
 
