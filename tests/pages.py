@@ -8,6 +8,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
+WITH_EXAMPLES = [*sorted((ROOT / "docs" / "api").glob("*.md")), ROOT / "docs" / "extending.md"]
+"""Pages whose examples must train a model (`test_examples_train.py`)."""
+
 
 def snippets(page: Path) -> list[str]:
     """The Python blocks of a page, in order."""

@@ -20,7 +20,7 @@ from torch.utils.data import TensorDataset
 
 import quietgrad as qg
 from quietgrad._capture.registry import ADAPTERS
-from tests.pages import PAGES, elsewhere, snippets, title
+from tests.pages import PAGES, WITH_EXAMPLES, elsewhere, snippets, title
 from tests.test_site import INTEGRATIONS
 
 PUBLIC_ROOMS = {
@@ -35,6 +35,7 @@ PUBLIC_ROOMS = {
 INSIDE = "# inside the package"
 """How a snippet for contributors begins, which may import what is not public."""
 WITH_PYTHON = [page for page in PAGES if snippets(page)]
+RUN_HERE = [page for page in WITH_PYTHON if page.name != "README.md" and page not in WITH_EXAMPLES]
 
 
 class Scale(nn.Module):
@@ -110,7 +111,7 @@ def run_snippet(text: str, names: dict[str, Any]) -> None:
 
 
 @pytest.mark.usefixtures("alone")
-@pytest.mark.parametrize("page", [page for page in WITH_PYTHON if page.name != "README.md"], ids=title)
+@pytest.mark.parametrize("page", RUN_HERE, ids=title)
 def test_the_snippets_of_a_page_run(page: Path) -> None:
     names = world()
     for text in snippets(page):

@@ -18,4 +18,4 @@ from quietgrad._gradients.blocks import packed
     ],
 )
 def test_runs_fill_the_room(sizes: list[int], expected: list[list[int]]) -> None:
-    assert list(packed(sizes, lambda size: size, room=4)) == expected
+    assert list(packed(sizes, lambda size: size, limit=4)) == expected

@@ -62,4 +62,4 @@ def test_an_encoding_is_forgotten_with_its_gradients() -> None:
         alive = weakref.ref(grads)
         del grads
         assert alive() is None
-        assert len(inner._once._made) == 0
+        assert len(inner._encoded._made) == 0

@@ -1,4 +1,4 @@
-"""Named blocks of numbers, what per-sample gradients of one can be asked, and gradients that are formed."""
+"""Named blocks, the interface of per-sample gradients of one block, and gradients that are formed."""
 
 from __future__ import annotations
 
@@ -57,16 +57,16 @@ def split_blocks(flat: Shaped[Tensor, "*n p"], shapes: Shapes) -> Blocks:
     return {name: part.reshape((*flat.shape[:-1], *shape)) for (name, shape), part in shaped}
 
 
-def packed(things: Iterable[T], size: Callable[[T], int], room: int) -> Iterator[list[T]]:
-    """Runs of things whose sizes add up to at most `room`; one that is larger is alone."""
+def packed(items: Iterable[T], size: Callable[[T], int], limit: int) -> Iterator[list[T]]:
+    """Split items into runs whose sizes add up to at most `limit`; a larger item is alone in its run."""
     run: list[T] = []
     filled = 0
-    for thing in things:
-        if run and filled + size(thing) > room:
+    for item in items:
+        if run and filled + size(item) > limit:
             yield run
             run, filled = [], 0
-        run.append(thing)
-        filled += size(thing)
+        run.append(item)
+        filled += size(item)
     if run:
         yield run
 

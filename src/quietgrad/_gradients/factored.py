@@ -33,12 +33,12 @@ HUGE = 2.0**120
 
 
 class FactoredGrad(TunableGrads):
-    """Per-sample gradients G_n = Σ_t b_t a_tᵀ of a matrix `[o, i]`, held as their factors.
+    """Per-sample gradients G_n = Σ_t b_t a_tᵀ of a matrix `[o, i]`, kept as their factors.
 
     Stable public attributes, for representations that work on factors:
         a: inputs `[n, t, i]`; b: output gradients `[n, t, o]`; matrix: (o, i); shape: the block's shape, with
         `prod(shape) == o·i` (a convolution's kernel is flattened to `[out, in·kh·kw]`).
-    `FactoredGrad(new_a, new_b)` is a new block from mapped factors, of shape `(o', i')` unless told.
+    `FactoredGrad(new_a, new_b)` is a new block from mapped factors, of shape `(o', i')` unless one is given.
 
     Algorithms for norms and sums:
         outer   t = 1: ‖G‖ = ‖a‖‖b‖.
@@ -221,7 +221,7 @@ class FactoredGrad(TunableGrads):
         return FactoredGrad(a, b, self._shape, algorithm="chunked", chunk=self._chunk)
 
     def _ordinary(self, weights: Float[Tensor, " n"]) -> bool:
-        """Whether nothing is extreme, as nearly always: told by three numbers instead of by every row."""
+        """Whether nothing is extreme, as nearly always: three numbers say so, instead of a test of every row."""
         if not self.samples:
             return True
         longest = float(torch.maximum(*self._squared_lengths()).max())

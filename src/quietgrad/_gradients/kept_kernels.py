@@ -15,7 +15,7 @@ CHANNELS_LAST = ("patches", "direct")
 
 
 class KeptKernels(BlockGrads):
-    """What is left of a `ConvGrad` once its gradients are formed: neither inputs nor output gradients are held.
+    """What is left of a `ConvGrad` once its gradients are formed: neither inputs nor output gradients are kept.
 
     Args:
         rows: as the algorithm left them.

@@ -204,7 +204,7 @@ class ClippedSum:
 class Released:
     """Public: (Σ_i clip(g_i) + noise) / qN, with the std of its noise and the sensitivity it was made for.
 
-    Both are in the units of `blocks` (divided by qN like them); their ratio is what the accountant is told.
+    Both are in the units of `blocks` (divided by qN like them); their ratio is what the accountant counts.
 
     Example:
         released, _ = qg.Gaussian().release(total, draw, qg.NoiseState())

@@ -24,7 +24,8 @@ def describe(value: Any) -> Any:
     if callable(value):
         return _callable_name(value)
     raise TypeError(
-        f"Cannot describe {type(value).__name__}: a mechanism holds numbers, strings, functions and dataclasses only."
+        f"Cannot describe {type(value).__name__}: a mechanism holds numbers, strings, functions and dataclasses only. "
+        f"Decorate class {type(value).__name__} with @dataclass(frozen=True)."
     )
 
 

@@ -48,11 +48,11 @@ class Codec(ABC):
 
     def encode_once(self, grads: PerSampleGrads) -> PerSampleGrads:
         """`encode`, remembered for the other releases of the same micro-batch."""
-        return self._once(self.encode, grads)
+        return self._encoded(self.encode, grads)
 
     @cached_property
-    def _once(self) -> Once[PerSampleGrads]:
-        return Once()
+    def _encoded(self) -> GradientCache[PerSampleGrads]:
+        return GradientCache()
 
     @abstractmethod
     def decode(self, released: Released) -> Blocks | None:
@@ -110,8 +110,8 @@ class Identity(Representation):
         return IdentityCodec(public), state
 
 
-class Once(Generic[T]):
-    """Results of a function of gradients, remembered as long as these live and no other micro-batch is asked for."""
+class GradientCache(Generic[T]):
+    """Results of a function of gradients, kept as long as these live and no other micro-batch is asked for."""
 
     def __init__(self) -> None:
         self._made: weakref.WeakKeyDictionary[PerSampleGrads, T] = weakref.WeakKeyDictionary()
@@ -205,7 +205,7 @@ class Public:
 class States:
     """The states of a run's representations, each a value that is replaced and never changed in place.
 
-    Representations are told apart by identity and by what they live inside, so GEP's embedding and residual share
+    Representations are distinguished by identity and by what they live inside, so GEP's embedding and residual share
     one basis while the same mask used at two depths has two states. Places are numbered in the order of first use,
     which is fixed by the mechanism; a saved state therefore fits the same mechanism built again.
 

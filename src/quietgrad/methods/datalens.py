@@ -7,6 +7,7 @@ signs), noise goes to all p coordinates because the choice is private. Here as t
 
 Formal guarantee: top-k and sign map each sample on its own, before the clip. One release of sensitivity C with noise
 σC: a Poisson-subsampled Gaussian mechanism of multiplier σ.
+Checked by: tests/laws/test_law0_conservation.py, tests/laws/test_law2_sensitivity.py
 """
 
 from __future__ import annotations

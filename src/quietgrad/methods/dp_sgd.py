@@ -4,6 +4,7 @@
 
 Formal guarantee: one release of sensitivity C with noise σC, so each step is a Poisson-subsampled Gaussian mechanism
 of multiplier σ.
+Checked by: tests/laws/test_law0_conservation.py, tests/laws/test_law2_sensitivity.py
 """
 
 from __future__ import annotations

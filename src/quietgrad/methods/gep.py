@@ -14,6 +14,7 @@ paper's equal split did best in docs/results/subspace.md. B-GEP pays off only if
 Formal guarantee: two releases of one batch with shares f₁ + f₂ = 1, sensitivities S₁ and S₂ (residual.py says why in
 floating point too) and noise σ/√f_j·S_j: together a Poisson-subsampled Gaussian mechanism of multiplier σ. B depends
 on public data, public randomness and past releases only.
+Checked by: tests/laws/test_law0_conservation.py, tests/laws/test_law2_sensitivity.py
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ V holds the top k eigenvectors of the second-moment matrix of m public gradients
 Formal guarantee: one release of sensitivity C with noise σC, as in DP-SGD; the projection sees only that release,
 public data and past releases, so it is post-processing. Clips are per record: the paper's micro-batches of 5 would
 have sensitivity 2C.
+Checked by: tests/laws/test_law0_conservation.py, tests/laws/test_law2_sensitivity.py
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ et al. 2021).
     M = g̃ (+ e),  P = orth(MQ),  Q ← MᵀP,  ĝ = PQᵀ  (, e ← M − ĝ)     for each matrix, after the release
 
 Formal guarantee: that of DP-SGD; the projection and the error that is fed back are functions of what was released.
+Checked by: tests/laws/test_law0_conservation.py, tests/laws/test_law2_sensitivity.py
 """
 
 from __future__ import annotations

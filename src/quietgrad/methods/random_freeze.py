@@ -10,6 +10,7 @@ Momentum keeps moving frozen coordinates while its velocity lasts, as in the pap
 Formal guarantee: masks come from public randomness or past releases. Each step is one release of sensitivity C with
 noise σC on the kept coordinates, hence a Poisson-subsampled Gaussian mechanism of multiplier σ. Frozen coordinates
 release nothing; the paper's second noise term for the ranking would have cost √2 in σ and is drawn publicly instead.
+Checked by: tests/laws/test_law0_conservation.py, tests/laws/test_law2_sensitivity.py
 """
 
 from __future__ import annotations

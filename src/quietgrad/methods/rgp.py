@@ -11,6 +11,7 @@ projection of G on matrices whose rows or columns lie in the carriers' spans (th
 
 Formal guarantee: one release of sensitivity C with noise σC, so each step is a Poisson-subsampled Gaussian mechanism of
 multiplier σ. The carriers are functions of the initial weights, of past releases and of public randomness: free.
+Checked by: tests/laws/test_law0_conservation.py, tests/laws/test_law2_sensitivity.py
 """
 
 from __future__ import annotations

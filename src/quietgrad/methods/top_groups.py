@@ -6,6 +6,7 @@
 Formal guarantee: the mask is a function of past releases and public randomness. Each release has sensitivity C
 (‖u_i‖ = ‖g_i‖ for disjoint groups) and noise for its share, so that the step is one Poisson-subsampled Gaussian
 mechanism of multiplier σ. Paying f₂ = 1% for energies makes the gradient's noise 0.5% louder.
+Checked by: tests/laws/test_law0_conservation.py, tests/laws/test_law2_sensitivity.py
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@
 
 Formal guarantee: clipping u_i to C is taking the group norms of clip_C(g_i), because all of them shrink alike; the sum
 has sensitivity C like the gradient's own.
+Checked by: tests/laws/test_law2_sensitivity.py, tests/methods/test_top_groups.py
 """
 
 from __future__ import annotations

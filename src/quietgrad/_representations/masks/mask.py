@@ -5,6 +5,7 @@ Encoded blocks hold the kept coordinates alone, so sums, noise, all-reduce and w
 
 Formal guarantee: a mask is a function of public randomness or past releases, made before the batch is looked at. It
 maps each sample on its own, before the clip; the release has the clip's sensitivity in the kept coordinates.
+Checked by: tests/laws/test_law2_sensitivity.py, tests/attacks/test_masked_rows.py
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def random_basis(
 
 
 def gram_matrices(matrix: PublicMatrix, groups: Partition) -> dict[str, Float64[Tensor, "m m"]]:
-    """GGᵀ per group. A pass for each chunk when the gradients are streamed, so that two chunks are held at most."""
+    """GGᵀ per group. A pass for each chunk when the gradients are streamed, so that two are in memory at most."""
     grams = {name: torch.zeros(matrix.samples, matrix.samples, dtype=torch.float64) for name in groups}
     start = 0
     while start < matrix.samples:
@@ -178,7 +178,7 @@ def _combinations(
     totals = {
         name: like.new_zeros(len(weights[name]), coordinates(members)) for name, members in shapes.items()
     }
-    for chunks in matrix.together():
+    for chunks in matrix.chunk_groups():
         for name, members in shapes.items():
             for block, columns in _columns(totals[name], members):
                 for rows, chunk in chunks:

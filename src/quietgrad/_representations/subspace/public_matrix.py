@@ -46,7 +46,7 @@ class PublicMatrix:
             yield slice(start, start + chunk.samples), chunk
             start += chunk.samples
 
-    def together(self) -> Iterator[list[tuple[slice, BlockwiseGrads]]]:
+    def chunk_groups(self) -> Iterator[list[tuple[slice, BlockwiseGrads]]]:
         """All chunks at once if they are kept (a block's sum then stays in the cache from chunk to chunk), else one by
         one."""
         if self._kept is not None:

@@ -15,7 +15,9 @@ the coordinates w_i that were computed, B g_i = w_i − e_i, and E = BBᵀ − I
   half of the clip's margin. Coordinates are added up and expanded in float64: for k = 1000 and 32,768 rows, 4·10⁻⁵·S.
 
 A float32 projection as a whole is not accurate enough: of a gradient of a million equal numbers along B, w came out
-0.3% too long (`tests/attacks/test_projected_lengths.py`).
+0.3% too long.
+
+Checked by: tests/attacks/test_projected_lengths.py, tests/representations/test_subspace.py
 """
 
 from __future__ import annotations

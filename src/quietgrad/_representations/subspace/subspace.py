@@ -10,7 +10,7 @@ from torch import Tensor
 from quietgrad._gradients.blocks import Blocks, DenseGrad
 from quietgrad._gradients.space import Part, Space
 from quietgrad._gradients.stages import BlockwiseGrads, PerSampleGrads, Released
-from quietgrad._representations.base import Codec, Once, Public, PublicLosses, Representation, State
+from quietgrad._representations.base import Codec, GradientCache, Public, PublicLosses, Representation, State
 from quietgrad._representations.subspace.bases import gram_eigenvectors, power_iteration, random_basis
 from quietgrad._representations.subspace.basis import (
     Basis,
@@ -28,7 +28,7 @@ _SALT = 0x6E9
 
 @dataclass(frozen=True)
 class Embedded:
-    """A micro-batch on its way into the subspace: its gradients, ready to be projected and summed, and G Bᵀ."""
+    """A micro-batch and its coordinates in the subspace: its gradients, ready to be projected and summed, and G Bᵀ."""
 
     grads: BlockwiseGrads
     coordinates: Coordinates
@@ -51,7 +51,7 @@ class SubspaceCodec(Codec):
             }
         )
         self._public_inputs = public_inputs
-        self._embedded: Once[Embedded] = Once()
+        self._embedded: GradientCache[Embedded] = GradientCache()
 
     def embed(self, grads: PerSampleGrads) -> Embedded:
         """The micro-batch with its coordinates, computed once for embedding and residual."""

@@ -11,6 +11,7 @@ Formal guarantee: random_k is a release of sensitivity C with noise σC on coord
 Poisson-subsampled Gaussian mechanism of multiplier σ. A step of gip is a Gaussian of multiplier σ *and* a Mallows
 selection in every group, all from one batch; the accountant composes their losses and subsamples the product, so that
 `qg.calibrate` meets ε for both together.
+Checked by: tests/laws/test_law0_conservation.py, tests/laws/test_law2_sensitivity.py
 """
 
 from __future__ import annotations
