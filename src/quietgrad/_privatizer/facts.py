@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from quietgrad._collective import Facts, Fingerprint
+from quietgrad._errors import PrivacyError
 from quietgrad._gradients.blocks import DenseGrad, flatten, unflatten
 from quietgrad._gradients.space import Space, coordinates
 from quietgrad._gradients.stages import BlockwiseGrads
@@ -98,7 +99,7 @@ def check_checkpoint(saved: Mapping[str, Any], mechanism: Mechanism, ledger: Led
         ValueError: it was made with another mechanism, or the ledger holds less than it saw.
     """
     if saved["mechanism"] != mechanism.describe():
-        raise ValueError(
+        raise PrivacyError(
             "The checkpoint was made with another mechanism. Build the same one, or start a new run."
         )
     ledger.verify_against(saved["ledger_head"], saved["ledger_count"])

@@ -319,7 +319,7 @@ class Privatizer:
             ValueError: it was made with another mechanism or unit, or the ledger holds less than it saw.
         """
         if saved.get("protected", self.sampler.describe()) != self.sampler.describe():
-            raise ValueError(
+            raise PrivacyError(
                 f"The checkpoint protects {saved['protected']}, these batches {self.sampler.describe()}. Go on with "
                 "the same unit, most_records and data, or start a new run."
             )

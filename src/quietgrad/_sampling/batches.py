@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
+from quietgrad._errors import PrivacyError
 from quietgrad._sampling.collate import MapStyle, keeps_order
 from quietgrad._sampling.poisson import PoissonSampler, ReplayedSampler
 from quietgrad._sampling.users import Ids, Pooled
@@ -43,7 +44,7 @@ class Batch:
             raise ValueError(f"Expected a micro-batch size >= 1, got {size}.")
         for start, stop in _parts(self._rows if self._counts is None else self._counts, size):
             if self.owned and self.outstanding:
-                raise ValueError(
+                raise PrivacyError(
                     "The last micro-batch has not gone through private.backward(losses) yet. Pass each one before "
                     "taking the next: its rows count exactly once."
                 )
@@ -154,7 +155,7 @@ class PoissonBatches:
 
     def _refuse_unreleased(self) -> None:
         if self.sampler.owned and self.current is not None:
-            raise ValueError(
+            raise PrivacyError(
                 "The last batch was not released. Call private.release() before taking the next batch."
             )
 

@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils.data import default_collate
 
+from quietgrad._errors import PrivacyError
+
 Collate = Callable[[list[Any]], Any]
 """Makes a batch of a list of records, at least one."""
 
@@ -78,7 +80,7 @@ def keeps_order(collate_fn: Collate, records: list[Any], batch: Any) -> bool:
         if isinstance(rows, Tensor) and rows.dim() and len(rows) == len(records)
     ]
     if any(rows.shape != other.shape or not torch.equal(rows, other) for rows, other in pairs):
-        raise ValueError(
+        raise PrivacyError(
             "The collate_fn changes the order of the records, so that rows would be taken for those of other people. "
             "Keep the order (no sorting by length), or pass batches that are sorted before they are drawn."
         )

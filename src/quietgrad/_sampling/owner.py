@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import weakref
 
+from quietgrad._errors import PrivacyError
+
 
 class Owner:
     """Nobody at first, then one after the other; one that was thrown away without being closed is gone too."""
@@ -32,7 +34,7 @@ class Owner:
 
     def refuse_second(self) -> None:
         if self.current is not None:
-            raise ValueError(
+            raise PrivacyError(
                 "These batches already belong to a Privatizer. Two models trained on the same draws cost more than "
                 "either ε says: make PoissonBatches (or a PoissonSampler) for each, or close() the first Privatizer."
             )

@@ -18,6 +18,7 @@ import numpy as np
 from torch.utils.data import Sampler
 
 from quietgrad._collective import Reducer
+from quietgrad._errors import PrivacyError
 from quietgrad._noise.aes import Words
 from quietgrad._sampling.coins import heads
 from quietgrad._sampling.owner import Owner
@@ -213,7 +214,7 @@ class PoissonSampler(Sampler[list[int]]):
             ValueError: draws were made before, among another number of ranks.
         """
         if self._made.next and reducer.world != self._world:
-            raise ValueError(
+            raise PrivacyError(
                 f"{self._made.next} batches were drawn in a world of {self._world} before {reducer.world} ranks began "
                 "to share the draws: a record could be in two parts. Make the Privatizer before iterating over batches."
             )
@@ -243,13 +244,13 @@ class PoissonSampler(Sampler[list[int]]):
         self.loops += 1
         loop, step = self.loops, self.upcoming
         if step >= self.steps:
-            raise ValueError(
+            raise PrivacyError(
                 f"All {self.steps} planned steps were drawn, and ε covers the plan only. "
                 "Plan more steps before calibrating."
             )
         while step < self.steps:
             if self.owned and loop != self.loops:
-                raise ValueError(
+                raise PrivacyError(
                     "Another loop over the same draws has begun, and this one would hand out a batch twice. Run one "
                     "loop at a time over the batches of a Privatizer."
                 )
