@@ -48,15 +48,23 @@ def test_a_value_beyond_all_bounds_stops_nothing(value: float) -> None:
 
 @pytest.mark.parametrize("odd", ["a secret", 4242.0 + 1j], ids=str)
 def test_an_error_shows_no_record(odd: Any) -> None:
+    """Without `classes=` an entry that is no number stops the fit, as scikit-learn expects."""
     values, labels = data()
     values = values.astype(complex if isinstance(odd, complex) else object)
     values[0, 0] = odd
     with pytest.raises(ValueError, match="no real numbers") as caught:
-        classifier(classes=[0, 1]).fit(values, labels)
+        classifier().fit(values, labels)
     assert "secret" not in str(caught.value)
     assert "4242" not in str(caught.value)
     assert caught.value.__cause__ is None
     assert caught.value.__context__ is None
+
+
+def test_a_wrong_number_of_dimensions_shows_no_record() -> None:
+    _, labels = data()
+    with pytest.raises(ValueError, match="Reshape your data") as caught:
+        classifier().fit([4242.0] * RECORDS, labels)
+    assert "4242" not in str(caught.value)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -11,12 +11,7 @@ import torch
 from numpy import ndarray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import (
-    check_consistent_length,
-    check_is_fitted,
-    column_or_1d,
-    validate_data,
-)
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
@@ -41,12 +36,15 @@ from quietgrad.features.encoders import Columns, encode
 from quietgrad.features.images import image_encoder
 from quietgrad.features.pipeline import Rescale
 from quietgrad.sklearn.column_bounds import SHARE, known_bounds, unknown_bounds
+from quietgrad.sklearn.records import as_array, read_labels, read_rows
 
-IGNORED = -100
-"""The label that cross entropy leaves out."""
-
-NOT_NUMBERS = ("could not convert string to float", "Complex data not supported")
-"""How messages of scikit-learn and numpy begin that go on with records."""
+NOT_NUMBERS = "X holds entries that are no real numbers. Encode or drop their columns."
+SHOWS_RECORDS = {
+    "could not convert string to float": NOT_NUMBERS,
+    "Complex data not supported": NOT_NUMBERS,
+    "Expected 2D array": "X has another number of dimensions. Reshape your data to (records, columns).",
+}
+"""How messages of scikit-learn and numpy begin that go on with records, and what to say in their place."""
 
 MOST_WORK = 100_000
 """Tries of numpy to find a number that two arrays share."""
@@ -66,7 +64,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         delta: the probability that the guarantee fails; far below one over the number of records.
         bounds: (lower, upper), numbers or one for each column, known without looking at the records; "private" spends
             5% of the squared budget on finding them.
-        classes: all labels there may be; records of others contribute nothing.
+        classes: all labels there may be; a record of another label, or with an entry that is no number, contributes
+            nothing. Without it such a record stops the fit.
         image_shape: (channels, height, width) if a row is an image; records of three or four dimensions say it
             themselves.
         public: records like X that are not sensitive, without labels: better features for free.
@@ -146,36 +145,31 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.classes is None or y is None:
             values, targets = self._validated(flat, y, y_numeric=False)
             check_classification_targets(targets)
-            self.classes_ = np.unique(targets)
+            self.classes_, targets = np.unique(targets, return_inverse=True)
         else:
-            # What the labels are is nobody's business here: an odd one is one of no class, not a reason to stop.
-            values, targets = self._validated(flat), column_or_1d(y, warn=True)
-            check_consistent_length(values, targets)
+            # Whether the fit goes on may not depend on one record: an odd one counts as nothing.
+            values = self._validated(read_rows(flat))
+            if hasattr(flat, "columns"):
+                self._validated(flat, skip_check_array=True)  # the names of a frame's columns
+            check_consistent_length(values, y)
             self.classes_ = np.unique(np.asarray(self.classes))
+            targets = read_labels(y, self.classes_.tolist())
         if len(self.classes_) < 2:
             raise ValueError(
                 f"Expected at least 2 classes, got {len(self.classes_)}: one class only. Pass classes=[…] if more may "
                 "come."
             )
-        return values, self._numbered(targets)
+        return values, torch.as_tensor(targets, dtype=torch.int64)
 
     def _validated(self, *data: Any, **options: Any) -> Any:
         """Run scikit-learn's checks without messages that show records."""
         try:
             return validate_data(self, *data, dtype="numeric", ensure_all_finite=False, **options)
         except ValueError as error:
-            shown = next((kind for kind in NOT_NUMBERS if str(error).startswith(kind)), None)
+            shown = next((kind for kind in SHOWS_RECORDS if str(error).startswith(kind)), None)
             if shown is None:
                 raise
-        raise ValueError(f"{shown}: X holds entries that are no real numbers. Encode or drop their columns.")
-
-    def _numbered(self, targets: ndarray) -> Tensor:
-        """Return places in `classes_`; a record of another label contributes nothing.
-
-        Refusing such a record would reveal it.
-        """
-        places = {label: place for place, label in enumerate(self.classes_.tolist())}
-        return torch.tensor([_looked_up(places, label) for label in targets.tolist()], dtype=torch.int64)
+        raise ValueError(f"{shown}: {SHOWS_RECORDS[shown]}")
 
     def _rule(self, records: int) -> Settings:
         facts = {"records": records, "classes": len(self.classes_)}
@@ -205,11 +199,13 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _encode(self, inputs: Tensor) -> Tensor:
         """Columns to their bounds; images go through their encoder as well."""
-        columns = encode(self._columns, inputs)
-        if self._image_shape is None:
-            return columns
-        scaled = columns * (inputs.shape[1] ** 0.5 / 0.6)  # from [−1, 1]/√d to about unit variance
-        return encode(self._encoder, scaled.view(-1, *self._image_shape))
+        rows = encode(self._columns, inputs)
+        if self._image_shape is not None:
+            scaled = rows * (inputs.shape[1] ** 0.5 / 0.6)  # from [−1, 1]/√d to about unit variance
+            rows = encode(self._encoder, scaled.view(-1, *self._image_shape))
+        # A row of NaN adds zero to every sum; only a record without any number is one.
+        rows[inputs.isnan().all(1)] = torch.nan
+        return rows
 
     def _rescaled(self, source: Source, statistics: Statistics, rows: Tensor, rule: Settings) -> Rescale:
         others: Tensor | None = None
@@ -251,13 +247,6 @@ def _single(values: ndarray) -> Tensor:
         return torch.from_numpy(np.asarray(values, dtype=np.float32))
 
 
-def _looked_up(places: dict[Any, int], label: Any) -> int:
-    try:
-        return places.get(label, IGNORED)
-    except TypeError:  # a list, say: of no class
-        return IGNORED
-
-
 def _flat(X: Any) -> tuple[Any, tuple[int, ...] | None]:
     """Return flat rows, and the shape of an image if records have one."""
     dimensions = np.ndim(X) if isinstance(X, ndarray | Tensor) else 2
@@ -281,8 +270,11 @@ def _refuse_private_as_public(private: Any, public: Any) -> None:
 
 
 def _share_memory(a: Any, b: Any) -> bool:
+    first, second = as_array(a), as_array(b)
+    if first is None or second is None:
+        return False  # a list is copied, and reading all of it at once would stop at an odd record
     try:
-        return bool(np.shares_memory(np.asarray(a), np.asarray(b), MOST_WORK))  # type: ignore[arg-type]
+        return bool(np.shares_memory(first, second, MOST_WORK))  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return False  # rows and every n-th row are distinguished well below this
 
