@@ -52,9 +52,9 @@ def test_rows_seen_are_rows_drawn() -> None:
     with privatizer(METHODS[0].build(1.0).with_noise(1.0), [[0, 1, 2, 3]]) as (private, batches, model):
         batch = next(iter(batches))
         x, _ = next(batch.split(4))
-        with pytest.raises(ValueError, match="losses where 4 rows"):
+        with pytest.raises(ValueError, match="fewer losses than rows"):
             private.backward(model(x[:3]).sum(1))
-        with pytest.raises(ValueError, match="release\\(\\) after 0 of the 4 drawn rows"):
+        with pytest.raises(ValueError, match="before all drawn rows were seen"):
             private.release()
         assert private.ledger.count == 0
     assert torch.is_tensor(x)

@@ -107,10 +107,15 @@ def trained_pieces(
         expected = _parameter_shape(call.unit.module, name)
         if found[name].shape != expected or found[name].samples != n:
             raise ValueError(
-                f"{kind} returned gradients of {found[name].samples} samples and shape {tuple(found[name].shape)} for "
-                f"parameter {name!r} of module {call.module_name!r}; expected {n} samples of shape {tuple(expected)}."
+                f"{kind} returned gradients of shape [samples, {_sides(found[name].shape)}] for parameter {name!r} of "
+                f"module {call.module_name!r}; expected [samples, {_sides(expected)}] with one row for each sample of "
+                "the output's gradient."
             )
     return {name: found[name] for name in call.unit.names}
+
+
+def _sides(shape: torch.Size) -> str:
+    return ", ".join(str(side) for side in shape)
 
 
 def _parameter_shape(module: nn.Module, name: str) -> torch.Size:

@@ -224,7 +224,7 @@ class Recorder:
     def _check(self, losses: Tensor) -> None:
         if losses.dim() != 1:
             raise ValueError(
-                f"Expected one loss per sample, a vector [n], got shape {tuple(losses.shape)}. "
+                f"Expected one loss per sample, a vector [n], got {losses.dim()} dimensions. "
                 'Pass reduction="none" and reduce to one number per sample.'
             )
         if not self.hooks.is_attached:
@@ -246,8 +246,10 @@ def check_losses(losses: Tensor) -> None:
             "taken by release(), with the constant qN."
         )
     if losses.dim() > 2 or (losses.dim() == 2 and losses.shape[1] == 0):
+        empty = " and no views" if losses.dim() == 2 else ""
         raise ValueError(
-            f"Expected losses of shape [n], or [n, views], got {tuple(losses.shape)}. Reduce them to one loss per row."
+            f"Expected losses of shape [n], or [n, views], got {losses.dim()} dimensions{empty}. Reduce them to one "
+            "loss per row."
         )
     if len(losses) and not losses.requires_grad:
         raise ValueError("The losses do not require grad. Call the model outside torch.no_grad().")

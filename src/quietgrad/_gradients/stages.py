@@ -90,7 +90,7 @@ class BlockwiseGrads(PerSampleGrads):
         self._samples, self._first_inputs = samples, first_inputs
         self._keep_factors, self._was_summed = keep_factors, False
         for name, block in self._blocks.items():
-            assert block.samples == samples, f"{name} holds {block.samples} rows, expected {samples}"
+            assert block.samples == samples, f"{name} holds another number of rows"
 
     @property
     def samples(self) -> int:

@@ -11,9 +11,10 @@ class RowCount:
     """Compare the rows passed to `backward` with the rows drawn.
 
     A row passed twice would have twice the sensitivity. With PoissonBatches each micro-batch is counted on its own;
-    with a DataLoader the rows of a step are.
+    with a DataLoader the rows of a step are. How many were drawn is private, so no error states it.
 
-    Checked by: tests/privatizer/test_privatizer.py, tests/sampling/test_loops.py
+    Checked by: tests/privatizer/test_privatizer.py, tests/sampling/test_loops.py,
+    tests/attacks/test_counted_errors.py
     """
 
     def __init__(self, sampler: PoissonSampler, batches: PoissonBatches | None) -> None:
@@ -35,8 +36,8 @@ class RowCount:
         self._consume_micro_batch(rows)
         if self._seen + rows > drawn:
             raise PrivacyError(
-                f"Got {self._seen + rows} rows in this step, but only {drawn} were drawn. Pass each micro-batch to "
-                "backward once, one loss per row, and call release() before the next batch."
+                "Got more rows in this step than were drawn. Pass each micro-batch to backward once, one loss per "
+                "row, and call release() before the next batch."
             )
         self._seen += rows
         return self._seen - rows
@@ -46,8 +47,7 @@ class RowCount:
         drawn = self._drawn(step)
         if self._seen != drawn:
             raise ValueError(
-                f"release() after {self._seen} of the {drawn} drawn rows. Pass every micro-batch of the batch through "
-                "backward first."
+                "release() before all drawn rows were seen. Pass every micro-batch of the batch through backward first."
             )
 
     def next_step(self, step: int) -> None:
@@ -76,9 +76,10 @@ class RowCount:
             return
         if rows != batch.outstanding:
             twice = "no micro-batch is waiting: was it passed twice? Several losses of a row: add them row by row first"
-            detail = "rows differ" if batch.outstanding else twice
+            other = "more" if rows > batch.outstanding else "fewer"
+            detail = f"{other} losses than rows" if batch.outstanding else twice
             raise PrivacyError(
-                f"Got {rows} losses where {batch.outstanding} rows of the micro-batch are expected ({detail}). "
-                "Take micro-batches from batch.split(size) and pass one loss per row, once."
+                f"The losses are not those of the micro-batch: {detail}. Take micro-batches from "
+                "batch.split(size) and pass one loss per row, once."
             )
         batch.outstanding = 0

@@ -89,11 +89,10 @@ def _codes(ids: Ids, records: int) -> Int64[ndarray, " n"]:
             f"Expected unit to name the person of each of the {records} records, got shape {array.shape}. Give one id "
             "per record, in the order of the data set."
         )
-    missing = np.flatnonzero([_is_missing(one) for one in array.tolist()])
-    if len(missing):
+    if any(_is_missing(one) for one in array.tolist()):
         raise ValueError(
-            f"unit names no person for {len(missing)} records, the first of them number {missing[0]}. Give every "
-            "record an id, one of its own if it belongs to nobody else, or leave it out of the data set."
+            "unit names no person for some records. Give every record an id, one of its own if it belongs to nobody "
+            "else, or leave it out of the data set."
         )
     if array.dtype != object:
         return np.unique(array, return_inverse=True)[1].astype(np.int64)
