@@ -80,3 +80,22 @@ def test_a_child_draws_a_batch_of_its_own(warm: int) -> None:
     for _ in range(warm):
         next(draws)
     assert in_child(lambda: next(draws)) != next(draws)
+
+
+def test_a_child_does_not_release_its_parents_batch() -> None:
+    """On 0.2: both released the batch that was drawn before the fork, and each ledger in memory counted one."""
+    model, mechanism = nn.Linear(8, 8), qg.methods.dp_sgd(clip=1.0).with_noise(1.0)
+    batches = qg.PoissonBatches(TensorDataset(torch.randn(8, 8)), rate=0.5, steps=3)
+    with qg.Privatizer(model, mechanism, batches) as private:
+        batch = next(iter(batches))
+
+        def release() -> list[float]:
+            for (x,) in batch.split(8):
+                private.backward(model(x).sum(1))
+            private.release()
+            values: list[float] = read(model).tolist()
+            return values
+
+        assert in_child(release) == []
+        assert release()
+    assert private.ledger.count == 1

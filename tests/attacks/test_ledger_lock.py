@@ -5,10 +5,14 @@ Another process then opens the ledger, writes too, and neither counts the other'
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from quietgrad.accounting import Ledger
 
@@ -55,3 +59,37 @@ def test_the_lock_outlives_a_reader_of_the_same_process(tmp_path: Path) -> None:
         "closed": True,
     }
     assert len(ledgers) == len(READS)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no flock")
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.EACCES])
+def test_a_file_system_without_locks_is_refused_for_that_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """On 0.2: "another process writes to it", whatever the system said."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with pytest.raises(ValueError, match=os.strerror(number)) as raised:
+        Ledger(tmp_path / "ledger.jsonl")
+    assert "another process" not in str(raised.value)
+    assert "local disk" in str(raised.value)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no flock")
+def test_a_file_that_was_replaced_before_its_lock_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A repaired ledger is another file of that name; whoever opened the old one would write to nowhere."""
+    path = tmp_path / "ledger.jsonl"
+    Ledger(path).close()
+
+    def replaced(*_: object) -> None:
+        (tmp_path / "new").write_bytes(path.read_bytes())
+        os.replace(tmp_path / "new", path)
+
+    monkeypatch.setattr("fcntl.flock", replaced)
+    with pytest.raises(ValueError, match="replaced"):
+        Ledger(path)

@@ -7,6 +7,7 @@ are HMACs: nobody without the secret can make a line or a ledger that passes.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import hmac
 import json
@@ -64,10 +65,18 @@ def line_of(entry: Mapping[str, Any], hash_: str) -> bytes:
 
 def write_line(file: IO[bytes], entry: Mapping[str, Any], hash_: str) -> None:
     """Append a line and wait until it is on the disk."""
-    line = line_of(entry, hash_)
-    written = file.write(line)
-    if written != len(line):
-        raise OSError(f"Only {written} of {len(line)} bytes of a ledger line were written. Is the disk full?")
+    write_bytes(file, line_of(entry, hash_))
+
+
+def write_bytes(file: IO[bytes], content: bytes) -> None:
+    """Append all of it and wait until it is on the disk.
+
+    Raises:
+        OSError: a part was written, or nothing.
+    """
+    written = file.write(content)
+    if written != len(content):
+        raise OSError(errno.ENOSPC, f"Only {written} of {len(content)} bytes of the ledger fit onto the disk")
     os.fsync(file.fileno())
 
 
@@ -105,7 +114,14 @@ def parse_line(
         honest = hmac.compare_digest(claimed, digest(head, entry, key))
         # The hash is of what was parsed: a line that says a thing twice would show one and prove the other.
         honest = honest and line.strip() == line_of(entry, claimed).strip()
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
+    except (
+        json.JSONDecodeError,
+        UnicodeDecodeError,
+        RecursionError,
+        KeyError,
+        TypeError,
+        AttributeError,
+    ) as error:
         raise PrivacyError(
             f"Expected a whole line {number} in the ledger {path}, got {line[:60]!r}. Restore it from a "
             "backup."
@@ -135,7 +151,7 @@ def lock(file: IO[bytes], path: Path) -> None:
     the file anywhere, after reading it for example. Checked by: tests/attacks/test_ledger_lock.py
 
     Raises:
-        PrivacyError: somebody else writes to it.
+        PrivacyError: somebody else writes to it, or the file system has no locks.
     """
     if sys.platform == "win32":
         return
@@ -143,11 +159,57 @@ def lock(file: IO[bytes], path: Path) -> None:
 
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+    except BlockingIOError as error:
         raise PrivacyError(
             f"Expected the ledger {path} to be free, but another process, or another Privatizer or Ledger of this one, "
             "writes to it. Close that one first, or use another path."
         ) from error
+    except OSError as error:
+        raise PrivacyError(
+            f"Expected to lock the ledger {path}, but the system says: {error.strerror or error}. Without a lock two "
+            "writers could count half each. Keep the ledger on a file system with locks, such as a local disk."
+        ) from error
+
+
+def check_in_place(file: IO[bytes], path: Path) -> None:
+    """Refuse a file that was replaced (`replace_content`) or removed between its opening and its lock.
+
+    Raises:
+        PrivacyError: lines written to it would be lost.
+    """
+    if sys.platform == "win32":
+        return
+    try:
+        same = os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    except FileNotFoundError:
+        same = False
+    if not same:
+        raise PrivacyError(f"The ledger {path} was replaced while it was opened. Open it again.")
+
+
+def replace_content(file: IO[bytes], path: Path, content: bytes) -> IO[bytes]:
+    """Put a file with this content into the place of a locked one, in one step, and return it locked.
+
+    Cutting the torn end off and then appending what it counts for would lose it to a kill in between.
+    """
+    part = path.with_name(f"{path.name}.part")
+    fresh = open(part, "ab+", buffering=0)  # noqa: SIM115
+    try:
+        lock(fresh, part)
+        fresh.truncate(0)
+        write_bytes(fresh, content)
+        if sys.platform == "win32":  # which replaces no open file, and has no lock to lose
+            fresh.close()
+            file.close()
+        os.replace(part, path)
+        sync_folder(path)
+        if fresh.closed:
+            fresh = open(path, "ab+", buffering=0)  # noqa: SIM115
+    except BaseException:
+        fresh.close()
+        raise
+    file.close()
+    return fresh
 
 
 def sync_folder(path: Path) -> None:

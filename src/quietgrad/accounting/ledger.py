@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import secrets
 from collections import Counter
@@ -13,12 +14,14 @@ from typing import IO, Any
 from quietgrad._errors import PrivacyError
 from quietgrad.accounting.base import Event, event_from_dict, event_to_dict
 from quietgrad.accounting.chain import (
+    check_in_place,
     digest,
     header_of,
     key_from_environment,
     line_of,
     lock,
     parse_line,
+    replace_content,
     sync_folder,
     what_changed,
     write_line,
@@ -73,7 +76,8 @@ class Ledger:
             self._remaining[phase.event, phase.rate] += phase.count
         self._bill = Bill()
         self._digests = bytearray()
-        self._run = secrets.token_hex(16)  # made here, so that copies on other ranks count the same run
+        # Made here, so that copies on other ranks count the same run; None once a line holds it.
+        self._run: str | None = secrets.token_hex(16)
         self._head = digest("", self._header, self._key)
         self._file: IO[bytes] | None = None
         self._writer = os.getpid()
@@ -84,7 +88,7 @@ class Ledger:
     def read(cls, path: Path | str) -> Ledger:
         """Read a finished or running ledger into memory and check it; the file is not touched.
 
-        A torn last line counts as one release.
+        A torn last line counts as one release, zeros in the place of lines as many as may have stood there.
 
         Raises:
             PrivacyError: its chain is broken, or its key is missing.
@@ -161,9 +165,9 @@ class Ledger:
             raise ValueError(
                 "Expected an open ledger, got a closed one. Open it again with Ledger(path, ...)."
             )
-        if self._file is not None and os.getpid() != self._writer:
+        if os.getpid() != self._writer:
             raise PrivacyError(
-                f"Expected the process that opened the ledger, got a fork of it (process {os.getpid()}): both would "
+                f"Expected the process that made the ledger, got a fork of it (process {os.getpid()}): both would "
                 "count the same steps. Train in one of them, or make the Privatizer after the fork."
             )
         charge = Charge(event=event, rate=rate, group=group)
@@ -171,10 +175,12 @@ class Ledger:
         entry = {"step": int(step), "event": event_to_dict(event), "rate": charge.rate}
         if group is not None:
             entry["group"] = int(group)
-        if self.count == 0:
-            # Two runs of one plan would else have the same chain, and one's checkpoint would pass for the other's.
+        if self._run is not None:
+            # The first line of every session. Else two runs of one plan, or two copies of one run that both went on,
+            # would have the same chain, and one's checkpoint would pass for the other's.
             entry["run"] = self._run
         self._append(entry, charge)
+        self._run = None
 
     def verify_against(self, head: str, count: int) -> None:
         """Refuse a ledger that is not a continuation of the one a checkpoint knew.
@@ -198,6 +204,9 @@ class Ledger:
     def __getstate__(self) -> dict[str, Any]:
         """A copy in another process counts along in memory; only the original writes the file."""
         return {**self.__dict__, "_file": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _writer=os.getpid())
 
     def close(self) -> None:
         """Close the file; the ledger stays readable but records nothing more."""
@@ -248,6 +257,7 @@ class Ledger:
         self._file = open(path, "ab+", buffering=0)  # noqa: SIM115
         try:
             lock(self._file, path)
+            check_in_place(self._file, path)
             self._file.seek(0)
             data = self._file.read()
             if b"\n" in data:
@@ -274,7 +284,7 @@ class Ledger:
         *lines, torn = data.split(b"\n")
         self._replay(lines, path)
         if torn:
-            self._repair(torn, path)
+            self._repair(data[: -len(torn)], torn, path)
 
     def _replay(self, lines: list[bytes], path: Path) -> None:
         header, _ = parse_line(lines[0], "", path, 1, self._key)
@@ -287,28 +297,54 @@ class Ledger:
             self._check_planned(charge)
             self._count_one(charge, link)
 
-    def _repair(self, torn: bytes, path: Path) -> None:
-        """Count a last line without its end: killed while writing, its release was made or not.
+    def _repair(self, whole: bytes, torn: bytes, path: Path) -> None:
+        """Count what follows the last whole line: killed while writing, its releases were made or not.
 
-        Which group of records it concerned is lost with it, so it counts for all of them.
+        Which group of records they concerned is lost with them, so they count for all of them.
         """
-        phase = self.upcoming
-        if phase is None and self._plan is None and self.phases:
-            phase = self.phases[-1]
-        if phase is None:
-            raise PrivacyError(
-                f"Expected a whole last line in {path}, got {torn[:40]!r}, and no plan says what it "
-                "released. Restore the ledger from a backup."
-            )
+        lines = []
+        for place in range(self._most_lines(torn, path)):
+            phase = self.phases[-1] if self._plan is None and self.phases else self.upcoming
+            if phase is None and place:
+                break  # all of the plan is counted, and nothing beyond it was ever released
+            if phase is None:
+                raise PrivacyError(
+                    f"Expected a whole last line in {path}, got {torn[:40]!r}, and no plan says what it "
+                    "released. Restore the ledger from a backup."
+                )
+            entry = {
+                "step": None,
+                "event": event_to_dict(phase.event),
+                "rate": phase.rate,
+                "torn": "" if place else torn.decode("latin-1"),
+            }
+            link = digest(self._head, entry, self._key)
+            lines.append(line_of(entry, link))
+            self._count_one(Charge(event=phase.event, rate=phase.rate), link)
         if self._file is not None:
-            self._file.truncate(self._file.seek(0, os.SEEK_END) - len(torn))
-        entry = {
-            "step": None,
-            "event": event_to_dict(phase.event),
-            "rate": phase.rate,
-            "torn": torn.decode("latin-1"),
-        }
-        self._append(entry, Charge(event=phase.event, rate=phase.rate))
+            self._file = replace_content(self._file, path, whole + b"".join(lines))
+
+    def _most_lines(self, torn: bytes, path: Path) -> int:
+        """Return how many releases the end of a file may stand for.
+
+        A kill leaves the beginning of one line. A power cut may also leave zeros in the place of several lines, whose
+        number is then at most what fits into their length.
+
+        Raises:
+            PrivacyError: there are zeros, and no plan says how long a line was.
+        """
+        if all(32 <= byte < 127 for byte in torn):
+            return 1
+        if not self._plan:
+            raise PrivacyError(
+                f"Expected lines at the end of the ledger {path}, got {len(torn)} bytes that are none, and no plan "
+                "says what they released. Restore the ledger from a backup."
+            )
+        shortest = min(
+            len(line_of({"step": 0, "event": event_to_dict(p.event), "rate": p.rate}, self._head))
+            for p in self._plan
+        )
+        return math.ceil(len(torn) / shortest)
 
 
 def _check_survives_json(event: Event) -> None:
