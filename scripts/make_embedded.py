@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from quietgrad.lab.data.examples import Examples
+from quietgrad.lab.data.examples import Examples, digests
 from quietgrad.lab.data.idx import FASHION_MNIST
-from quietgrad.lab.data.splitting import Pool, balanced_rows
+from quietgrad.lab.data.splitting import balanced_rows
 
 SEED = 20_260_101
 PER_CLASS = {"private": 1_200, "public": 20, "test": 200}
@@ -26,11 +26,18 @@ def choose(train: Examples, test: Examples) -> tuple[Examples, Examples, Example
     """Class-balanced private, public and test examples without common content."""
     rng = np.random.default_rng(SEED)
     test_part = test.take(balanced_rows(test.labels, PER_CLASS["test"], rng))
-    pool = Pool(train)
-    pool.exclude(test_part.inputs)
-    public = pool.draw(balanced_rows(pool.examples.labels, PER_CLASS["public"], rng))
-    private = pool.draw(balanced_rows(pool.examples.labels, PER_CLASS["private"], rng))
+    others = _without(train, test_part)
+    public = others.take(balanced_rows(others.labels, PER_CLASS["public"], rng))
+    others = _without(others, public)
+    private = others.take(balanced_rows(others.labels, PER_CLASS["private"], rng))
     return private, public, test_part
+
+
+def _without(examples: Examples, taken: Examples) -> Examples:
+    """Leave out what has the content of the taken ones: all of it is public here."""
+    known = set(digests(taken.inputs))
+    rows = [row for row, digest in enumerate(digests(examples.inputs)) if digest not in known]
+    return examples.take(np.array(rows, dtype=np.int64))
 
 
 def main() -> None:

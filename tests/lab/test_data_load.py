@@ -1,4 +1,4 @@
-"""Splitting and finding: disjoint by content, recorded, repeatable, and clear when it cannot be done."""
+"""Splitting and finding: disjoint by row, recorded, repeatable, and clear when it cannot be done."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RNG = np.random.default_rng(6)
 
 @pytest.fixture
 def repeated(tmp_path: Path) -> str:
-    """300 records, 100 different ones: a split by row numbers alone would put equal ones into two parts."""
+    """300 records, 100 different ones."""
     rows = RNG.normal(size=(100, 4))
     path = tmp_path / "repeated.npz"
     np.savez(path, x=np.tile(rows, (3, 1)), y=np.tile(np.arange(100) % 2, 3))
@@ -29,24 +29,27 @@ def contents(parts: Parts) -> list[set[bytes]]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_parts_share_no_content(repeated: str, seed: int) -> None:
-    parts = load(repeated, public=20, test=30, seed=seed)
+def test_parts_share_no_row(tmp_path: Path, seed: int) -> None:
+    np.savez(tmp_path / "own.npz", x=RNG.normal(size=(300, 4)), y=np.arange(300) % 2)
+    parts = load("own.npz", data_dir=tmp_path, public=20, test=30, seed=seed)
     assert all(not a & b for a, b in combinations(contents(parts), 2))
-    assert (len(parts.public), len(parts.test)) == (20, 30)
-    kept = len(parts.private) + len(parts.public) + len(parts.test)
-    assert 300 - kept > 0
-    assert "left_out" not in parts.record  # beside N it would tell whether a known input was a private record
+    assert (len(parts.private), len(parts.public), len(parts.test)) == (250, 20, 30)
 
 
-def test_private_records_with_the_content_of_given_test_data_are_left_out(tmp_path: Path) -> None:
-    x = RNG.normal(size=(20, 4))
-    np.savez(tmp_path / "own.npz", x=x, y=np.arange(20) % 2, test_x=x[:3], test_y=np.arange(3) % 2)
+def test_a_table_of_thirty_distinct_rows_trains_on_all_its_records(tmp_path: Path) -> None:
+    rows = np.tile(RNG.normal(size=(30, 4)), (1000, 1))
+    np.savez(tmp_path / "own.npz", x=rows, y=np.arange(30_000) % 2)
     parts = load("own.npz", data_dir=tmp_path)
-    assert (len(parts.private), len(parts.test)) == (17, 3)
+    assert (len(parts.private), len(parts.test)) == (24_000, 6_000)
+    assert parts.sizes == "30,000 rows: 24,000 private, 6,000 for testing (not protected by ε)"
+    drawn = load("own.npz", data_dir=tmp_path, public=1000)
+    assert drawn.sizes == (
+        "30,000 rows: 23,000 private, 1,000 public, 6,000 for testing (both not protected by ε)"
+    )
 
 
 def test_equal_private_records_stay_separate_records(repeated: str) -> None:
-    assert len(load(repeated, test=1).private) == 297
+    assert len(load(repeated, test=1).private) == 299
 
 
 def test_the_seed_decides_the_split(repeated: str) -> None:
@@ -91,7 +94,7 @@ def test_impossible_choices_are_refused(repeated: str, sizes: dict[str, int], me
 def test_no_private_record_left_is_an_error(tmp_path: Path) -> None:
     np.savez(tmp_path / "own.npz", x=np.zeros((10, 2)), y=np.arange(10) % 2)
     with pytest.raises(DataError, match="private=0, but there are 0"):
-        load("own.npz", data_dir=tmp_path)
+        load("own.npz", data_dir=tmp_path, test=10)
 
 
 def test_embedded_by_name_is_the_embedded_data() -> None:

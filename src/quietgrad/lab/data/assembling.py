@@ -14,9 +14,10 @@ from quietgrad.lab.data.errors import DataError, NoPublicLabelsError
 from quietgrad.lab.data.examples import Examples
 from quietgrad.lab.data.parts import Parts
 from quietgrad.lab.data.source import Source
-from quietgrad.lab.data.splitting import Pool, random_rows, refuse_overlap
+from quietgrad.lab.data.splitting import Pool, check_given_public, random_rows
 
 TEST_FRACTION = 0.2  # of the records, where a data set comes without a test part
+DRAWN = "drawn from the training records"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,7 @@ class _PublicPart:
 def assemble(
     source: Source, choice: Choice, record: Mapping[str, object], stand_in: Source | None = None
 ) -> Parts:
-    """The parts, drawn at random from the seed; no content is in two of them.
+    """Draw the parts at random from the seed; no row is in two of them.
 
     Args:
         source: the data set.
@@ -67,8 +68,8 @@ def assemble(
         raise NoPublicLabelsError(
             f"public_labels=True, but {public.origin} has no labels. Leave public_labels out."
         )
-    refuse_overlap(public.inputs, private.inputs, "private")
-    refuse_overlap(public.inputs, test.inputs, "test")
+    if public.origin != DRAWN:
+        check_given_public(public.inputs, private.inputs, test.inputs)
     users = None if choice.unit is None else private.columns[choice.unit]
     details = {
         # Where users are protected, the number of their records is private and their own number is public.
@@ -79,7 +80,7 @@ def assemble(
         "public_origin": public.origin,
         "public_labels": choice.public_labels,
         "seed": choice.seed,
-        "split": "test drawn first, then public, then private; no content is in two parts",
+        "split": "by row, whatever the rows hold: test drawn first, then public, then private",
         "normalisation": source.scaling(),
         "notes": source.notes,
     }
@@ -113,9 +114,7 @@ def _subset(examples: Examples, size: int | None, part: str, seed: int) -> Examp
 def _test_part(source: Source, pool: Pool, choice: Choice) -> Examples:
     """The source's own test examples, else a random part of its records, or of its users with all of theirs."""
     if source.test is not None:
-        test = _subset(source.test, choice.test, "test", choice.seed)
-        pool.exclude(test.inputs)
-        return test
+        return _subset(source.test, choice.test, "test", choice.seed)
     if choice.unit is not None:
         return _test_users(pool, choice, choice.unit)
     size = round(TEST_FRACTION * len(pool.examples)) if choice.test is None else choice.test
@@ -149,7 +148,7 @@ def _public_part(source: Source, stand_in: Source | None, pool: Pool, choice: Ch
         return _PublicPart(pool.examples.inputs[:0], pool.examples.labels[:0], "none")
     rows = random_rows(len(pool.examples), choice.public, part="public", seed=choice.seed)
     drawn = pool.draw(rows)
-    return _PublicPart(drawn.inputs, drawn.labels, "drawn from the training records")
+    return _PublicPart(drawn.inputs, drawn.labels, DRAWN)
 
 
 def _from_stand_in(source: Source, stand_in: Source, choice: Choice) -> _PublicPart:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 from numpy import ndarray
 from torch import Tensor
 from torch.utils.data import TensorDataset
@@ -31,6 +32,17 @@ class Parts:
     input_shape: tuple[int, ...]
     record: Mapping[str, object]
     users: ndarray | None = None
+
+    @property
+    def sizes(self) -> str:
+        """How many rows each part has, and which parts ε says nothing about."""
+        test = f"{len(self.test):,} for testing"
+        if self.users is not None:  # the number of their records is private
+            return f"{len(np.unique(self.users)):,} users private, {test} (not protected by ε)"
+        public = f"{len(self.public):,} public, " if len(self.public) else ""
+        rows = len(self.private) + len(self.public) + len(self.test)
+        unprotected = "both not protected" if public else "not protected"
+        return f"{rows:,} rows: {len(self.private):,} private, {public}{test} ({unprotected} by ε)"
 
     @property
     def public_inputs(self) -> Tensor:

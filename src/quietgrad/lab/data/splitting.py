@@ -1,4 +1,8 @@
-"""Parts that share no record and no content."""
+"""Parts that share no row. What is in a private row never decides which part it goes to, nor whether it is kept.
+
+The number of private records is public. Dropping records with the content of a test record would change it: of a known
+record it would show whether it is private. A table of few distinct rows would lose almost everything.
+"""
 
 from __future__ import annotations
 
@@ -18,21 +22,10 @@ class Pool:
 
     examples: Examples
 
-    def exclude(self, inputs: ndarray) -> None:
-        """Drop the records with the content of these inputs.
-
-        How many they were stays private: beside the number of remaining records it would say of a known input whether
-        it was among the private ones.
-        """
-        taken = set(digests(inputs))
-        keep = [row for row, digest in enumerate(digests(self.examples.inputs)) if digest not in taken]
-        self.examples = self.examples.take(np.array(keep, dtype=np.int64))
-
     def draw(self, rows: Int64[ndarray, "m"]) -> Examples:
-        """Move these rows out of the pool; records with the same content can go to no other part."""
+        """Move these rows out of the pool."""
         drawn = self.examples.take(rows)
         self.examples = self.examples.take(np.setdiff1d(np.arange(len(self.examples)), rows))
-        self.exclude(drawn.inputs)
         return drawn
 
 
@@ -53,11 +46,24 @@ def balanced_rows(
     return rng.permutation(np.concatenate(chosen))
 
 
-def refuse_overlap(public: ndarray, other: ndarray, part: str) -> None:
-    """An error if any public input has the content of an input of the other part."""
-    shared = set(digests(public)) & set(digests(other))
-    if shared:
-        raise DataError(
-            f"public data overlap the {part} data: some inputs are in both. "
-            "Remove them from the public data or take other public data."
-        )
+def check_given_public(public: ndarray, private: ndarray, test: ndarray) -> None:
+    """Refuse public inputs that came with the data but are those of another part.
+
+    An input that is both public and private is no error. It is public, so it may be used. Refusing or dropping it would
+    reveal that it is private too. Only a public part that is mostly private is taken for a mistake.
+
+    Raises:
+        DataError: a public input is in the test part, or more than half of them are private ones.
+    """
+    inputs = set(digests(public))
+    if 2 * len(inputs & set(digests(private))) > len(inputs):
+        raise DataError(_overlap("private"))
+    if inputs & set(digests(test)):
+        raise DataError(_overlap("test"))
+
+
+def _overlap(part: str) -> str:
+    return (
+        f"public data overlap the {part} data: some inputs are in both. "
+        "Remove them from the public data or take other public data."
+    )

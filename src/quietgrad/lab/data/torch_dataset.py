@@ -10,7 +10,7 @@ from torch.utils.data import TensorDataset
 
 from quietgrad.lab.data.errors import DataError
 from quietgrad.lab.data.parts import Parts
-from quietgrad.lab.data.splitting import refuse_overlap
+from quietgrad.lab.data.splitting import check_given_public
 
 
 @runtime_checkable
@@ -33,7 +33,7 @@ def from_datasets(
         private: what is protected.
         test: evaluated on; must have no content in common with the public part.
         num_classes: labels are 0 ... num_classes - 1.
-        public: items (input, label), (input,) or input; must have no content in common with the private part.
+        public: items (input, label), (input,) or input; refused if most of them are private ones.
     """
     private_part, test_part = (
         _labelled(_stacked(data, part), part, num_classes)
@@ -49,8 +49,7 @@ def from_datasets(
                 f"{part} inputs have shape {tuple(data.tensors[0].shape[1:])}, private ones "
                 f"{tuple(inputs.shape[1:])}. Transform all datasets alike."
             )
-    for part, data in (("private", private_part), ("test", test_part)):
-        refuse_overlap(public_part.tensors[0].numpy(), data.tensors[0].numpy(), part)
+    check_given_public(*(part.tensors[0].numpy() for part in (public_part, private_part, test_part)))
     return Parts(
         private=private_part,
         public=public_part,
@@ -63,7 +62,7 @@ def from_datasets(
             "public": len(public_part),
             "test": len(test_part),
             "public_labels": len(public_part.tensors) == 2,
-            "split": "given by the user; public data share no content with the other parts",
+            "split": "given by the user; public data share no content with the test part",
             "normalisation": "by the user's dataset",
         },
     )

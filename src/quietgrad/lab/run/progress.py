@@ -49,6 +49,7 @@ class Bar(Reporter):
         self._progress = Progress(*columns, console=console)
 
     def start(self, config: Config, private: Privatizer, setup: Setup) -> None:
+        self._progress.console.print(setup.parts.sizes, highlight=False)
         self._progress.start()
         self._task = self._progress.add_task(
             config.method.name, total=setup.batches.steps, completed=private.step, epsilon=0.0, accuracy=0.0
