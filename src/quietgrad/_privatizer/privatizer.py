@@ -35,6 +35,7 @@ from quietgrad._sampling.batches import PoissonBatches
 from quietgrad._sampling.poisson import PoissonSampler
 from quietgrad.accounting.deltas import warn_delta
 from quietgrad.accounting.evaluate import epsilon
+from quietgrad.accounting.events import Phase
 from quietgrad.accounting.ledger import Ledger
 from quietgrad.accounting.planning import plan
 
@@ -104,10 +105,9 @@ class Privatizer:
         sampler.divide(reducer)
         self._owns_ledger = not isinstance(ledger, Ledger)
         self.ledger: Final = reducer.broadcast(lambda: open_ledger(ledger, planned, mechanism, sampler))
-        # A ledger that was handed over may plan more than these steps: ε is of all of it.
-        self.plan: Final = self.ledger.plan or planned
         # Each step is a release, though one phase may pay for several of them (`Charge.group`); statistics come first.
-        statistics = sum(phase.count for phase in self.plan) - sum(phase.count for phase in planned)
+        whole = self.ledger.plan or planned
+        statistics = sum(phase.count for phase in whole) - sum(phase.count for phase in planned)
         self._planned_releases = statistics + sampler.steps
         seed = reducer.broadcast(lambda: secrets.randbits(48) if public_seed is None else public_seed)
         self._state = RunState(self._recorder, mechanism, sampler, seed=seed)
@@ -262,6 +262,18 @@ class Privatizer:
 
     # ---- what it cost ---------------------------------------------------------------------------------------
 
+    @property
+    def plan(self) -> tuple[Phase, ...]:
+        """What all releases in the ledger cost at most, those to come included.
+
+        A ledger that was handed over may plan more than these steps. One without a plan may hold other runs: then this
+        is what it holds so far and the rest of this run. Checked by: tests/accounting/test_shared_ledger.py
+        """
+        if self.ledger.plan is not None:
+            return self.ledger.plan
+        rest = range(self.step, self.sampler.steps)
+        return self.ledger.phases_with(self.sampler.charge(self.mechanism.event(step), step) for step in rest)
+
     def epsilon(self, delta: float, *, spent: bool = False) -> float:
         """ε of the whole plan at this δ; `spent=True` for what the ledger holds so far.
 
@@ -273,6 +285,8 @@ class Privatizer:
     @property
     def steps_left(self) -> int:
         """Releases that the plan still allows; replayed steps of a resumed run have used some up."""
+        if self.ledger.plan is None:  # other runs may have written to it, and nothing limits it
+            return self.sampler.steps - self.step
         return self._planned_releases - self.ledger.count
 
     @property

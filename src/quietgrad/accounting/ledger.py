@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import os
 import secrets
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -135,6 +136,13 @@ class Ledger:
     def phases(self) -> tuple[Phase, ...]:
         """What every record was charged at most so far, equal neighbours counted together."""
         return self._bill.phases
+
+    def phases_with(self, charges: Iterable[Charge]) -> tuple[Phase, ...]:
+        """Return what every record would be charged at most after these charges too; nothing is recorded."""
+        bill = copy.deepcopy(self._bill)
+        for charge in charges:
+            bill.add(charge)
+        return bill.phases
 
     @property
     def upcoming(self) -> Phase | None:
