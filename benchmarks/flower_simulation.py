@@ -33,7 +33,7 @@ from quietgrad.federated import FederatedServer, Shares, train_locally
 from quietgrad.integrations.flower import PrivateClient, PrivateStrategy
 from quietgrad.integrations.flower_secure import SecureClient, secure_app, secure_workflow
 from quietgrad.lab.run.config import Config, parse_config
-from quietgrad.lab.run.federated import Plan, losses, split_records
+from quietgrad.lab.run.federated import FederatedPlan, losses, split_records
 from quietgrad.lab.run.methods import build_mechanism
 from quietgrad.lab.run.setup import Setup, set_up
 from quietgrad.lab.run.train import accuracy
@@ -72,7 +72,7 @@ def prepared(text: str) -> tuple[Config, Setup, qg.Mechanism]:
     """The same on the server and, once, in the actor that plays all clients."""
     config = parse_config(json.loads(text))
     setup = set_up(config)
-    plan = Plan(rate(config), ROUNDS, config.federated.clients)
+    plan = FederatedPlan(rate(config), ROUNDS, config.federated.clients)
     mechanism = build_mechanism(config.method, config.privacy, setup.parts, setup.model, plan)
     return config, setup, mechanism
 

@@ -17,7 +17,7 @@ import torch
 
 import quietgrad as qg
 from quietgrad._collective import SingleProcess
-from quietgrad._noise.aes import Words
+from quietgrad._noise.aes import RandomWords
 from quietgrad._noise.sources import EntropySource, HardenedSource
 from quietgrad._sampling.coins import heads
 
@@ -54,9 +54,9 @@ def release(dtype: torch.dtype, coordinates: int, source: qg.NoiseSource) -> Cal
 
 def timings(repeats: int) -> Iterator[Timing]:
     torch.set_num_threads(1)
-    words, out = Words(), np.empty(1 << 20, np.uint64)
+    words, out = RandomWords(), np.empty(1 << 20, np.uint64)
     yield timed("AES-256 key stream, 8 bytes", len(out), lambda: words.fill(out), repeats)
-    yield timed("coin for a record", 1 << 20, lambda: heads(1 << 20, 0.02, Words()), repeats)
+    yield timed("coin for a record", 1 << 20, lambda: heads(1 << 20, 0.02, RandomWords()), repeats)
     source = EntropySource()
     for size in SIZES:
         yield timed("Gaussian integer", size, functools.partial(source.integers, size), repeats)

@@ -89,9 +89,6 @@ SAME_NAME_SAME_MEANING = {
 }
 """Modules may share a name only for one meaning."""
 
-TO_BE_RENAMED: set[str] = set()
-"""Names that still have two meanings."""
-
 
 def against(order: tuple[str, ...], graph: Graph, *, of: str = PACKAGE) -> list[str]:
     """Imports from a package into a later one, and packages without a place."""
@@ -200,21 +197,7 @@ def test_a_module_name_has_one_meaning() -> None:
         if file.stem != "__init__":
             homes[file.stem].append(name)
     shared = {stem for stem, names in homes.items() if len(names) > 1}
-    assert shared - set(SAME_NAME_SAME_MEANING) - TO_BE_RENAMED == set()
-
-
-CLASSES_TO_BE_RENAMED = {
-    "Choice",
-    "Entry",
-    "Found",
-    "Parts",
-    "Plan",
-    "Row",
-    "Task",
-    "Trace",
-    "Words",
-}
-"""Classes whose names still have two meanings."""
+    assert shared - set(SAME_NAME_SAME_MEANING) == set()
 
 
 def test_a_class_name_has_one_meaning() -> None:
@@ -225,7 +208,7 @@ def test_a_class_name_has_one_meaning() -> None:
                 homes[node.name].append(name)
     assert len(homes) > 200
     shared = {name: found for name, found in homes.items() if len(found) > 1}
-    assert {name: found for name, found in shared.items() if name not in CLASSES_TO_BE_RENAMED} == {}
+    assert shared == {}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from quietgrad._capture.model_parts import Parts
+from quietgrad._capture.model_parts import ModelParts
 
 
 def model() -> nn.Sequential:
@@ -33,7 +33,7 @@ CHANGES: dict[str, Callable[[Any], object]] = {
 }
 
 
-def as_torch_says(parts: Parts, made: nn.Module) -> bool:
+def as_torch_says(parts: ModelParts, made: nn.Module) -> bool:
     modules, trained = parts.modules(), parts.trained()
     expected = {name: p for name, p in made.named_parameters() if p.requires_grad}
     return (
@@ -46,7 +46,7 @@ def as_torch_says(parts: Parts, made: nn.Module) -> bool:
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_is_exchanged_is_found(change: str) -> None:
     made = model()
-    parts = Parts(made)
+    parts = ModelParts(made)
     assert as_torch_says(parts, made)
     assert parts.modules() is parts.modules(), "an unchanged model is walked through once"
     CHANGES[change](made)
@@ -61,7 +61,7 @@ def test_a_module_that_lists_its_own_parameters_is_asked_every_time() -> None:
             return iter(()) if self.hidden else super().named_parameters(*args, **kwargs)
 
     made = Choosy(2, 2)
-    parts = Parts(made)
+    parts = ModelParts(made)
     assert len(parts.trained()) == 2
     made.hidden = True
     assert not parts.trained()

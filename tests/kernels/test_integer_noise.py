@@ -15,7 +15,7 @@ from quietgrad._gradients.grid import Grid
 from quietgrad._gradients.stages import ClippedSum
 from quietgrad._kernels import levels, library
 from quietgrad._kernels.key_streams import aes_instructions
-from quietgrad._noise.aes import Words
+from quietgrad._noise.aes import RandomWords
 from quietgrad._noise.base import NoiseDraw, NoiseState
 from quietgrad._noise.gaussian import Gaussian, add_integers
 from quietgrad._noise.sources import AT_ONCE, RoundedGaussian, SeededSource
@@ -50,7 +50,7 @@ def test_the_key_stream_is_that_of_aes_256(kind: int, number: int, first: int, c
 
 
 def test_a_stream_goes_on_after_what_a_kernel_took() -> None:
-    whole, words = Words(KEY, 3).take(100), Words(KEY, 3)
+    whole, words = RandomWords(KEY, 3).take(100), RandomWords(KEY, 3)
     odd = np.empty(5, np.uint8)
     words.fill(odd)
     place = words.place()
@@ -61,7 +61,7 @@ def test_a_stream_goes_on_after_what_a_kernel_took() -> None:
 
 def drawn(level: str, log_std: int, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """The draws, from an odd place in the stream, and what comes after them."""
-    words = Words(bytes([seed]) * 32, seed)
+    words = RandomWords(bytes([seed]) * 32, seed)
     words.fill(np.empty(seed % 19, np.uint8))
     with levels.use_level(level):
         return RoundedGaussian(log_std).draw(count, words), words.take(3)
@@ -86,7 +86,9 @@ def test_points_that_float64_cannot_decide_and_both_ends_are_settled_alike(
     asked: list[int] = []
     settled = RoundedGaussian._lies_below
 
-    def counted(self: RoundedGaussian, box: int, integer: int, first: int, second: int, words: Words) -> bool:
+    def counted(
+        self: RoundedGaussian, box: int, integer: int, first: int, second: int, words: RandomWords
+    ) -> bool:
         asked.append(box)
         return settled(self, box, integer, first, second, words)
 

@@ -163,12 +163,12 @@ def test_a_finished_job_is_read_back_and_the_total_counts_whole_plans(tmp_path: 
 
 
 def test_a_comparison_survives_the_way_through_json(tmp_path: Path) -> None:
-    from quietgrad.lab.compare.comparison import Row
+    from quietgrad.lab.compare.comparison import ComparisonRow
     from quietgrad.lab.files import to_json
 
     rows = (
-        Row("dp_sgd", 2.0, 0.8, 0.01, 1.99, 3.0, 100.0, 5.0, ("a", "b")),
-        Row("non-private", math.inf, 0.9, 0.0, math.inf, 3.0, 100.0, None, ("c",)),
+        ComparisonRow("dp_sgd", 2.0, 0.8, 0.01, 1.99, 3.0, 100.0, 5.0, ("a", "b")),
+        ComparisonRow("non-private", math.inf, 0.9, 0.0, math.inf, 3.0, 100.0, None, ("c",)),
     )
     made = Comparison((2.0,), 1e-5, math.inf, 2.4, rows)
     (tmp_path / "results.json").write_text(to_json(made.as_dict()))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from quietgrad.lab.compare.comparison import Row
+from quietgrad.lab.compare.comparison import ComparisonRow
 from quietgrad.lab.compare.verdict import verdict
 
 
-def row(method: str, target: float, accuracy: float, std: float = 0.0) -> Row:
-    return Row(method, target, accuracy, std, target, 1.0, 1.0, None, ("a",))
+def row(method: str, target: float, accuracy: float, std: float = 0.0) -> ComparisonRow:
+    return ComparisonRow(method, target, accuracy, std, target, 1.0, 1.0, None, ("a",))
 
 
 def test_it_names_the_winner_its_lead_and_the_budget_it_saves() -> None:

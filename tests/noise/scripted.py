@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quietgrad._noise.aes import Words
+from quietgrad._noise.aes import RandomWords
 
 
-class Scripted(Words):
+class Scripted(RandomWords):
     """Gives out the bytes it was made with, then fresh ones."""
 
     def __init__(self, *parts: NDArray[Any]) -> None:

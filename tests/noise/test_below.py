@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from quietgrad._noise.aes import Words
+from quietgrad._noise.aes import RandomWords
 from quietgrad._noise.below import Span, lies_below
 from tests.noise.scripted import Scripted
 
@@ -26,7 +26,7 @@ def test_points_a_hair_from_the_curve_fall_on_the_right_side(x: Fraction) -> Non
     """10⁻³⁰ of the curve's height, far below what float64 resolves."""
     hair, point = curve(x) / 10**30, Fraction(1, 10**110)
     for offset, below in ((-hair, True), (hair, False)):
-        assert lies_below(Span.of(x, point), Span.of(curve(x) + offset, point), Words()) is below
+        assert lies_below(Span.of(x, point), Span.of(curve(x) + offset, point), RandomWords()) is below
 
 
 def test_further_bits_are_drawn_until_it_is_decided() -> None:
@@ -41,13 +41,13 @@ def test_further_bits_are_drawn_until_it_is_decided() -> None:
 
 def test_a_span_across_the_middle_reaches_the_top() -> None:
     across = Span.of(Fraction(-1, 10**30), Fraction(3, 10**30))
-    assert not lies_below(across, Span.of(Fraction(1), Fraction(1, 10)), Words())
-    assert lies_below(across, Span.of(1 - Fraction(1, 10**40), Fraction(1, 10**41)), Words())
+    assert not lies_below(across, Span.of(Fraction(1), Fraction(1, 10)), RandomWords())
+    assert lies_below(across, Span.of(1 - Fraction(1, 10**40), Fraction(1, 10**41)), RandomWords())
 
 
 def test_the_chance_is_the_curves_height() -> None:
     """x uniform in [0, 1), y uniform in [0, 1): below with probability ∫₀¹ e^{−x²/2}."""
-    words, n = Words(), 4000
+    words, n = RandomWords(), 4000
     unit = Span.of(Fraction(0), Fraction(1))
     found = sum(lies_below(unit, unit, words) for _ in range(n)) / n
     expected = math.sqrt(math.pi / 2) * math.erf(math.sqrt(0.5))

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from quietgrad._noise import sources
-from quietgrad._noise.aes import Words
+from quietgrad._noise.aes import RandomWords
 from quietgrad._noise.below import Span
 from quietgrad._noise.pieces import BOXES, PER_STD, REACH, SLOTS, STRIPS, UNIT, cut
 from quietgrad._noise.sources import AT_ONCE, RoundedGaussian, default
@@ -80,7 +80,7 @@ def test_boxes_of_a_strip_stand_on_each_other_without_gaps() -> None:
 
 @pytest.mark.parametrize(("log_std", "count"), [(7, 4_000_000), (9, 4_000_000)])
 def test_a_narrow_one_has_the_exact_probabilities(log_std: int, count: int) -> None:
-    drawn = RoundedGaussian(log_std).draw(count, Words())
+    drawn = RoundedGaussian(log_std).draw(count, RandomWords())
     reach = 5 << log_std
     integers = np.arange(-reach, reach + 1)
     expected = masses(integers, 1 << log_std) * count
@@ -91,7 +91,7 @@ def test_a_narrow_one_has_the_exact_probabilities(log_std: int, count: int) -> N
 
 
 def test_the_wide_one_is_normal() -> None:
-    draws = default().draw(2_000_000, Words()) / default().std
+    draws = default().draw(2_000_000, RandomWords()) / default().std
     n = len(draws)
     assert stats.kstest(draws, "norm").pvalue > 1e-4
     assert abs(draws.mean()) < 5 / math.sqrt(n)
@@ -106,13 +106,13 @@ def test_the_wide_one_is_normal() -> None:
 
 def test_low_bits_are_fair() -> None:
     """Steps far below a standard deviation are uniform: an attacker reads nothing from them."""
-    low = default().draw(1_000_000, Words()) & 255
+    low = default().draw(1_000_000, RandomWords()) & 255
     assert stats.chisquare(np.bincount(low, minlength=256)).pvalue > 1e-4
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 7, AT_ONCE - 1, AT_ONCE + 3, 3 * AT_ONCE])
 def test_every_place_is_filled(count: int) -> None:
-    drawn = default().draw(count, Words())
+    drawn = default().draw(count, RandomWords())
     assert drawn.shape == (count,)
     assert len(np.unique(drawn)) >= 0.99 * count
 
@@ -122,14 +122,14 @@ def test_places_of_rejected_trials_are_filled_by_others(monkeypatch: pytest.Monk
     sampler = RoundedGaussian(7)
     kept: list[np.ndarray] = []
 
-    def trials(out: np.ndarray, _: Words) -> np.ndarray:
+    def trials(out: np.ndarray, _: RandomWords) -> np.ndarray:
         out[:] = np.arange(len(out)) + 1000 * len(kept)
         rejected = np.flatnonzero(np.arange(len(out)) % 10)
         kept.append(np.delete(out, rejected))
         return rejected
 
     monkeypatch.setattr(sampler, "_trials", trials)
-    drawn = sampler.draw(100, Words())
+    drawn = sampler.draw(100, RandomWords())
     assert len(np.unique(drawn)) == 100
     assert set(drawn) <= set(np.concatenate(kept))
     assert drawn[::10].tolist() == list(range(0, 100, 10))
@@ -170,7 +170,7 @@ def test_doubtful_points_are_settled_by_exact_arithmetic(monkeypatch: pytest.Mon
     asked: list[tuple[Span, Span]] = []
     box, start, share = crossed(sampler)
 
-    def lies_below(x: Span, y: Span, _: Words) -> bool:
+    def lies_below(x: Span, y: Span, _: RandomWords) -> bool:
         asked.append((x, y))
         return True
 
@@ -196,7 +196,7 @@ def test_threads_do_not_share_their_draws() -> None:
     found: list[np.ndarray] = []
 
     def work() -> None:
-        found.extend(default().draw(AT_ONCE, Words()) for _ in range(4))
+        found.extend(default().draw(AT_ONCE, RandomWords()) for _ in range(4))
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quietgrad._noise.aes import Words
+from quietgrad._noise.aes import RandomWords
 from quietgrad._sampling import coins
 from quietgrad._sampling.coins import heads
 from tests.noise.scripted import Scripted
@@ -14,7 +14,7 @@ from tests.noise.scripted import Scripted
 @pytest.mark.parametrize("rate", [1e-3, 0.02, 0.5, 0.999])
 def test_the_share_of_heads_is_the_rate(rate: float) -> None:
     n = 2_000_000
-    found = heads(n, rate, Words())
+    found = heads(n, rate, RandomWords())
     assert abs(len(found) - rate * n) < 5 * np.sqrt(rate * (1 - rate) * n)
     assert np.array_equal(found, np.unique(found))
     early = int((found < n // 2).sum())
@@ -22,8 +22,8 @@ def test_the_share_of_heads_is_the_rate(rate: float) -> None:
 
 
 def test_always_and_practically_never() -> None:
-    assert np.array_equal(heads(1000, 1.0, Words()), np.arange(1000))
-    assert len(heads(100_000, 1e-15, Words())) == 0
+    assert np.array_equal(heads(1000, 1.0, RandomWords()), np.arange(1000))
+    assert len(heads(100_000, 1e-15, RandomWords())) == 0
 
 
 def test_the_first_sixteen_bits_tell_and_the_others_where_they_do_not() -> None:
@@ -35,6 +35,6 @@ def test_the_first_sixteen_bits_tell_and_the_others_where_they_do_not() -> None:
 
 def test_many_records_are_tossed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coins, "AT_ONCE", 100)
-    found = heads(1050, 0.5, Words())
+    found = heads(1050, 0.5, RandomWords())
     assert found.max() > 1000
     assert abs(len(found) - 525) < 5 * np.sqrt(1050 / 4)

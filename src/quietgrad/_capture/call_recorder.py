@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from quietgrad._capture.call import Call, Unit, Watch, record_call, separate_outputs
 from quietgrad._capture.dependence import Dependence
-from quietgrad._capture.model_parts import Parts
+from quietgrad._capture.model_parts import ModelParts
 from quietgrad._capture.validation import NORMS, check_norm
 
 MOST_PENDING = 4096
@@ -38,7 +38,7 @@ class CallRecorder:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self.parts = Parts(model)
+        self.parts = ModelParts(model)
         self.dependence = Dependence(self._rehearsal)
         self._calls: list[Call] = []
         self._calls_of: dict[str, int] = {}

@@ -13,7 +13,7 @@ Table = Mapping[str, Any]
 """What a module holds by name."""
 
 
-class Parts:
+class ModelParts:
     """Cache `named_modules` and `named_parameters` of a model until they would give something else.
 
     Both read dozens of attributes at every call, and a step asks for them several times. Their answer is the same as

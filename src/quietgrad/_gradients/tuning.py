@@ -74,7 +74,7 @@ class TunableGrads(BlockGrads):
 
 
 @dataclass(frozen=True)
-class Choice:
+class AlgorithmChoice:
     """An algorithm, and its time for one sample: how many samples were drawn is private. 0 if chosen by rule."""
 
     algorithm: str
@@ -123,7 +123,7 @@ class Tuner:
             )
         self.budget = DEFAULT_BUDGET if memory_budget is None else memory_budget
         self.deterministic = deterministic
-        self._choices: dict[tuple[Any, ...], Choice] = {}
+        self._choices: dict[tuple[Any, ...], AlgorithmChoice] = {}
         self._measured_times = MeasuredTimes()
         self._left = self.budget
 
@@ -150,18 +150,18 @@ class Tuner:
         )
         return block.with_algorithm(choice.algorithm, self._chunk(block)), report
 
-    def _choice(self, block: TunableGrads, memory_cost: dict[str, int]) -> Choice:
+    def _choice(self, block: TunableGrads, memory_cost: dict[str, int]) -> AlgorithmChoice:
         if self.deterministic:
-            return Choice(block.rule(), 0.0)
+            return AlgorithmChoice(block.rule(), 0.0)
         key = (*block.signature(), *sorted(memory_cost))
         if key not in self._choices:
             self._choices[key] = self._fastest(block, memory_cost)
         return self._choices[key]
 
-    def _fastest(self, block: TunableGrads, memory_cost: dict[str, int]) -> Choice:
+    def _fastest(self, block: TunableGrads, memory_cost: dict[str, int]) -> AlgorithmChoice:
         """Choose the algorithm of the least time, as measured before or now."""
         if len(memory_cost) == 1:
-            return Choice(next(iter(memory_cost)), 0.0)
+            return AlgorithmChoice(next(iter(memory_cost)), 0.0)
         hopeful = self._hopeful(block, memory_cost)
         shape = block.signature()[1:]
         times = self._measured_times.of(shape)
@@ -173,7 +173,7 @@ class Tuner:
             hopeful,
             key=lambda algorithm: times[algorithm] * (PRICE_OF_MEMORY if memory_cost[algorithm] else 1.0),
         )
-        return Choice(algorithm, times[algorithm])
+        return AlgorithmChoice(algorithm, times[algorithm])
 
     def _hopeful(self, block: TunableGrads, memory_cost: dict[str, int]) -> list[str]:
         """List the algorithms whose multiplications do not rule them out."""

@@ -33,7 +33,7 @@ def key_stream(place: KeyPlace, out: NDArray[np.uint8]) -> None:
         assert written == len(part), f"AES wrote {written} of {len(part)} bytes"
 
 
-class Words:
+class RandomWords:
     """A stream of random bits for one draw; nothing of it is kept for the next.
 
     Formal guarantee: without a key it is the key stream of AES-256 under 32 bytes of OS entropy, which no feasible

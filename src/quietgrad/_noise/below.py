@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from fractions import Fraction
 
-from quietgrad._noise.aes import Words
+from quietgrad._noise.aes import RandomWords
 
 FLAT = 700.0
 """Where e^{−x} is still a normal number of float64."""
@@ -45,7 +45,7 @@ class Span:
         return Span((self.low << 64) + bits * self.width, self.width, self.over << 64)
 
 
-def lies_below(x: Span, y: Span, words: Words) -> bool:
+def lies_below(x: Span, y: Span, words: RandomWords) -> bool:
     """Return whether y < e^{−x²/2}, drawing as many further bits of x and y as the answer takes.
 
     Checked by: tests/noise/test_below.py.

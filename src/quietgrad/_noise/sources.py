@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from quietgrad._kernels.gaussian_trials import BOX, UNSETTLED, PieceTables
-from quietgrad._noise.aes import Words
+from quietgrad._noise.aes import RandomWords
 from quietgrad._noise.below import Span, lies_below
 from quietgrad._noise.discrete_gaussian import SIGMA, discrete_gaussian, random_words
 from quietgrad._noise.pieces import BOXES, PER_STD, REACH, SLOTS, STRIPS, UNIT, cut
@@ -84,13 +84,13 @@ class RoundedGaussian:
             at_once=AT_ONCE,
         )
 
-    def draw(self, count: int, words: Words) -> NDArray[np.int32]:
+    def draw(self, count: int, words: RandomWords) -> NDArray[np.int32]:
         """Draw `count` independent integers."""
         out = np.empty(count, np.int32)
         self.fill(out, words)
         return out
 
-    def fill(self, out: NDArray[np.int32], words: Words) -> None:
+    def fill(self, out: NDArray[np.int32], words: RandomWords) -> None:
         """Overwrite a contiguous array with independent integers."""
         holes = self._trials(out, words)
         while len(holes):
@@ -102,12 +102,12 @@ class RoundedGaussian:
             out[holes[: len(kept)]] = kept
             holes = holes[len(kept) :]
 
-    def _trials(self, out: NDArray[np.int32], words: Words) -> NDArray[np.intp]:
+    def _trials(self, out: NDArray[np.int32], words: RandomWords) -> NDArray[np.intp]:
         """Make one trial for each place and return the places that were rejected."""
         return self._from_boxes(out, *draw_tents(self._tables, out, words), words)
 
     def _from_boxes(
-        self, out: NDArray[np.int32], places: NDArray[np.int32], slots: NDArray[np.int16], words: Words
+        self, out: NDArray[np.int32], places: NDArray[np.int32], slots: NDArray[np.int16], words: RandomWords
     ) -> NDArray[np.intp]:
         """Draw points of boxes for some places and return the places whose point lies above the curve."""
         drawn = words.take(2 * len(places))
@@ -127,7 +127,7 @@ class RoundedGaussian:
         slots: NDArray[np.intp],
         first: NDArray[np.uint64],
         second: NDArray[np.uint64],
-        words: Words,
+        words: RandomWords,
     ) -> list[bool]:
         """Decide by exact arithmetic, for the few points that need it, whether each counts."""
         boxes, integers = find_integers(self._tables, slots, first)
@@ -141,7 +141,7 @@ class RoundedGaussian:
                 kept.append(self._lies_below(box, integer, int(first[i]), int(second[i]), words))
         return kept
 
-    def _lies_below(self, box: int, integer: int, first: int, second: int, words: Words) -> bool:
+    def _lies_below(self, box: int, integer: int, first: int, second: int, words: RandomWords) -> bool:
         """The same comparison for one point, exactly."""
         within = self._within
         fraction = Fraction(first & ((1 << within) - 1), 1 << within)
@@ -154,7 +154,7 @@ class RoundedGaussian:
             words,
         )
 
-    def _beyond(self, words: Words) -> int | None:
+    def _beyond(self, words: RandomWords) -> int | None:
         """An integer of at least REACH standard deviations, or None: a trial of the right end.
 
         Its box is cut at every eighth of a standard deviation, each part half as large as the one before; the curve
@@ -222,10 +222,10 @@ class EntropySource(NoiseSource):
     std = 1 << LOG_STD
 
     def fill(self, out: Int32[Tensor, " count"]) -> None:
-        default().fill(out.numpy(), Words())
+        default().fill(out.numpy(), RandomWords())
 
     def bits(self, count: int) -> Int64[Tensor, " count"]:
-        return _bits(Words().take(count))
+        return _bits(RandomWords().take(count))
 
 
 class SeededSource(NoiseSource):
@@ -240,7 +240,7 @@ class SeededSource(NoiseSource):
     std = 1 << LOG_STD
 
     def __init__(self, seed: int) -> None:
-        self._words = Words(hashlib.sha256(f"quietgrad noise {seed}".encode()).digest())
+        self._words = RandomWords(hashlib.sha256(f"quietgrad noise {seed}".encode()).digest())
 
     def fill(self, out: Int32[Tensor, " count"]) -> None:
         default().fill(out.numpy(), self._words)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from quietgrad._kernels.gaussian_trials import BELOW, UNSETTLED, PieceTables
 from quietgrad._kernels.registry import on_the_cpu, operation
 from quietgrad._kernels.scratch import Scratch
-from quietgrad._noise.aes import Words
+from quietgrad._noise.aes import RandomWords
 from quietgrad._noise.pieces import BOXES, SLOTS
 
 SCRATCH = Scratch()
@@ -21,7 +21,7 @@ SCRATCH = Scratch()
 
 @operation(on_the_cpu)
 def draw_tents(
-    tables: PieceTables, out: NDArray[np.int32], words: Words
+    tables: PieceTables, out: NDArray[np.int32], words: RandomWords
 ) -> tuple[NDArray[np.int32], NDArray[np.int16]]:
     """Overwrite `out` with points of tents; return the places that want a box instead, and their slots.
 
@@ -36,7 +36,7 @@ def draw_tents(
     return np.concatenate(places), np.concatenate(slots)
 
 
-def tent_points(tables: PieceTables, out: NDArray[np.int32], words: Words) -> NDArray[np.uint16]:
+def tent_points(tables: PieceTables, out: NDArray[np.int32], words: RandomWords) -> NDArray[np.uint16]:
     """Overwrite `out` with points of tents and return the slots; where that is no tent, `out` means nothing."""
     count, shift = len(out), np.int32(32 - tables.log_apart)
     with SCRATCH.borrow("words", 8 * count, np.uint8) as raw:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from quietgrad._noise.aes import Words
+from quietgrad._noise.aes import RandomWords
 
 AT_ONCE = 1 << 16
 """Coins tossed at a time."""
 
 
-def heads(count: int, probability: float, words: Words) -> NDArray[np.int64]:
+def heads(count: int, probability: float, words: RandomWords) -> NDArray[np.int64]:
     """Which of `count` coins fell on heads, ascending.
 
     A coin is a 64-bit number below ⌊2⁶⁴·probability⌋: right to 2⁻⁶⁴, on the side of fewer heads. Its first 16 bits

@@ -19,7 +19,7 @@ from torch.utils.data import Sampler
 
 from quietgrad._collective import Reducer
 from quietgrad._errors import PrivacyError
-from quietgrad._noise.aes import Words
+from quietgrad._noise.aes import RandomWords
 from quietgrad._sampling.coins import heads
 from quietgrad._sampling.owner import Owner
 from quietgrad._sampling.users import Ids, Pooled, Users
@@ -235,10 +235,10 @@ class PoissonSampler(Sampler[list[int]]):
         indices: list[int] = heads(self.units, self.rate, words).tolist()
         return indices
 
-    def _words(self) -> Words:
+    def _words(self) -> RandomWords:
         # A forked process may not repeat the draws that its ranks agreed on: they would notice its own.
         shared = not self.private or self._process == os.getpid()
-        return Words(self._key, self._draws_made) if shared else Words()
+        return RandomWords(self._key, self._draws_made) if shared else RandomWords()
 
     def __iter__(self) -> Iterator[list[int]]:
         self.loops += 1

@@ -19,7 +19,7 @@ from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad._privatizer.privatizer import Privatizer
 from quietgrad._sampling.batches import PoissonBatches
 from quietgrad._sampling.users import Ids, Pooled
-from quietgrad.audit.traces import Loop, Trace, TracedRelease, trace_run
+from quietgrad.audit.traces import Loop, RunTrace, TracedRelease, trace_run
 
 Losses = Callable[..., Tensor]
 
@@ -135,7 +135,7 @@ def compare_neighbours(
     return NeighbourReport(differences=tuple(differences), pairs=pairs, largest_change=largest)
 
 
-def _compare(a: Trace, b: Trace, first: int, expected: float) -> tuple[list[Difference], float]:
+def _compare(a: RunTrace, b: RunTrace, first: int, expected: float) -> tuple[list[Difference], float]:
     """`first` is the first step that saw the record: only there may, and must, just the sums differ."""
     found = []
     if repr(a.error) != repr(b.error):
@@ -188,7 +188,7 @@ def _noise_of(release: TracedRelease) -> Blocks:
     return {name: blocks[name] * release.divisor - total[name] for name in total}
 
 
-def _at(trace: Trace, step: int) -> list[TracedRelease]:
+def _at(trace: RunTrace, step: int) -> list[TracedRelease]:
     return [release for release in trace.releases if release.step == step]
 
 

@@ -23,7 +23,7 @@ Loop = Callable[[Privatizer, PoissonBatches, nn.Module], None]
 
 
 @dataclass
-class Trace:
+class RunTrace:
     """What one run did."""
 
     draws: list[int] = field(default_factory=list)
@@ -49,9 +49,9 @@ def trace_run(
     privatizer: Callable[..., Privatizer],
     seed: int,
     options: dict[str, Any],
-) -> Trace:
+) -> RunTrace:
     """Train a copy of the model over replayed batches; an error ends the run and is written down."""
-    trace = Trace()
+    trace = RunTrace()
     watched = replace(mechanism, noise=TracedNoise(mechanism.noise, trace.releases.append))
     own = copy.deepcopy(model)
     source = TracedSource(seed, trace.draws)

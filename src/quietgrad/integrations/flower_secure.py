@@ -33,7 +33,7 @@ from torch import nn
 
 from quietgrad._errors import PrivacyError
 from quietgrad._mechanism.mechanism import Mechanism
-from quietgrad._noise.aes import Words
+from quietgrad._noise.aes import RandomWords
 from quietgrad.federated.client import noised_update
 from quietgrad.federated.rounds import Task
 from quietgrad.federated.server import FederatedServer
@@ -186,7 +186,7 @@ def aes_masks(seed: bytes, modulus: int, shapes: list[tuple[int, ...]]) -> list[
 
     The key is the hash of the whole seed.
     """
-    words = Words(hashlib.sha256(b"quietgrad masks" + seed).digest())
+    words = RandomWords(hashlib.sha256(b"quietgrad masks" + seed).digest())
     return [
         (words.take(int(np.prod(shape))) & np.uint64(modulus - 1)).view(np.int64).reshape(shape)
         for shape in shapes

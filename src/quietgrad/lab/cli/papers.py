@@ -14,7 +14,7 @@ from quietgrad.lab.cli.options import DataDir, Json
 from quietgrad.lab.errors import LabError
 from quietgrad.lab.files import make_folder, to_json
 from quietgrad.lab.formatting import duration_text
-from quietgrad.lab.papers.claims import Entry, Paper, paper
+from quietgrad.lab.papers.claims import Paper, PaperEntry, paper
 from quietgrad.lab.papers.claims import papers as all_papers
 from quietgrad.lab.papers.committed import Result, command_of, committed, status_of, verdict_of, write_result
 from quietgrad.lab.papers.draw import draw
@@ -65,7 +65,7 @@ def _list(chosen: tuple[Paper, ...], as_json: bool) -> None:
     typer.echo("quietgrad papers PAPER ENTRY shows one; with --scale quick|reduced|full it runs.")
 
 
-def _row(one: Paper, item: Entry, result: Result | None) -> dict[str, Any]:
+def _row(one: Paper, item: PaperEntry, result: Result | None) -> dict[str, Any]:
     verdict, why = verdict_of(item, result)
     experiment = experiment_of(one.id, item.id)
     return {
@@ -84,7 +84,7 @@ def _row(one: Paper, item: Entry, result: Result | None) -> dict[str, Any]:
     }
 
 
-def _show(one: Paper, item: Entry, experiment: Experiment | None, as_json: bool) -> None:
+def _show(one: Paper, item: PaperEntry, experiment: Experiment | None, as_json: bool) -> None:
     result = committed().get((one.id, item.id))
     row = _row(one, item, result)
     if as_json:
@@ -107,7 +107,7 @@ def _scale(text: str) -> Scale:
 
 def _run(
     one: Paper,
-    item: Entry,
+    item: PaperEntry,
     experiment: Experiment | None,
     scale: Scale,
     out: Path,

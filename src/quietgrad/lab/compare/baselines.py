@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from quietgrad.lab.compare.comparison import PUBLIC_ONLY, Row
+from quietgrad.lab.compare.comparison import PUBLIC_ONLY, ComparisonRow
 from quietgrad.lab.data import Parts
 from quietgrad.lab.data.errors import NoPublicLabelsError
 from quietgrad.lab.models import build
@@ -30,7 +30,7 @@ def non_private(base: Config) -> Config:
     )
 
 
-def public_only(base: Config, seeds: int, data_dir: Path | None) -> list[Row]:
+def public_only(base: Config, seeds: int, data_dir: Path | None) -> list[ComparisonRow]:
     """Ordinary training on the labelled public part alone, ε = 0; no row where there is no labelled public data."""
     labelled = parse_config(base.plain() | {"data": base.data.model_dump() | {"public_labels": True}})
     try:
@@ -42,7 +42,7 @@ def public_only(base: Config, seeds: int, data_dir: Path | None) -> list[Row]:
     accuracies = [_public_accuracy(base, parts, seed) for seed in range(seeds)]
     std = statistics.stdev(accuracies) if seeds > 1 else 0.0
     name = f"{PUBLIC_ONLY} ({len(parts.public)} labelled images)"
-    return [Row(name, 0.0, statistics.mean(accuracies), std, 0.0, 0.0, 0.0, None, ())]
+    return [ComparisonRow(name, 0.0, statistics.mean(accuracies), std, 0.0, 0.0, 0.0, None, ())]
 
 
 def _public_accuracy(base: Config, parts: Parts, seed: int) -> float:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import quietgrad as qg
 from quietgrad.lab.compare.baselines import non_private, public_only
-from quietgrad.lab.compare.comparison import NON_PRIVATE, Comparison, Row, row_of, total_epsilon
+from quietgrad.lab.compare.comparison import NON_PRIVATE, Comparison, ComparisonRow, row_of, total_epsilon
 from quietgrad.lab.compare.parallel import Message, OnMessage, Send, run_parallel
 from quietgrad.lab.errors import LabError
 from quietgrad.lab.files import make_folder, number, to_json, write_whole
@@ -149,7 +149,7 @@ def run_job(job: Job, send: Send) -> dict[str, Any]:
     return result
 
 
-def rows(todo: Sequence[Job], results: Sequence[dict[str, Any]]) -> list[Row]:
+def rows(todo: Sequence[Job], results: Sequence[dict[str, Any]]) -> list[ComparisonRow]:
     """One row per method and budget; best first at each budget."""
     grouped: dict[tuple[str, float], list[int]] = {}
     for place, job in enumerate(todo):

@@ -20,7 +20,7 @@ NON_PRIVATE, PUBLIC_ONLY = "non-private", "public only"
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparisonRow:
     """A method at one budget, over its seeds.
 
     Args:
@@ -54,7 +54,7 @@ class Comparison:
     delta: float
     total_epsilon: float
     private_total_epsilon: float
-    rows: tuple[Row, ...]
+    rows: tuple[ComparisonRow, ...]
 
     def as_dict(self) -> dict[str, Any]:
         single = self.epsilons[0] if len(self.epsilons) == 1 else None
@@ -104,7 +104,9 @@ def totals(made: Comparison) -> str:
     )
 
 
-def row_of(label: str, target: float, runs: Sequence[str], results: Sequence[dict[str, Any]]) -> Row:
+def row_of(
+    label: str, target: float, runs: Sequence[str], results: Sequence[dict[str, Any]]
+) -> ComparisonRow:
     """Runs that differ in the seed only, put together.
 
     Args:
@@ -115,7 +117,7 @@ def row_of(label: str, target: float, runs: Sequence[str], results: Sequence[dic
     """
     accuracies = [result["accuracy"] for result in results]
     ratios = [result["noise_to_signal"] for result in results if result["noise_to_signal"] is not None]
-    return Row(
+    return ComparisonRow(
         method=label,
         target=target,
         accuracy=statistics.mean(accuracies),
@@ -128,6 +130,6 @@ def row_of(label: str, target: float, runs: Sequence[str], results: Sequence[dic
     )
 
 
-def _row_from(stored: dict[str, Any]) -> Row:
+def _row_from(stored: dict[str, Any]) -> ComparisonRow:
     infinite = {key: number(stored[key]) for key in ("target", "epsilon")}
-    return Row(**{**stored, **infinite, "runs": tuple(stored["runs"])})
+    return ComparisonRow(**{**stored, **infinite, "runs": tuple(stored["runs"])})

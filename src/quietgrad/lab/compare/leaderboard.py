@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from quietgrad.lab.compare.comparison import Row
+from quietgrad.lab.compare.comparison import ComparisonRow
 from quietgrad.lab.formatting import epsilon_text
 
 
@@ -50,7 +50,7 @@ class Bars:
             self._progress.stop_task(task)
 
 
-def cells(row: Row) -> tuple[str, ...]:
+def cells(row: ComparisonRow) -> tuple[str, ...]:
     """A row of the leaderboard as text: method, ε, accuracy, seconds, peak MB, noise/signal."""
     spread = f" ± {100 * row.std:.1f}" if len(row.runs) > 1 else ""
     ratio = "–" if row.noise_to_signal is None else f"{row.noise_to_signal:.1f}"
@@ -62,7 +62,7 @@ def cells(row: Row) -> tuple[str, ...]:
 TITLES = ("method", "ε", "accuracy %", "noise / signal", "seconds", "peak MB")
 
 
-def table(rows: Sequence[Row]) -> Table:
+def table(rows: Sequence[ComparisonRow]) -> Table:
     """The leaderboard: one line per method and budget."""
     shown = Table(title=None)
     for title in TITLES:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from quietgrad.lab.compare.comparison import Row
+from quietgrad.lab.compare.comparison import ComparisonRow
 
 BASELINE = "dp_sgd"
 
 
-def verdict(rows: Sequence[Row]) -> str:
+def verdict(rows: Sequence[ComparisonRow]) -> str:
     """The best method at the largest budget against DP-SGD, and the smallest ε at which it equals DP-SGD's best."""
     private = [row for row in rows if 0 < row.target < math.inf]
     largest = max((row.target for row in private), default=0.0)
@@ -30,7 +30,7 @@ def verdict(rows: Sequence[Row]) -> str:
     return f"{said} {_saving(private, best.method)}".strip()
 
 
-def _saving(private: Sequence[Row], winner: str) -> str:
+def _saving(private: Sequence[ComparisonRow], winner: str) -> str:
     top = max((row for row in private if row.method == BASELINE), key=lambda row: row.accuracy)
     enough = [row.target for row in private if row.method == winner and row.accuracy >= top.accuracy]
     if not enough or min(enough) >= top.target:
@@ -38,5 +38,5 @@ def _saving(private: Sequence[Row], winner: str) -> str:
     return f"It equals DP-SGD's best (ε = {top.target:g}) at ε = {min(enough):g}."
 
 
-def _percent(row: Row) -> str:
+def _percent(row: ComparisonRow) -> str:
     return f"{100 * row.accuracy:.1f}%"

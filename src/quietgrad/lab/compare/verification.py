@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from quietgrad.lab.compare.comparison import Comparison, Row, row_of, total_epsilon
+from quietgrad.lab.compare.comparison import Comparison, ComparisonRow, row_of, total_epsilon
 from quietgrad.lab.files import read_json
 from quietgrad.lab.formatting import epsilon_text
 from quietgrad.lab.run.folder import RunFolder
@@ -89,7 +89,7 @@ def _wrong_rows(path: Path, made: Comparison) -> Iterator[str]:
             yield f"the row {row.method} at ε = {epsilon_text(row.target)} is not what its runs give"
 
 
-def _rebuilt(path: Path, row: Row) -> Row:
+def _rebuilt(path: Path, row: ComparisonRow) -> ComparisonRow:
     results = [read_json(path / name / "results.json") for name in row.runs]
     asked = {RunFolder(path / name).config.privacy.epsilon for name in row.runs}
     return row_of(row.method, min(target or math.inf for target in asked), row.runs, results)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from quietgrad.lab.data.catalogue import Found, find_datasets
+from quietgrad.lab.data.catalogue import DatasetListing, find_datasets
 from quietgrad.lab.data.errors import DataError
 from quietgrad.lab.data.loading import load
 from quietgrad.lab.data.parts import Parts
 from quietgrad.lab.data.shipped import embedded
 from quietgrad.lab.data.torch_dataset import from_datasets
 
-__all__ = ["DataError", "Found", "Parts", "embedded", "find_datasets", "from_datasets", "load"]
+__all__ = ["DataError", "DatasetListing", "Parts", "embedded", "find_datasets", "from_datasets", "load"]

@@ -21,7 +21,7 @@ DRAWN = "drawn from the training records"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class DataChoice:
     """What the user asked for.
 
     Args:
@@ -49,7 +49,7 @@ class _PublicPart:
 
 
 def assemble(
-    source: Source, choice: Choice, record: Mapping[str, object], stand_in: Source | None = None
+    source: Source, choice: DataChoice, record: Mapping[str, object], stand_in: Source | None = None
 ) -> Parts:
     """Draw the parts at random from the seed; no row is in two of them.
 
@@ -88,7 +88,7 @@ def assemble(
     return replace(parts, users=users)
 
 
-def _check_unit(source: Source, stand_in: Source | None, choice: Choice) -> None:
+def _check_unit(source: Source, stand_in: Source | None, choice: DataChoice) -> None:
     if choice.unit is None:
         return
     if choice.unit not in source.train.columns:
@@ -111,7 +111,7 @@ def _subset(examples: Examples, size: int | None, part: str, seed: int) -> Examp
     return examples.take(random_rows(len(examples), wanted, part=part, seed=seed))
 
 
-def _test_part(source: Source, pool: Pool, choice: Choice) -> Examples:
+def _test_part(source: Source, pool: Pool, choice: DataChoice) -> Examples:
     """The source's own test examples, else a random part of its records, or of its users with all of theirs."""
     if source.test is not None:
         return _subset(source.test, choice.test, "test", choice.seed)
@@ -121,7 +121,7 @@ def _test_part(source: Source, pool: Pool, choice: Choice) -> Examples:
     return pool.draw(random_rows(len(pool.examples), size, part="test", seed=choice.seed))
 
 
-def _test_users(pool: Pool, choice: Choice, unit: str) -> Examples:
+def _test_users(pool: Pool, choice: DataChoice, unit: str) -> Examples:
     """Take all records of some users, who are then not private: `choice.test` is their number."""
     ids = pool.examples.columns[unit]
     users = np.unique(ids)
@@ -130,7 +130,7 @@ def _test_users(pool: Pool, choice: Choice, unit: str) -> Examples:
     return pool.draw(np.flatnonzero(np.isin(ids, chosen)))
 
 
-def _public_part(source: Source, stand_in: Source | None, pool: Pool, choice: Choice) -> _PublicPart:
+def _public_part(source: Source, stand_in: Source | None, pool: Pool, choice: DataChoice) -> _PublicPart:
     """From the stand-in, else the source's own public inputs, else drawn from the records."""
     if stand_in is not None:
         return _from_stand_in(source, stand_in, choice)
@@ -151,7 +151,7 @@ def _public_part(source: Source, stand_in: Source | None, pool: Pool, choice: Ch
     return _PublicPart(drawn.inputs, drawn.labels, DRAWN)
 
 
-def _from_stand_in(source: Source, stand_in: Source, choice: Choice) -> _PublicPart:
+def _from_stand_in(source: Source, stand_in: Source, choice: DataChoice) -> _PublicPart:
     theirs, ours = stand_in.train.inputs, source.train.inputs
     if (theirs.shape[1:], theirs.dtype) != (ours.shape[1:], ours.dtype):
         raise DataError(

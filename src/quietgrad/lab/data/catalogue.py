@@ -22,7 +22,7 @@ DEBIAN = Path("/usr/share/datasets")  # where Debian's dataset-fashion-mnist ins
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class DatasetListing:
     """One line of a listing.
 
     Args:
@@ -63,9 +63,9 @@ def locate(reader: Reader, data_dir: str | Path | None) -> Path:
     raise DataError(f"{reader.name} was not found in {looked}. To get it: {reader.how_to_get}.")
 
 
-def find_datasets(data_dir: str | Path | None = None) -> list[Found]:
+def find_datasets(data_dir: str | Path | None = None) -> list[DatasetListing]:
     """Every named data set: where it was found, or how to get it."""
-    shipped = Found(
+    shipped = DatasetListing(
         name=EMBEDDED,
         title="12,000 private, 200 public and 2,000 test images of Fashion-MNIST",
         folder="inside the package",
@@ -76,7 +76,7 @@ def find_datasets(data_dir: str | Path | None = None) -> list[Found]:
     return [shipped, *(_find(reader, roots) for reader in READERS.values())]
 
 
-def _find(reader: Reader, roots: list[Path]) -> Found:
+def _find(reader: Reader, roots: list[Path]) -> DatasetListing:
     folder, problem = None, ""
     for root in roots:
         try:
@@ -85,7 +85,7 @@ def _find(reader: Reader, roots: list[Path]) -> Found:
             problem = str(error)
         if folder is not None:
             break
-    return Found(
+    return DatasetListing(
         name=reader.name,
         title=reader.title,
         folder=None if folder is None else str(folder),

@@ -13,12 +13,12 @@ from quietgrad.lab.data.errors import DataError
 from quietgrad.lab.data.examples import Examples, checked
 from quietgrad.lab.data.files import plain_or_gzipped, read_text, require
 from quietgrad.lab.data.source import Reader, Source
-from quietgrad.lab.data.text_table import Words
+from quietgrad.lab.data.text_table import Tokenizer
 from quietgrad.lab.data.word_pieces import BETWEEN
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class GlueTask:
     """A task's folder and files.
 
     Args:
@@ -53,7 +53,7 @@ class Task:
         candidates = [*(root / name for name in names), *([root] if root.name in names else [])]
         return next((folder for folder in candidates if plain_or_gzipped(folder, "train.tsv")), None)
 
-    def read(self, folder: Path, words: Words | None = None) -> Source:
+    def read(self, folder: Path, words: Tokenizer | None = None) -> Source:
         return Source(
             train=self._examples(require(folder, "train.tsv"), words),
             test=self._examples(require(folder, self.test), words),
@@ -62,7 +62,7 @@ class Task:
             notes=(words or hashed_words).describe(),
         )
 
-    def _examples(self, path: Path, words: Words | None) -> Examples:
+    def _examples(self, path: Path, words: Tokenizer | None) -> Examples:
         lines = read_text(path).removesuffix("\n").split("\n")
         rows = self.rows(path, [line.rstrip("\r") for line in lines], self.labels)
         tokens = (words or hashed_words).encode([text for text, _ in rows])
@@ -110,14 +110,14 @@ class _Pairs:
 
 
 TASKS = (
-    Task(
+    GlueTask(
         name="sst2",
         folder="SST-2",
         title="SST-2, 67,349 + 872 sentences of film reviews, 2 classes",
         labels={"0": 0, "1": 1},
         rows=_sentences,
     ),
-    Task(
+    GlueTask(
         name="mnli",
         folder="MNLI",
         title="MNLI, 392,702 + 9,815 pairs of sentences, 3 classes",
@@ -125,14 +125,14 @@ TASKS = (
         rows=_Pairs("sentence1", "sentence2", "gold_label"),
         test="dev_matched.tsv",
     ),
-    Task(
+    GlueTask(
         name="qqp",
         folder="QQP",
         title="QQP, 363,846 + 40,430 pairs of questions, 2 classes",
         labels={"0": 0, "1": 1},
         rows=_Pairs("question1", "question2", "is_duplicate"),
     ),
-    Task(
+    GlueTask(
         name="qnli",
         folder="QNLI",
         title="QNLI, 104,743 + 5,463 questions with a sentence, 2 classes",

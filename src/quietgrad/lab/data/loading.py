@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from quietgrad.lab.data.assembling import Choice, assemble
+from quietgrad.lab.data.assembling import DataChoice, assemble
 from quietgrad.lab.data.catalogue import EMBEDDED, READERS, locate, search_path
 from quietgrad.lab.data.errors import DataError
 from quietgrad.lab.data.image_folder import read_image_folder
@@ -15,7 +15,7 @@ from quietgrad.lab.data.npz import read_npz
 from quietgrad.lab.data.parts import Parts
 from quietgrad.lab.data.shipped import embedded_source
 from quietgrad.lab.data.source import Source
-from quietgrad.lab.data.text_table import Words, is_text_table, read_text_table
+from quietgrad.lab.data.text_table import Tokenizer, is_text_table, read_text_table
 from quietgrad.lab.errors import nearest
 
 
@@ -31,7 +31,7 @@ def load(
     public_labels: bool = False,
     text: str = "text",
     label: str = "label",
-    words: Words | None = None,
+    words: Tokenizer | None = None,
     as_stored: bool = False,
     unit: str | None = None,
 ) -> Parts:
@@ -56,7 +56,7 @@ def load(
     source, folder = _open(name, data_dir, texts, unit)
     if as_stored and source.normalisation is not None:
         source = replace(source, normalisation=stored(len(source.normalisation.mean)))
-    choice = Choice(
+    choice = DataChoice(
         private=private, public=public, test=test, seed=seed, public_labels=public_labels, unit=unit
     )
     record: dict[str, object] = {"data": name, "folder": folder}
@@ -73,7 +73,7 @@ def load(
 class Texts(NamedTuple):
     """How texts are read: the tokenizer, and the columns of a table."""
 
-    words: Words | None
+    words: Tokenizer | None
     text: str
     label: str
 

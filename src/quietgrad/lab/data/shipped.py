@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Int64
 from numpy import ndarray
 
-from quietgrad.lab.data.assembling import Choice, assemble
+from quietgrad.lab.data.assembling import DataChoice, assemble
 from quietgrad.lab.data.examples import Examples
 from quietgrad.lab.data.normalisation import MNIST_CONSTANTS
 from quietgrad.lab.data.parts import Parts
@@ -44,4 +44,4 @@ def made_up_users(records: int = 12_000, most: int = 50) -> Int64[ndarray, " n"]
 
 def embedded() -> Parts:
     """12,000 private, 200 public (without labels) and 2,000 test images of Fashion-MNIST, always the same."""
-    return assemble(embedded_source(), Choice(), {"data": "embedded"})
+    return assemble(embedded_source(), DataChoice(), {"data": "embedded"})

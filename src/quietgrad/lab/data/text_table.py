@@ -25,7 +25,7 @@ MOST_CLASSES = 1000
 
 
 @runtime_checkable
-class Words(Protocol):
+class Tokenizer(Protocol):
     """A tokenizer: a model's own, or hashed words."""
 
     def encode(self, texts: Sequence[str], /) -> Int64[ndarray, "n t"]: ...
@@ -35,7 +35,7 @@ class Words(Protocol):
 
 def read_text_table(
     path: Path,
-    words: Words | None = None,
+    words: Tokenizer | None = None,
     *,
     text: str = "text",
     label: str = "label",

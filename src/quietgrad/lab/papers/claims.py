@@ -22,7 +22,7 @@ NAMES = ("gep", "rgp", "pdp_sgd", "random_freeze", "gip")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class PaperEntry:
     """One algorithm, table, figure or statement of a paper.
 
     Args:
@@ -61,16 +61,16 @@ class Paper:
     authors: str
     year: int
     summary: str
-    entries: tuple[Entry, ...]
+    entries: tuple[PaperEntry, ...]
 
-    def entry(self, name: str) -> Entry:
+    def entry(self, name: str) -> PaperEntry:
         """By its id, or an error that lists what there is."""
         found = {entry.id: entry for entry in self.entries}
         if name not in found:
             raise LabError(f"{self.id} has no {name!r}{nearest(name, found)}. It has: {', '.join(found)}.")
         return found[name]
 
-    def heading(self, entry: Entry) -> str:
+    def heading(self, entry: PaperEntry) -> str:
         """Of a picture: "GEP, figure 6: accuracy against k"."""
         number = entry.id.removeprefix(entry.kind)
         return f"{self.called}, {entry.kind} {number}: {entry.title}"
@@ -105,7 +105,7 @@ def _paper(name: str) -> Paper:
     raw = read_entries(name)
     head = {key: one_line(value) for key, value in raw.items() if key not in ("entry", "changes", "plans")}
     entries = tuple(
-        Entry(**{key: one_line(value) for key, value in row.items() if key != "trainings"})
+        PaperEntry(**{key: one_line(value) for key, value in row.items() if key != "trainings"})
         for row in raw["entry"]
     )
     return Paper(id=name, entries=entries, **head)

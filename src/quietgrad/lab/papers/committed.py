@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from quietgrad.lab.files import to_json, write_whole
-from quietgrad.lab.papers.claims import Entry, Verdict
+from quietgrad.lab.papers.claims import PaperEntry, Verdict
 from quietgrad.lab.papers.finding import SCALES, Finding, Scale, finding_from
 
 FOLDER = files("quietgrad.lab.papers") / "results"
@@ -62,12 +62,12 @@ def committed() -> dict[tuple[str, str], Result]:
     return found
 
 
-def verdict_of(entry: Entry, result: Result | None) -> tuple[Verdict, str]:
+def verdict_of(entry: PaperEntry, result: Result | None) -> tuple[Verdict, str]:
     """The result's verdict, or the catalogue's where nothing was measured."""
     return (entry.verdict, entry.why) if result is None else (result.finding.verdict, result.finding.why)
 
 
-def status_of(entry: Entry, result: Result | None) -> str:
+def status_of(entry: PaperEntry, result: Result | None) -> str:
     """measured (at which scale), tested, read, not run, not checkable here."""
     if result is not None:
         return f"measured ({result.scale})"

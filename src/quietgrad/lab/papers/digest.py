@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from quietgrad.lab.papers.claims import Entry, Paper, papers
+from quietgrad.lab.papers.claims import Paper, PaperEntry, papers
 from quietgrad.lab.papers.committed import Result, committed, verdict_of
 
 MARKS = {"confirmed": "✓", "weaker": "≈", "refuted": "✗", "not checkable here": "–", "not run": "…"}
@@ -89,7 +89,7 @@ def _paper(one: Paper, results: Results) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _verdicts(found: Mapping[Entry, Result | None]) -> list[str]:
+def _verdicts(found: Mapping[PaperEntry, Result | None]) -> list[str]:
     """What holds by name, what does not with its reason."""
     judged = [(entry, *verdict_of(entry, result)) for entry, result in found.items()]
     holds = [entry.id for entry, verdict, _ in judged if verdict == "confirmed"]
@@ -102,7 +102,7 @@ def _verdicts(found: Mapping[Entry, Result | None]) -> list[str]:
     return [f"- ✓ {', '.join(holds)}.", *rest]
 
 
-def _line(entry: Entry, result: Result | None) -> str:
+def _line(entry: PaperEntry, result: Result | None) -> str:
     verdict, why = verdict_of(entry, result)
     command = entry.check if result is None else result.command
     cells = [

@@ -13,7 +13,7 @@ from typing import Any
 
 from quietgrad.lab.papers.claims import one_line, read_entries
 from quietgrad.lab.papers.finding import SCALES
-from quietgrad.lab.papers.trainings import Cell, Plan, Trainings
+from quietgrad.lab.papers.trainings import Cell, TrainingPlan, Trainings
 from quietgrad.lab.papers.verdicts import Level, Order
 
 
@@ -42,13 +42,13 @@ class _Reader:
         cells = self._cells(raw["cells"], config)
         return Trainings(cells=cells, plans=plans, claims=(*above, *level), **options)
 
-    def _plan(self, raw: Any, config: str) -> Plan:
+    def _plan(self, raw: Any, config: str) -> TrainingPlan:
         own = dict(self._plans[raw] if isinstance(raw, str) else raw)
         own["changes"] = self._expanded(own.get("changes", ()))
         own["cells"] = self._cells(own.get("cells", ()), config)
         own["said"] = one_line(own.get("said", ""))
         own["factors"] = tuple(own.get("factors", (1.0,)))
-        return Plan(**own)
+        return TrainingPlan(**own)
 
     def _cells(self, raw: Sequence[Mapping[str, Any]], config: str) -> tuple[Cell, ...]:
         return tuple(

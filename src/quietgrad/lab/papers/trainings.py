@@ -54,7 +54,7 @@ class Cell:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class TrainingPlan:
     """A scale.
 
     Args:
@@ -90,7 +90,7 @@ class Trainings(Experiment):
     """
 
     cells: tuple[Cell, ...]
-    plans: Mapping[Scale, Plan]
+    plans: Mapping[Scale, TrainingPlan]
     claims: tuple[Claim, ...]
     curves: bool = False
     x_label: str = ""
@@ -111,7 +111,7 @@ class Trainings(Experiment):
         return self.plans[scale].cells or self.cells
 
     def seconds(self, scale: Scale, place: Place) -> float:
-        plan = self.plans[scale] if scale in self.plans else Plan()
+        plan = self.plans[scale] if scale in self.plans else TrainingPlan()
         runs = plan.seeds + len(plan.factors) - 1  # the rate that is chosen has run on seed 0
         return runs * sum(_one_run(config, place.data_dir) for config in self.configs(scale).values())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from quietgrad.lab.compare.comparison import Comparison, Row, totals
+from quietgrad.lab.compare.comparison import Comparison, ComparisonRow, totals
 from quietgrad.lab.compare.leaderboard import TITLES, cells
 from quietgrad.lab.compare.verdict import verdict
 from quietgrad.lab.formatting import epsilon_text
@@ -63,7 +63,7 @@ def _head(folder: Path, made: Comparison, shown: RecordedRun, private: list[Reco
     )
 
 
-def _best(made: Comparison) -> Row:
+def _best(made: Comparison) -> ComparisonRow:
     """The most accurate private row."""
     private = [row for row in made.rows if not plots.is_baseline(row)]
     return max(private, key=lambda row: (row.accuracy, -row.target))

@@ -17,7 +17,7 @@ from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from quietgrad.lab.compare.comparison import Row
+from quietgrad.lab.compare.comparison import ComparisonRow
 
 INK = "#010203"
 """Stands for the page's text colour until the SVG is written."""
@@ -54,12 +54,12 @@ def _figure(height: float = 3.2) -> Iterator[tuple[Figure, Axes]]:
         yield figure, figure.subplots()
 
 
-def is_baseline(row: Row) -> bool:
+def is_baseline(row: ComparisonRow) -> bool:
     """Whether a row is one of the two baselines, which have no budget."""
     return not 0 < row.target < math.inf
 
 
-def leaderboard_bars(rows: Sequence[Row]) -> Figure:
+def leaderboard_bars(rows: Sequence[ComparisonRow]) -> Figure:
     """Accuracy of each method, the baselines in grey."""
     shown = sorted(rows, key=lambda row: row.accuracy)
     several = len({row.target for row in rows if not is_baseline(row)}) > 1
@@ -81,9 +81,9 @@ def leaderboard_bars(rows: Sequence[Row]) -> Figure:
     return figure
 
 
-def accuracy_against_epsilon(rows: Sequence[Row]) -> Figure:
+def accuracy_against_epsilon(rows: Sequence[ComparisonRow]) -> Figure:
     """One line per method, the baselines as horizontal lines."""
-    by_method: dict[str, list[Row]] = {}
+    by_method: dict[str, list[ComparisonRow]] = {}
     for row in rows:
         by_method.setdefault(row.method, []).append(row)
     with _figure(height=4.2) as (figure, axes):
@@ -202,5 +202,5 @@ def _horizontal(axes: Axes, name: str, value: float) -> None:
     axes.annotate(name, (0.0, value), xycoords=("axes fraction", "data"), va="bottom", fontsize=8)
 
 
-def _label(row: Row, several: bool) -> str:
+def _label(row: ComparisonRow, several: bool) -> str:
     return row.method if is_baseline(row) or not several else f"{row.method}, ε = {row.target:g}"

@@ -111,7 +111,7 @@ def train_federated(
     rate = _checked_rate(config)
     rounds = steps_of(config.training.epochs, rate)
     setup = set_up(config, data_dir=data_dir)
-    plan = Plan(rate, rounds, config.federated.clients)
+    plan = FederatedPlan(rate, rounds, config.federated.clients)
     mechanism = build_mechanism(config.method, config.privacy, setup.parts, setup.model, plan)
     clients = Clients(setup.parts.private, copy.deepcopy(setup.model), config)
     folder = RunFolder(out)
@@ -223,7 +223,7 @@ class Clients:
 
 
 @dataclass(frozen=True)
-class Plan:
+class FederatedPlan:
     """What calibration reads of batches."""
 
     rate: float

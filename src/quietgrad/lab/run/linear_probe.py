@@ -102,7 +102,7 @@ def set_up_linear_probe(
     return _setup(resolved, task, rescale, rule), program, statistics
 
 
-class Plan(NamedTuple):
+class ProbePlan(NamedTuple):
     """Everything that is fixed before a record is seen, and what is to be said of it."""
 
     rule: Settings
@@ -112,7 +112,7 @@ class Plan(NamedTuple):
     remarks: tuple[str, ...]
 
 
-def plan_linear_probe(config: Config, parts: Parts, row_shape: Sequence[int]) -> Plan:
+def plan_linear_probe(config: Config, parts: Parts, row_shape: Sequence[int]) -> ProbePlan:
     """The rule's settings and the one calibrated program, from the numbers of records and classes and a row's shape."""
     assert config.privacy.epsilon is not None
     epsilon, delta = config.privacy.epsilon, config.privacy.delta
@@ -130,7 +130,7 @@ def plan_linear_probe(config: Config, parts: Parts, row_shape: Sequence[int]) ->
         warning(records=records, classes=classes, epsilon=epsilon, delta=delta),
         few_public(len(parts.public), rule) if source == "public" else None,
     ]
-    return Plan(rule, source, program, batches, tuple(remark for remark in remarks if remark))
+    return ProbePlan(rule, source, program, batches, tuple(remark for remark in remarks if remark))
 
 
 def make_encoder(name: str, shape: tuple[int, ...], *, mirrored: bool = False) -> nn.Module:

@@ -16,7 +16,7 @@ from quietgrad.accounting.evaluate import epsilon as epsilon_of
 from quietgrad.accounting.planning import whole_plan
 from quietgrad.features.encoders import encode
 from quietgrad.lab.run.config import Config
-from quietgrad.lab.run.linear_probe import Plan, checked_options, make_encoder, plan_linear_probe
+from quietgrad.lab.run.linear_probe import ProbePlan, checked_options, make_encoder, plan_linear_probe
 from quietgrad.lab.run.task import load_task
 
 
@@ -92,14 +92,14 @@ def explain_linear_probe(config: Config, *, data_dir: Path | None = None) -> Lin
     )
 
 
-def _directions(plan: Plan, row: tuple[int, ...], public: int) -> int:
+def _directions(plan: ProbePlan, row: tuple[int, ...], public: int) -> int:
     most = plan.rule.directions
     if plan.source == "public":
         return min(most, public - 1)
     return math.prod(row) if keeps_all_directions(plan.source, row) else most
 
 
-def _releases(plan: Plan) -> Iterator[PlannedRelease]:
+def _releases(plan: ProbePlan) -> Iterator[PlannedRelease]:
     program, batches = plan.program, plan.batches
     for name, release in program.statistics.items():
         yield PlannedRelease(

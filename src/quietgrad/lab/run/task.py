@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from quietgrad.integrations.pretrained import IMAGES, TEXT, image_encoder
 from quietgrad.integrations.text_folder import FolderTokens, TextEncoder
 from quietgrad.lab.data import Parts, load
-from quietgrad.lab.data.text_table import Words
+from quietgrad.lab.data.text_table import Tokenizer
 from quietgrad.lab.data.word_pieces import WordPieces
 from quietgrad.lab.errors import LabError, nearest
 from quietgrad.lab.models import ScatterNet, precompute
@@ -34,7 +34,7 @@ def load_task(config: Config, *, data_dir: Path | None = None) -> Parts:
     return parts if config.data.features == NONE else scattered(parts)
 
 
-def _words(config: Config) -> Words | None:
+def _words(config: Config) -> Tokenizer | None:
     """The model's own tokenizer, or the vocabulary that the config names."""
     if config.model.name.startswith(PREFIX):
         return FolderTokens(config.model.name, config.data.tokens)

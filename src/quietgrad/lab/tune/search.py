@@ -32,7 +32,7 @@ Progress = Callable[[int, float], None]
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """What a search on a stand-in found.
 
     Args:
@@ -56,7 +56,7 @@ def search(
     *,
     data_dir: Path | None = None,
     progress: Progress = lambda *_: None,
-) -> Found:
+) -> SearchResult:
     """Search until `tries` were made in all; started again in the same folder, it goes on where it was.
 
     Args:
@@ -89,7 +89,7 @@ def search(
     own = [trial.value for trial in _completed(study) if trial.params == space.own()]
     made = len(study.trials)
     best = space.applied(study.best_params, {"on": on, "tries": made})
-    return Found(best, study.best_value, own[0] if own else None, made)
+    return SearchResult(best, study.best_value, own[0] if own else None, made)
 
 
 def _task(base: Config, on: str, data_dir: Path | None) -> Parts:
