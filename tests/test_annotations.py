@@ -43,13 +43,13 @@ def test_wrong_types_on_purpose_are_let_through() -> None:
 
 def test_a_wrong_result_is_seen_though_only_a_type_checker_imports_its_class() -> None:
     class Unformed(qg.DenseGrad):
-        formed = BlockGrads.formed
+        form = BlockGrads.form
 
         def dense(self) -> torch.Tensor:
             return torch.ones(())
 
     with pytest.raises(BeartypeCallHintViolation):
-        Unformed(torch.ones(3, 2)).formed()
+        Unformed(torch.ones(3, 2)).form()
 
 
 def _wrong_shape(_: int) -> None:

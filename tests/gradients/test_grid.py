@@ -46,7 +46,7 @@ def test_coordinates_far_out_are_cut_off_not_wrapped() -> None:
 def test_rounding_leaves_its_argument_alone(dtype: torch.dtype) -> None:
     x = torch.randn(100, dtype=dtype)
     before = x.clone()
-    assert torch.equal(Grid(1e-5).rounded(x).long(), Grid(1e-5).steps(x))
+    assert torch.equal(Grid(1e-5).round(x).long(), Grid(1e-5).steps(x))
     assert torch.equal(x, before)
 
 

@@ -43,13 +43,13 @@ def test_no_module_outside_the_gradients_asks_for_a_kind() -> None:
 
 
 def test_every_way_of_asking_is_seen() -> None:
-    ways = (
+    kinds = (
         "isinstance(block, DenseGrad | ZeroGrad)",
         "type(block) is DenseGrad",
         "match block:\n    case DenseGrad():\n        pass",
     )
-    for way in ways:
-        assert questions(way, {"DenseGrad", "ZeroGrad"}), way
+    for kind in kinds:
+        assert questions(kind, {"DenseGrad", "ZeroGrad"}), kind
     for allowed in ("made = DenseGrad(rows)", "@f.register(DenseGrad)\ndef _(block: DenseGrad) -> None: ..."):
         assert not questions(allowed, {"DenseGrad"}), allowed
 
@@ -63,8 +63,8 @@ def test_a_block_answers_few_questions() -> None:
         "squared_norms",
         "weighted_sum",
         "dense",
-        "formed",
-        "scaled",
+        "form",
+        "scale",
         "drop_factors",
         "row_bytes",
         "fusion_key",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quietgrad._gradients.blocks import packed
+from quietgrad._gradients.blocks import pack
 
 
 @pytest.mark.parametrize(
@@ -18,4 +18,4 @@ from quietgrad._gradients.blocks import packed
     ],
 )
 def test_runs_fill_the_room(sizes: list[int], expected: list[list[int]]) -> None:
-    assert list(packed(sizes, lambda size: size, limit=4)) == expected
+    assert list(pack(sizes, lambda size: size, limit=4)) == expected

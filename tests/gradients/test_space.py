@@ -56,7 +56,7 @@ def test_only_a_space_of_parameters_leads_to_them() -> None:
     model = nn.Linear(3, 4)
     space = Space.of_parameters(dict(model.named_parameters()))
     assert space.leaf("weight") is space.local("weight") is model.weight
-    for other in (space.restricted(space), space | space, space.renamed("x:")):
+    for other in (space.restrict(space), space | space, space.rename("x:")):
         with pytest.raises(KeyError):
             other.leaf(next(iter(other)))
 

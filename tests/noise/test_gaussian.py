@@ -14,7 +14,7 @@ from quietgrad._gradients.grid import WORST_ROUNDING
 from quietgrad._gradients.stages import ClippedSum, Released
 from quietgrad._noise import gaussian
 from quietgrad._noise.base import NoiseDraw, NoiseState
-from quietgrad._noise.gaussian import Gaussian, Widened, widened
+from quietgrad._noise.gaussian import Gaussian, Widened, widen_noise
 from quietgrad._noise.sources import EntropySource, HardenedSource, NoiseSource, SeededSource
 
 SOURCES = [EntropySource, HardenedSource]
@@ -34,7 +34,9 @@ def released(
 
 
 def grid_of(total: ClippedSum, source: NoiseSource, std: float = 2.0) -> Widened:
-    return widened(std=std, sensitivity=total.sensitivity, coordinates=total.coordinates, steps=source.std)
+    return widen_noise(
+        std=std, sensitivity=total.sensitivity, coordinates=total.coordinates, steps=source.std
+    )
 
 
 class Counting(SeededSource):
@@ -151,6 +153,6 @@ def test_without_noise_the_sum_is_released_as_it_is() -> None:
 
 def test_a_grid_too_coarse_for_what_is_asked_is_refused() -> None:
     with pytest.raises(ValueError, match="fewer coordinates"):
-        widened(std=2.0, sensitivity=1.0, coordinates=10**13, steps=HardenedSource.std)
-    wide = widened(std=2.0, sensitivity=1.0, coordinates=10**8, steps=EntropySource.std)
+        widen_noise(std=2.0, sensitivity=1.0, coordinates=10**13, steps=HardenedSource.std)
+    wide = widen_noise(std=2.0, sensitivity=1.0, coordinates=10**8, steps=EntropySource.std)
     assert wide.sensitivity < 1.0005

@@ -28,7 +28,7 @@ class PreconditionedCodec(qg.Codec):
         self.space, self.scales = space, scales
 
     def encode(self, grads: qg.PerSampleGrads) -> qg.PerSampleGrads:
-        scaled = {name: block.scaled(right=self.scales.get(name)) for name, block in grads.blocks.items()}
+        scaled = {name: block.scale(right=self.scales.get(name)) for name, block in grads.blocks.items()}
         return qg.BlockwiseGrads(scaled, grads.samples)
 
     def decode(self, released: qg.Released) -> dict[str, Tensor]:

@@ -94,7 +94,7 @@ class Backward:
         for call in calls:
             own = [gradient for gradient in gradients if gradient.call is call]
             if own:
-                take(call.narrowed([gradient.output for gradient in own]), *self._rows(losses, own))
+                take(call.narrow_to([gradient.output for gradient in own]), *self._rows(losses, own))
 
     def _find_layouts(
         self, losses: Float[Tensor, " n"], gradients: list[OutputGradient], layouts: dict[Key, BatchLayout]

@@ -199,7 +199,7 @@ class Call:
         """Name the positional arguments, and add those that were passed by name."""
         return {**dict(zip(names, self.args, strict=False)), **self.kwargs}
 
-    def narrowed(self, outputs: list[Output]) -> Call:
+    def narrow_to(self, outputs: list[Output]) -> Call:
         """The same call, of which only these outputs matter."""
         return self if len(outputs) == len(self.outputs) else dataclasses.replace(self, outputs=outputs)
 
@@ -250,8 +250,8 @@ def record_call(
         unit=unit,
         index=index,
         serial=serial,
-        args=_detached(args),
-        kwargs=_detached(kwargs) if kwargs else {},
+        args=_detach(args),
+        kwargs=_detach(kwargs) if kwargs else {},
         outputs=outputs,
         # Copies: an operation in place that follows would change what a replay is compared with.
         results=[tensor.detach().clone() for tensor in tensors] if unit.adapter.replays else [],
@@ -274,7 +274,7 @@ def output_of(position: int, tensor: Tensor, inputs: list[Tensor]) -> Output:
     """A linear layer on 3-D input returns a view, whose own edge a later in-place operation would cut off: the
     gradient is taken at its base."""
     base = tensor._base
-    if base is not None and base.requires_grad and _same_order(base, tensor) and _owned(base, inputs):
+    if base is not None and base.requires_grad and _same_order(base, tensor) and _is_owned(base, inputs):
         return Output(position, edge_of(base), tensor.shape)
     return Output(position, edge_of(tensor), tensor.shape)
 
@@ -293,11 +293,11 @@ def _same_order(base: Tensor, view: Tensor) -> bool:
     return base.numel() == view.numel() and base.is_contiguous() and view.is_contiguous()
 
 
-def _owned(base: Tensor, inputs: list[Tensor]) -> bool:
+def _is_owned(base: Tensor, inputs: list[Tensor]) -> bool:
     return all(base is not tensor and base is not tensor._base for tensor in inputs)
 
 
-def _detached(tree: Any) -> Any:
+def _detach(tree: Any) -> Any:
     if isinstance(tree, tuple) and _all_tensors(tree):
         return tuple([leaf.detach() for leaf in tree])
     return pytree.tree_map_only(Tensor, Tensor.detach, tree)

@@ -143,7 +143,7 @@ class CallRecorder:
             self._public_forwards -= 1
 
     @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
+    def pause(self) -> Iterator[None]:
         """Record nothing while replays and checkpoint recomputations run."""
         before, self._is_paused = self._is_paused, True
         try:
@@ -155,7 +155,7 @@ class CallRecorder:
     def _rehearsal(self) -> Iterator[None]:
         """Run the model again for a test, and restore its buffers."""
         kept = [(buffer, buffer.clone(), buffer._version) for buffer in self.model.buffers()]
-        with self.paused():
+        with self.pause():
             self._is_rehearsing = True
             try:
                 yield

@@ -99,7 +99,7 @@ def uses(graph: Graph, parameters: Mapping[str, nn.Parameter]) -> set[Use]:
     }
 
 
-def uncovered(graph: Graph, calls: Iterable[Call], used: set[Use]) -> set[Use]:
+def find_uncovered(graph: Graph, calls: Iterable[Call], used: set[Use]) -> set[Use]:
     """Find the uses outside the calls that account for the parameter."""
     left = set(used)
     for call in calls:
@@ -111,7 +111,7 @@ def uncovered(graph: Graph, calls: Iterable[Call], used: set[Use]) -> set[Use]:
 def check_coverage(graph: Graph, calls: Iterable[Call], used: set[Use]) -> None:
     """Refuse a parameter that is used outside the calls that account for it."""
     _refuse_hidden_backwards(graph)
-    for _, name in uncovered(graph, calls, used):
+    for _, name in find_uncovered(graph, calls, used):
         raise PrivacyError(
             f"Parameter {name!r} is used outside the forward of every module that holds it, where its per-sample "
             "gradient cannot be seen. Move that use into the forward of such a module, freeze the parameter "

@@ -15,7 +15,7 @@ from torch import nn
 
 from quietgrad._capture.adapters.fallback import FallbackAdapter
 from quietgrad._capture.call import Call, Unit
-from quietgrad._capture.graph import Graph, Use, uncovered
+from quietgrad._capture.graph import Graph, Use, find_uncovered
 from quietgrad._capture.registry import find_units
 
 MARK = "*"
@@ -90,7 +90,7 @@ def modules_using(model: nn.Module, names: Mapping[int, str]) -> Iterator[Unit]:
 def find_users(graph: Graph, calls: Iterable[Call], outer: list[Call], used: set[Use]) -> dict[str, str]:
     """Map each parameter used outside its holder to the innermost unit that contains all its uses."""
     found: dict[str, str] = {}
-    for name in {name for _, name in uncovered(graph, calls, used)}:
+    for name in {name for _, name in find_uncovered(graph, calls, used)}:
         nodes = {node for node, parameter in used if parameter == name}
         inside: dict[str, set[object]] = {}
         for call in outer:

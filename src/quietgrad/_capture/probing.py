@@ -30,7 +30,7 @@ from torch import Tensor
 from quietgrad._capture.call import Call
 from quietgrad._capture.layout import Layout, Owners, candidates
 from quietgrad._capture.output_gradients import OutputGradient, gradients_at
-from quietgrad._gradients.blocks import packed
+from quietgrad._gradients.blocks import pack
 
 EXPONENT = 30
 """Exponents go from −30 to 30: gradients between 1e-29 and 1e29 neither vanish nor overflow in float32 and bfloat16."""
@@ -111,7 +111,7 @@ def _split(gradients: list[OutputGradient]) -> Iterator[list[OutputGradient]]:
     def size(gradient: OutputGradient) -> int:
         return gradient.gradient.numel() * gradient.gradient.element_size()
 
-    return packed(gradients, size, max(PROBED_AT_ONCE, sum(map(size, gradients)) // MOST_PROBES))
+    return pack(gradients, size, max(PROBED_AT_ONCE, sum(map(size, gradients)) // MOST_PROBES))
 
 
 class SampleCode:

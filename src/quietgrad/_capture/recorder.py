@@ -126,7 +126,7 @@ class Recorder:
         if len(losses) == 0:
             self._calls.forget_all()
             return BlockwiseGrads({name: ZeroGrad(0, p) for name, p in self.parameters.items()}, 0)
-        with self._calls.paused(), torch.no_grad():
+        with self._calls.pause(), torch.no_grad():
             graph = Graph.of(losses)
             calls = [call for call in self._calls.calls if graph.reaches(call)]
             used = uses(graph, self.parameters)

@@ -57,7 +57,7 @@ def split_blocks(flat: Shaped[Tensor, "*n p"], shapes: Shapes) -> Blocks:
     return {name: part.reshape((*flat.shape[:-1], *shape)) for (name, shape), part in shaped}
 
 
-def packed(items: Iterable[T], size: Callable[[T], int], limit: int) -> Iterator[list[T]]:
+def pack(items: Iterable[T], size: Callable[[T], int], limit: int) -> Iterator[list[T]]:
     """Split items into runs whose sizes add up to at most `limit`; a larger item is alone in its run."""
     run: list[T] = []
     filled = 0
@@ -71,7 +71,7 @@ def packed(items: Iterable[T], size: Callable[[T], int], limit: int) -> Iterator
         yield run
 
 
-def each_scaled(
+def scale_each(
     rows: Float[Tensor, "n x d"], scale: Float[Tensor, "d ..."] | None, *, transposed: bool = False
 ) -> Float[Tensor, "n x d"]:
     """rows_n · S, with S = diag(scale) for a vector; sample by sample, so that no rounding depends on the batch."""
@@ -173,11 +173,11 @@ class BlockGrads(ABC):
     def dense(self) -> Float[Tensor, "n *shape"]:
         """All gradients, formed."""
 
-    def formed(self) -> DenseGrad:
+    def form(self) -> DenseGrad:
         """The same gradients as formed rows."""
         return DenseGrad(self.dense())
 
-    def scaled(
+    def scale(
         self,
         *,
         left: Float[Tensor, "o ..."] | None = None,
@@ -191,7 +191,7 @@ class BlockGrads(ABC):
             left: a diagonal `[o]` or a matrix `[o, o]`; None is the identity.
             right: a diagonal `[i]` or a matrix `[i, i]`; None is the identity.
         """
-        return self.formed().scaled(left=left, right=right)
+        return self.form().scale(left=left, right=right)
 
     def drop_factors(self) -> BlockGrads:
         """Return the same gradients for norms and weighted sums alone.
@@ -258,18 +258,18 @@ class DenseGrad(BlockGrads):
     def dense(self) -> Float[Tensor, "n *shape"]:
         return self.rows
 
-    def formed(self) -> DenseGrad:
+    def form(self) -> DenseGrad:
         return self
 
-    def scaled(
+    def scale(
         self,
         *,
         left: Float[Tensor, "o ..."] | None = None,
         right: Float[Tensor, "i ..."] | None = None,
     ) -> DenseGrad:
         matrices = self.rows.reshape(self.samples, self.shape[0] if self.shape else 1, -1)
-        columns = each_scaled(matrices, right).transpose(1, 2)
-        return DenseGrad(each_scaled(columns, left, transposed=True).transpose(1, 2).reshape(self.rows.shape))
+        columns = scale_each(matrices, right).transpose(1, 2)
+        return DenseGrad(scale_each(columns, left, transposed=True).transpose(1, 2).reshape(self.rows.shape))
 
     @property
     def fusion_key(self) -> FusionKey | None:

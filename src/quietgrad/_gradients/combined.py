@@ -20,8 +20,8 @@ def combine(pieces: Sequence[BlockGrads]) -> BlockGrads:
     convs = [piece for piece in pieces if isinstance(piece, ConvGrad)]
     if len(factored) + len(tables) == len(pieces):
         if not tables:
-            return _concatenated(factored)
-        return TiedGrad(_merged(tables), _concatenated(factored)) if factored else _merged(tables)
+            return _concatenate(factored)
+        return TiedGrad(_merge(tables), _concatenate(factored)) if factored else _merge(tables)
     if len(convs) == len(pieces) and len({(c.window, c.inputs.shape, c.backprops.shape) for c in convs}) == 1:
         inputs, backprops = (
             torch.cat(parts, 1) for parts in zip(*((c.inputs, c.backprops) for c in convs), strict=True)
@@ -33,7 +33,7 @@ def combine(pieces: Sequence[BlockGrads]) -> BlockGrads:
     return DenseGrad(total)
 
 
-def _concatenated(pieces: Sequence[FactoredGrad]) -> FactoredGrad:
+def _concatenate(pieces: Sequence[FactoredGrad]) -> FactoredGrad:
     """Factors concatenate along t: Σ_t over all uses."""
     if len(pieces) == 1:
         return pieces[0]
@@ -41,7 +41,7 @@ def _concatenated(pieces: Sequence[FactoredGrad]) -> FactoredGrad:
     return FactoredGrad(a, b, pieces[0].shape)
 
 
-def _merged(tables: Sequence[IndexedGrad]) -> IndexedGrad:
+def _merge(tables: Sequence[IndexedGrad]) -> IndexedGrad:
     """Entries of equal sample and row add up."""
     if len(tables) == 1:
         return tables[0]

@@ -17,7 +17,7 @@ from quietgrad._gradients.kept_kernels import KeptKernels, in_kernel_order
 from quietgrad._gradients.kernel_gradients import (
     by_patches,
     form,
-    grouped,
+    form_in_groups,
     kernel_gradients,
     patch_products,
     patches_of,
@@ -28,7 +28,7 @@ from quietgrad._gradients.row_arithmetic import (
     row_squared_norms,
     weighted_rows,
 )
-from quietgrad._gradients.tuning import TunableGrads, rounded
+from quietgrad._gradients.tuning import TunableGrads, round_to_power_of_two
 from quietgrad._kernels.patches import Window, from_rows, pixel_gram, unfold
 
 GHOSTS = ("ghost", "pixels")
@@ -93,7 +93,7 @@ class ConvGrad(TunableGrads):
             )
         return unfold(self.inputs, self.window), self._outputs().transpose(1, 2)
 
-    def factored(self) -> FactoredGrad:
+    def as_factored(self) -> FactoredGrad:
         """The same gradients as a FactoredGrad of the same shape."""
         return FactoredGrad(*self.factors(), self.shape)
 
@@ -149,7 +149,7 @@ class ConvGrad(TunableGrads):
         return ConvGrad(*few, self.window, algorithm=self.algorithm, chunk=self._chunk)
 
     def signature(self) -> tuple[Any, ...]:
-        return (rounded(self.samples), *self.inputs.shape[1:], self.window, self.inputs.dtype)
+        return (round_to_power_of_two(self.samples), *self.inputs.shape[1:], self.window, self.inputs.dtype)
 
     # ---- norms and sums -------------------------------------------------------------------------------------
 
@@ -183,7 +183,7 @@ class ConvGrad(TunableGrads):
             return in_kernel_order(self._formed, self.window, self.algorithm)
         return form(self.inputs, self.backprops, self.window)
 
-    def scaled(
+    def scale(
         self,
         *,
         left: Float[Tensor, "o ..."] | None = None,
@@ -191,8 +191,8 @@ class ConvGrad(TunableGrads):
     ) -> BlockGrads:
         """Patches are unfolded for `right`; a grouped kernel has no factors and is formed."""
         if self.window.groups != 1:
-            return super().scaled(left=left, right=right)
-        return self.factored().scaled(left=left, right=right)
+            return super().scale(left=left, right=right)
+        return self.as_factored().scale(left=left, right=right)
 
     def drop_factors(self) -> BlockGrads:
         if self.algorithm in KEPT:
@@ -240,7 +240,7 @@ class ConvGrad(TunableGrads):
         if self._formed is None and self.algorithm == "direct":
             self._formed, self._squared = kernel_gradients(self.inputs, self.backprops, self.window)
         elif self._formed is None:
-            make = by_patches if self.algorithm == "patches" else grouped
+            make = by_patches if self.algorithm == "patches" else form_in_groups
             self._formed = make(self.inputs, self.backprops, self.window)
         return self._formed
 

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
-from quietgrad._gradients.blocks import BlockGrads, DenseGrad, each_scaled
+from quietgrad._gradients.blocks import BlockGrads, DenseGrad, scale_each
 from quietgrad._gradients.gram import GramNorms, factor_norms
 from quietgrad._gradients.row_arithmetic import (
     TINY,
@@ -20,7 +20,7 @@ from quietgrad._gradients.row_arithmetic import (
     weighted_products,
     weighted_rows,
 )
-from quietgrad._gradients.tuning import TunableGrads, rounded
+from quietgrad._gradients.tuning import TunableGrads, round_to_power_of_two
 from quietgrad._kernels.rounding import POSITIONS
 
 ALGORITHMS = ("outer", "ghost", "formed", "chunked")
@@ -147,7 +147,7 @@ class FactoredGrad(TunableGrads):
         )
 
     def signature(self) -> tuple[Any, ...]:
-        return (rounded(self.samples), *self.a.shape[1:], self.b.shape[2], self.a.dtype)
+        return (round_to_power_of_two(self.samples), *self.a.shape[1:], self.b.shape[2], self.a.dtype)
 
     # ---- norms and sums -------------------------------------------------------------------------------------
 
@@ -180,13 +180,13 @@ class FactoredGrad(TunableGrads):
             else self._formed
         )
 
-    def scaled(
+    def scale(
         self,
         *,
         left: Float[Tensor, "o ..."] | None = None,
         right: Float[Tensor, "i ..."] | None = None,
     ) -> FactoredGrad:
-        a, b = each_scaled(self.a, right), each_scaled(self.b, left, transposed=True)
+        a, b = scale_each(self.a, right), scale_each(self.b, left, transposed=True)
         return FactoredGrad(a, b, self._shape, algorithm=self.algorithm, chunk=self._chunk)
 
     def drop_factors(self) -> BlockGrads:

@@ -64,7 +64,7 @@ def factor_norms(a: Float[Tensor, "n t i"], b: Float[Tensor, "n t o"]) -> GramNo
     """Compute the norms from the factors."""
     inner, positions = a.shape[2] + b.shape[2], a.shape[1]
     sums = gram_sums(a, b, LOST * max(inner, positions))
-    return _bounded(sums, a.dtype, positions=positions, inner=inner)
+    return _bound_rounding(sums, a.dtype, positions=positions, inner=inner)
 
 
 @operation()
@@ -109,7 +109,7 @@ def gram_norms(
     """
     positions = inputs.shape[1]
     sums = _sums_of(inputs, outputs, LOST * max(inner, positions), terms + positions)
-    return _bounded(sums, dtype, positions=positions, inner=inner)
+    return _bound_rounding(sums, dtype, positions=positions, inner=inner)
 
 
 def _sums_of(
@@ -123,7 +123,7 @@ def _sums_of(
     return GramSums(squared, torch.stack([(a * b).sum(1), a.sum(1), b.sum(1)], 1), roundings)
 
 
-def _bounded(found: GramSums, dtype: torch.dtype, *, positions: int, inner: int) -> GramNorms:
+def _bound_rounding(found: GramSums, dtype: torch.dtype, *, positions: int, inner: int) -> GramNorms:
     """Add the rounding bound of the implementation that computed these sums."""
     # In numpy: these are few numbers of many layers, and torch would take most of its time to begin.
     norms, sums = found.squared.cpu().numpy(), found.roots.cpu().numpy()

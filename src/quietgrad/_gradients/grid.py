@@ -30,14 +30,14 @@ class Grid:
 
     step: float
 
-    def rounded(self, values: Float[Tensor, "*shape"]) -> Float64[Tensor, "*shape"]:
+    def round(self, values: Float[Tensor, "*shape"]) -> Float64[Tensor, "*shape"]:
         """Compute round(x/γ), whole numbers that float64 holds exactly."""
         quotient = values.to(torch.float64, copy=True)
         return quotient.div_(self.step).clamp_(-LARGEST, LARGEST).round_()
 
     def steps(self, values: Float[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
         """Compute round(x/γ) as integers, which may be added up without end."""
-        return self.rounded(values).to(torch.int64)
+        return self.round(values).to(torch.int64)
 
     def values(self, steps: Int64[Tensor, "*shape"]) -> Float64[Tensor, "*shape"]:
         """Compute γ·k."""

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from quietgrad._gradients.blocks import BlockGrads, Blocks, FusedBlocks, FusionKey, each_scaled
+from quietgrad._gradients.blocks import BlockGrads, Blocks, FusedBlocks, FusionKey, scale_each
 from quietgrad._gradients.row_arithmetic import at_least_single, row_squared_norms, zero_rows
 
 
@@ -80,7 +80,7 @@ class IndexedGrad(BlockGrads):
         dense[self.owner, self.ids] = self.values
         return dense
 
-    def scaled(
+    def scale(
         self,
         *,
         left: Float[Tensor, "v ..."] | None = None,
@@ -88,8 +88,8 @@ class IndexedGrad(BlockGrads):
     ) -> BlockGrads:
         """A diagonal scales touched rows alone; a matrix on the left mixes rows, so the table is formed."""
         if left is not None and left.dim() > 1:
-            return super().scaled(left=left, right=right)
-        values = each_scaled(self.values[:, None], right)[:, 0]
+            return super().scale(left=left, right=right)
+        values = scale_each(self.values[:, None], right)[:, 0]
         return self.with_values(values if left is None else values * left.to(values)[self.ids, None])
 
     @property

@@ -24,7 +24,7 @@ def form(
     """Form all kernel gradients; torch's grouped backward is slow on few input channels (images)."""
     if window.dims == 2 and window.groups == 1 and window.kernel[1] <= FEW_CHANNELS and len(inputs):
         return from_rows(by_patches(inputs, backprops, window), window).contiguous()
-    return grouped(inputs, backprops, window)
+    return form_in_groups(inputs, backprops, window)
 
 
 def by_patches(
@@ -105,7 +105,7 @@ def convolve(
     return maps
 
 
-def grouped(
+def form_in_groups(
     inputs: Float[Tensor, "n m i *space"], backprops: Float[Tensor, "n m o *space2"], window: Window
 ) -> Float[Tensor, "n *kernel"]:
     """Form all kernel gradients in one native backward: the samples become groups of one convolution."""

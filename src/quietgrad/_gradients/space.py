@@ -123,11 +123,11 @@ class Space(Mapping[str, torch.Size]):
         """A block as this process sees it: whole and local shape, device, dtype."""
         return self._parts[name]
 
-    def restricted(self, names: Iterable[str]) -> Space:
+    def restrict(self, names: Iterable[str]) -> Space:
         """Some of the blocks, in the order of `names`, without parameters."""
         return Space({name: self._parts[name] for name in names})
 
-    def renamed(self, prefix: str) -> Space:
+    def rename(self, prefix: str) -> Space:
         """The same blocks with a prefix before each name."""
         return Space({f"{prefix}{name}": part for name, part in self._parts.items()})
 

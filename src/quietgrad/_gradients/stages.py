@@ -178,7 +178,7 @@ class ClippedSum:
             "micro-batches share one clip"
         )
         assert list(self.blocks) == list(other.blocks), "a step's micro-batches share one space"
-        added = {name: self._added(block, other.blocks[name]) for name, block in self.blocks.items()}
+        added = {name: self._add(block, other.blocks[name]) for name, block in self.blocks.items()}
         return replace(self, blocks=added)
 
     @property
@@ -194,7 +194,7 @@ class ClippedSum:
         """The precision in which a block is released: that of the gradients, float32 at least."""
         return self.space.part(name).dtype
 
-    def _added(self, mine: Tensor, theirs: Tensor) -> Tensor:
+    def _add(self, mine: Tensor, theirs: Tensor) -> Tensor:
         if self.grid is None:
             return mine.double() + theirs
         return self.grid.values(self.grid.steps(mine) + self.grid.steps(theirs))

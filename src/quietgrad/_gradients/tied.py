@@ -72,16 +72,16 @@ class TiedGrad(BlockGrads):
     def dense(self) -> Float[Tensor, "n *shape"]:
         return self.table.dense() + self.matrix.dense()
 
-    def scaled(
+    def scale(
         self,
         *,
         left: Float[Tensor, "v ..."] | None = None,
         right: Float[Tensor, "o ..."] | None = None,
     ) -> BlockGrads:
-        table = self.table.scaled(left=left, right=right)
+        table = self.table.scale(left=left, right=right)
         if not isinstance(table, IndexedGrad):
-            return super().scaled(left=left, right=right)
-        return TiedGrad(table, self.matrix.scaled(left=left, right=right))
+            return super().scale(left=left, right=right)
+        return TiedGrad(table, self.matrix.scale(left=left, right=right))
 
     @cached_property
     def _norms(self) -> tuple[Float64[Tensor, " n"], Bool[Tensor, " n"]]:
@@ -104,10 +104,12 @@ class TiedGrad(BlockGrads):
     def _cross(self) -> Float64[Tensor, " n"]:
         """Σ_m ⟨E's entry m, M's row id_m⟩, with M's row = Σ_s b_s[id_m] a_s."""
         ends = torch.bincount(self.table.owner, minlength=self.samples).cumsum(0).tolist()
-        found = [self._crossed(i, slice(begin, end)) for i, (begin, end) in enumerate(pairwise([0, *ends]))]
+        found = [
+            self._cross_term(i, slice(begin, end)) for i, (begin, end) in enumerate(pairwise([0, *ends]))
+        ]
         return torch.stack(found) if found else self.table.squared_norms()
 
-    def _crossed(self, i: int, mine: slice) -> Float64[Tensor, ""]:
+    def _cross_term(self, i: int, mine: slice) -> Float64[Tensor, ""]:
         """Of one sample, whose entries lie side by side."""
         rows = self.matrix.b[i][:, self.table.ids[mine]].T @ self.matrix.a[i]
         return (rows.double() * self.table.values[mine]).sum()

@@ -167,7 +167,7 @@ class Tuner:
         times = self._measured_times.of(shape)
         unknown = [algorithm for algorithm in hopeful if algorithm not in times]
         if unknown:
-            times |= self._measured(block, unknown)
+            times |= self._measure(block, unknown)
             self._measured_times.keep(shape, {algorithm: times[algorithm] for algorithm in unknown})
         algorithm = min(
             hopeful,
@@ -181,12 +181,12 @@ class Tuner:
         least = min(work[algorithm] for algorithm in memory_cost)
         return [algorithm for algorithm in memory_cost if work[algorithm] <= WORTH_TRYING * least]
 
-    def _measured(self, block: TunableGrads, algorithms: list[str]) -> Times:
+    def _measure(self, block: TunableGrads, algorithms: list[str]) -> Times:
         """Measure milliseconds a sample: algorithms take turns on a few samples, and the best time of each counts.
 
         It is the processor time of one thread, which other processes and spinning threads do not disturb.
         """
-        few = block.first(self._tried(block))
+        few = block.first(self._trial_samples(block))
         best = dict.fromkeys(algorithms, math.inf)
         with _one_thread():
             for turn in range(ROUNDS):
@@ -195,7 +195,7 @@ class Tuner:
                         best[algorithm] = min(best[algorithm], self._time(few, algorithm))
         return {algorithm: time / few.samples for algorithm, time in best.items()}
 
-    def _tried(self, block: TunableGrads) -> int:
+    def _trial_samples(self, block: TunableGrads) -> int:
         """Choose the samples of a trial: what it forms must not become the step's peak of memory."""
         largest = max(block.memory_cost().values()) / block.samples
         return max(1, min(block.samples, int(TRIAL_BYTES // max(1.0, largest))))
@@ -214,7 +214,7 @@ class Tuner:
         return max(1, min(self.budget // 16, 1 << 24) // one)
 
 
-def rounded(samples: int) -> int:
+def round_to_power_of_two(samples: int) -> int:
     """Round up to a power of two: batches of nearly the same size share a choice."""
     return 1 << max(0, samples - 1).bit_length()
 

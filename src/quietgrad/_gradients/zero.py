@@ -44,7 +44,7 @@ class ZeroGrad(BlockGrads):
     def dense(self) -> Float[Tensor, "n *shape"]:
         return self.like.new_zeros(self._samples, *self.like.shape, dtype=self.dtype)
 
-    def scaled(
+    def scale(
         self,
         *,
         left: Float[Tensor, "o ..."] | None = None,

@@ -116,7 +116,7 @@ class Guards:
         """Begin a step at the next private forward. What the model was at the first one stays remembered."""
         self._has_begun = False
 
-    def released(self) -> None:
+    def end_step(self) -> None:
         """Let the model change until the next step, after a release."""
         self._raw_backward.attach()
         self._state.forget()

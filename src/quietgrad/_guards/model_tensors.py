@@ -34,7 +34,7 @@ def model_tensors(model: nn.Module) -> Iterator[ModelTensor]:
     """Yield every tensor and array of a model that does not follow from the weights alone."""
     for prefix, module in model.named_modules():
         prefix = f"{prefix}." if prefix else ""
-        derived = _derived(module)
+        derived = _derived_names(module)
         for key, parameter in module._parameters.items():
             if parameter is not None:
                 yield ModelTensor(f"parameter {prefix + key!r}", parameter, True)
@@ -61,7 +61,7 @@ def _inside(name: str, value: Any, depth: int) -> Iterator[ModelTensor]:
                 yield from _inside(f"{name}[{index}]", part, depth - 1)
 
 
-def _derived(module: nn.Module) -> set[str]:
+def _derived_names(module: nn.Module) -> set[str]:
     """Return what torch's own reparametrisations compute from the weights at every forward: no record is in it."""
     names = {"_u", "_v"} if isinstance(module, _SpectralNorm) else set()
     for hook in module._forward_pre_hooks.values():

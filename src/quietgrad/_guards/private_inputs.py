@@ -71,20 +71,20 @@ class PrivateInputs:
         """
         inputs = [seen for seen, length in self._waiting if length == rows and seen.alive]
         self._waiting.clear()
-        others = self._taken_by_others()
+        others = self._consumed_by_others()
         if any(mine.meets(theirs) for mine in inputs for theirs in others):
             raise PrivacyError(
                 "This batch already went through another Privatizer. Two models trained on the same draws cost more "
                 "than either ε says: draw batches for each from a PoissonSampler of its own."
             )
-        self._consumed = [*self.taken(), *inputs]
+        self._consumed = [*self.consumed_extents(), *inputs]
 
-    def _taken_by_others(self) -> list[Extent]:
+    def _consumed_by_others(self) -> list[Extent]:
         if len(_open) == 1 and self._is_open:
             return []  # the one is this one; asking a weak set for its members is slow
-        return [taken for other in _open if other is not self for taken in other.taken()]
+        return [taken for other in _open if other is not self for taken in other.consumed_extents()]
 
-    def taken(self) -> list[Extent]:
+    def consumed_extents(self) -> list[Extent]:
         """Return what went through `backward` and still exists."""
         return [seen for seen in self._consumed if seen.alive]
 
@@ -100,7 +100,7 @@ class PrivateInputs:
             PrivacyError: they share memory with private records.
         """
         inputs = _inputs(args, kwargs)
-        batches = [*self.taken(), *(seen for seen in self._handed_out if seen.alive)]
+        batches = [*self.consumed_extents(), *(seen for seen in self._handed_out if seen.alive)]
         if any(extent(tensor).meets(batch) for tensor in inputs for batch in batches):
             raise PrivacyError(_leaks("the private batch"))
         if any(share_memory(tensor, records) for tensor in inputs for records in self._records):

@@ -53,7 +53,7 @@ class RowCount:
     def next_step(self, step: int) -> None:
         """Begin to count for the next step, after a release."""
         self._seen = 0
-        self._sampler.released(step)
+        self._sampler.mark_released(step)
         if self._batches is not None:
             self._batches.current = None
 

@@ -9,7 +9,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from quietgrad._kernels.levels import level_number
-from quietgrad._kernels.library import address, is_float32, loaded
+from quietgrad._kernels.library import address, is_float32, load_library
 from quietgrad._kernels.patches import Window
 from quietgrad._kernels.rounding import slack
 
@@ -52,7 +52,7 @@ def kernel_gradients(
     )  # fmt: skip
     rows = torch.empty(n, outputs, window.taps)
     squared = torch.empty(n, dtype=torch.float64)
-    failed = loaded().qg_conv_grads(
+    failed = load_library().qg_conv_grads(
         ctypes.byref(movement),
         address(inputs),
         address(backprops),

@@ -11,7 +11,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from quietgrad._kernels.levels import level_number
-from quietgrad._kernels.library import address, loaded
+from quietgrad._kernels.library import address, load_library
 
 LANES, DEPTH = 8, 512
 """As gram_rows.c has them: numbers in a vector (twice as many with AVX-512), and those of an inner product that are
@@ -58,7 +58,7 @@ def gram_sums(a: Float[Tensor, "n t i"], b: Float[Tensor, "n t o"], lost: float)
     squared = torch.empty(len(a), dtype=torch.float64)
     roots = torch.empty(len(a), 3, dtype=torch.float64)
     of_a, of_b = (Factor(x.data_ptr(), x.stride(1), x.shape[2]) for x in (a, b))
-    loaded().qg_gram_sums(
+    load_library().qg_gram_sums(
         ctypes.byref(of_a),
         ctypes.c_int64(a.stride(0)),
         ctypes.byref(of_b),

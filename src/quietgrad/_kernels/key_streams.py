@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietgrad._kernels.levels import level_number
-from quietgrad._kernels.library import array_address, function, loaded
+from quietgrad._kernels.library import array_address, function, load_library
 
 BLOCK = 16
 """Bytes of a block of AES."""
@@ -41,7 +41,7 @@ class KeyStream(Protocol):
 
 def aes_instructions() -> int:
     """Return the kind of instructions for AES at this level, 0 where there are none."""
-    return _aes(loaded(), level_number())
+    return _aes(load_library(), level_number())
 
 
 @functools.cache

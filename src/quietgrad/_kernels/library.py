@@ -44,7 +44,7 @@ def native() -> ctypes.CDLL | None:
     return library if all(hasattr(library, name) for name in KERNELS) else None
 
 
-def loaded() -> ctypes.CDLL:
+def load_library() -> ctypes.CDLL:
     """Return the library for a kernel that is only reached where there is one."""
     library = native()
     assert library is not None
@@ -69,11 +69,11 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
 
 def function(name: str) -> Callable[..., Any]:
     """Return a function of the library whose arguments are declared."""
-    return _declared(loaded(), name)
+    return _declare(load_library(), name)
 
 
 @functools.cache
-def _declared(library: ctypes.CDLL, name: str) -> Callable[..., Any]:
+def _declare(library: ctypes.CDLL, name: str) -> Callable[..., Any]:
     found = getattr(library, name)
     found.argtypes = ARGUMENTS[name]
     found.restype = ctypes.c_int64 if name == "qg_tents" else None

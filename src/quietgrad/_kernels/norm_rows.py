@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from quietgrad._kernels.levels import level_number
-from quietgrad._kernels.library import address, loaded
+from quietgrad._kernels.library import address, load_library
 
 
 def norm_gradients(
@@ -21,7 +21,7 @@ def norm_gradients(
     """Compute Σ_t b_t ∘ (x_t − mean_t)·scale_t and Σ_t b_t in one pass."""
     read = [part.contiguous() for part in (x, b, mean, scale)]
     written = [torch.empty(len(b), b.shape[2]) for _ in range(2)]
-    loaded().qg_norm_rows(
+    load_library().qg_norm_rows(
         *map(address, read),
         *map(ctypes.c_int64, b.shape),
         *map(address, written),

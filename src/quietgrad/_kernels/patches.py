@@ -35,7 +35,7 @@ class Window:
         return replace(self, kernel=torch.Size((outputs, *self.kernel[1:])))
 
 
-def padded(inputs: Float[Tensor, "n m i *space"], window: Window) -> Float[Tensor, "n m i *wide"]:
+def pad_pictures(inputs: Float[Tensor, "n m i *space"], window: Window) -> Float[Tensor, "n m i *wide"]:
     """Pad with zeros."""
     if not any(window.padding):
         return inputs
@@ -44,7 +44,7 @@ def padded(inputs: Float[Tensor, "n m i *space"], window: Window) -> Float[Tenso
 
 def unfold(inputs: Float[Tensor, "n m i *space"], window: Window) -> Float[Tensor, "n t taps"]:
     """Unfold patches, taps in the kernel's own order (channel, then space)."""
-    patches = padded(inputs, window)
+    patches = pad_pictures(inputs, window)
     for axis in range(window.dims):
         reach = (window.kernel[2 + axis] - 1) * window.dilation[axis] + 1
         patches = patches.unfold(3 + axis, reach, window.stride[axis])[..., :: window.dilation[axis]]
@@ -64,7 +64,7 @@ def unfold_rows(inputs: Float[Tensor, "n m i h w"], window: Window) -> Float[Ten
 
 def _rows_view(inputs: Float[Tensor, "n m i h w"], window: Window) -> Float[Tensor, "n m h2 w2 kh kw i"]:
     """View the same patches where they lie, overlapping, in one picture with channels last."""
-    wide = padded(inputs, window).permute(0, 1, 3, 4, 2).contiguous()
+    wide = pad_pictures(inputs, window).permute(0, 1, 3, 4, 2).contiguous()
     (kh, kw), (sh, sw), (dh, dw) = window.kernel[2:], window.stride, window.dilation
     n, m, rows, columns, channels = wide.shape
     height, width = (rows - (kh - 1) * dh - 1) // sh + 1, (columns - (kw - 1) * dw - 1) // sw + 1

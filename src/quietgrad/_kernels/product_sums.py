@@ -11,7 +11,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from quietgrad._kernels.levels import level_number
-from quietgrad._kernels.library import address, is_float32, loaded
+from quietgrad._kernels.library import address, is_float32, load_library
 from quietgrad._kernels.patches import Window, positions_first, strips
 from quietgrad._kernels.rounding import runs
 from quietgrad._kernels.scratch import Scratch
@@ -99,7 +99,7 @@ def _sum_into(
     weights: Float[Tensor, " n"],
     places: Sequence[slice],
 ) -> None:
-    (n, t, o), i, library = b.shape, a.shape[-1], loaded()
+    (n, t, o), i, library = b.shape, a.shape[-1], load_library()
     w = weights.float().contiguous()
     starts = (ctypes.c_int64 * (len(places) + 1))(*(place.start for place in places), n * t)
     library.qg_packed_room.restype = ctypes.c_int64

@@ -9,7 +9,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from quietgrad._kernels.levels import level_number
-from quietgrad._kernels.library import address, loaded
+from quietgrad._kernels.library import address, load_library
 from quietgrad._kernels.rounding import slack
 
 
@@ -18,7 +18,7 @@ def row_squared_norms(rows: Float[Tensor, "n *rest"]) -> Float64[Tensor, " n"]:
     flat = rows.flatten(1) if rows.dim() > 1 else rows[:, None]
     flat = flat if flat.stride(1) == 1 else flat.contiguous()
     squared = torch.empty(len(flat), dtype=torch.float64)
-    loaded().qg_row_squares(
+    load_library().qg_row_squares(
         address(flat),
         *map(ctypes.c_int64, (flat.stride(0), *flat.shape)),
         address(squared),
@@ -38,7 +38,7 @@ def weighted_rows(weights: Float[Tensor, " n"], rows: Float[Tensor, "n p"]) -> F
     # Weights stay in float64: a tiny one would be rounded coarsely, or to zero, in float32.
     wide = weights.double().contiguous()
     total = torch.empty(rows.shape[1], dtype=torch.float64)
-    loaded().qg_row_sums(
+    load_library().qg_row_sums(
         address(rows),
         ctypes.c_int64(rows.stride(0)),
         address(wide),

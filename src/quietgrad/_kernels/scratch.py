@@ -33,7 +33,7 @@ class Scratch(threading.local):
         # Taken out of the pool while it is lent: a nested borrower finds nothing and allocates.
         memory = self._free.pop(name, None)
         if memory is None or len(memory) < size:
-            memory = _aligned(size)
+            memory = _allocate_aligned(size)
         try:
             yield memory[:size].view(dtype)
         finally:
@@ -42,7 +42,7 @@ class Scratch(threading.local):
                 self._free[name] = memory
 
 
-def _aligned(size: int) -> NDArray[np.uint8]:
+def _allocate_aligned(size: int) -> NDArray[np.uint8]:
     """Begin at a cache line, as numpy does not: products written across lines take a third longer."""
     raw = np.empty(size + LINE, np.uint8)
     start = -raw.ctypes.data % LINE

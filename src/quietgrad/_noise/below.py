@@ -40,7 +40,7 @@ class Span:
         over = math.lcm(low.denominator, width.denominator)
         return cls(int(low * over), int(width * over), over)
 
-    def narrowed(self, bits: int) -> Span:
+    def narrow(self, bits: int) -> Span:
         """Return the part of it that 64 more random bits select."""
         return Span((self.low << 64) + bits * self.width, self.width, self.over << 64)
 
@@ -58,22 +58,21 @@ def lies_below(x: Span, y: Span, words: RandomWords) -> bool:
             near = 0
         bottom, top, over = y.low, y.low + y.width, y.over
         low, high = _roughly(far / x.over)
-        if _compared(top, over, low) <= 0 or (
-            _compared(top, over, high) <= 0
-            and Fraction(top, over) <= _curve(Fraction(far, x.over), digits)[0]
+        if _compare(top, over, low) <= 0 or (
+            _compare(top, over, high) <= 0 and Fraction(top, over) <= _curve(Fraction(far, x.over), digits)[0]
         ):
             return True
         low, high = _roughly(near / x.over)
-        if _compared(bottom, over, high) >= 0 or (
-            _compared(bottom, over, low) >= 0
+        if _compare(bottom, over, high) >= 0 or (
+            _compare(bottom, over, low) >= 0
             and Fraction(bottom, over) >= _curve(Fraction(near, x.over), digits)[1]
         ):
             return False
         of_x, of_y = words.take(2).tolist()
-        x, y, digits = x.narrowed(of_x), y.narrowed(of_y), digits + 40
+        x, y, digits = x.narrow(of_x), y.narrow(of_y), digits + 40
 
 
-def _compared(number: int, over: int, bound: float) -> int:
+def _compare(number: int, over: int, bound: float) -> int:
     """Return a number with the sign of number/over − bound, exactly."""
     numerator, denominator = bound.as_integer_ratio()
     return number * denominator - numerator * over

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Int32
 from torch import Tensor
 
-from quietgrad._gradients.blocks import Blocks, packed
+from quietgrad._gradients.blocks import Blocks, pack
 from quietgrad._gradients.grid import WORST_ROUNDING, Grid
 from quietgrad._gradients.stages import ClippedSum, Released
 from quietgrad._kernels.noise_steps import Piece
@@ -43,12 +43,12 @@ class Widened:
     std: float
     sensitivity: float
 
-    def released(self, blocks: Blocks, divisor: float) -> Released:
+    def make_release(self, blocks: Blocks, divisor: float) -> Released:
         """Make the release, with the noise and sensitivity that it really has."""
         return Released(blocks=blocks, std=self.std / divisor, sensitivity=self.sensitivity / divisor)
 
 
-def widened(*, std: float, sensitivity: float, coordinates: int, steps: float) -> Widened:
+def widen_noise(*, std: float, sensitivity: float, coordinates: int, steps: float) -> Widened:
     """Choose the grid of a release, and widen its noise to pay for rounding.
 
         γ = s'/steps,   S' = S + γ√p,   s'/S' = std/S    ⇒    S' = S/(1 − (std/S)·√p/steps)
@@ -122,12 +122,12 @@ class Gaussian(Noise):
             out = {
                 name: (block.double() * scale).to(total.released_in(name)) for name, block in summed.items()
             }
-        return wide.released(out, draw.divisor), state
+        return wide.make_release(out, draw.divisor), state
 
 
 def on_grid(total: ClippedSum, draw: NoiseDraw) -> Widened:
     """Choose the grid of a sum's noise."""
-    return widened(
+    return widen_noise(
         std=draw.std, sensitivity=total.sensitivity, coordinates=total.coordinates, steps=draw.source.std
     )
 
@@ -173,7 +173,7 @@ def add_steps(
     for values, targets in pieces:
         for first in range(0, values.numel(), AT_ONCE):
             value, target = values[first : first + AT_ONCE], targets[first : first + AT_ONCE]
-            whole = grid.rounded(value)
+            whole = grid.round(value)
             if drawn is not None:
                 whole += drawn[start + first : start + first + len(value)].to(value.device)
             target.copy_(whole if scale is None else whole.mul_(scale))
@@ -187,7 +187,7 @@ def _drawn_together(values: list[Tensor], out: list[Tensor]) -> Iterator[list[Pi
         for value, target in zip(values, out, strict=True)
         for piece in _pieces(value.reshape(-1), target.view(-1))
     )
-    return packed(pieces, lambda piece: piece[0].numel(), DRAWN)
+    return pack(pieces, lambda piece: piece[0].numel(), DRAWN)
 
 
 def _pieces(value: Tensor, target: Tensor) -> Iterable[Piece]:

@@ -92,7 +92,7 @@ def _pieces(height: int, std: int) -> Pieces:
     tents = np.floor(np.exp(-centres * centres / 2) / tent).astype(np.int64)
     while True:
         left = curve - np.interp(edges, centres, tents * tent)
-        too_high = _touched(tents, np.minimum(left[:-1], left[1:]) < 0.4463 / 8 * squared + step)
+        too_high = _touches(tents, np.minimum(left[:-1], left[1:]) < 0.4463 / 8 * squared + step)
         if not too_high.any():
             break
         tents[too_high] -= 1
@@ -100,7 +100,7 @@ def _pieces(height: int, std: int) -> Pieces:
     return Pieces(height, tents, np.ceil(covered / (height * UNIT)).astype(np.int64))
 
 
-def _touched(tents: NDArray[np.int64], strips: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _touches(tents: NDArray[np.int64], strips: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Mark, of the two centres beside each marked strip, the one with more tents; none where there are no tents."""
     centre = np.unique(np.flatnonzero(strips) // STRIPS)
     higher = np.where(tents[centre] >= tents[centre + 1], centre, centre + 1)

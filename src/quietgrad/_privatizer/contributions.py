@@ -48,7 +48,7 @@ class Contributions:
         return not cuts and pooling.keeps(rows)
 
     def pool(self, grads: BlockwiseGrads, counts: list[int], first: int = 0) -> BlockwiseGrads:
-        """The people who are whole in these rows; others are kept for `finished`.
+        """The people who are whole in these rows; others are kept for `finish`.
 
         Args:
             counts: the rows of every person of the step.
@@ -59,7 +59,7 @@ class Contributions:
             self._add(grads, cut)
         return pool(grads, pooling)
 
-    def finished(self) -> Iterator[BlockwiseGrads]:
+    def finish(self) -> Iterator[BlockwiseGrads]:
         """Those that were cut and are whole now, one at a time."""
         while self._whole:
             yield self._whole.pop()

@@ -57,15 +57,15 @@ class Pooling:
         """The user of each of `rows`."""
         return torch.from_numpy(np.repeat(np.arange(self.users), self.counts))
 
-    def added(self, rows: Float[Tensor, "n *shape"]) -> Float[Tensor, "users *shape"]:
+    def add_rows(self, rows: Float[Tensor, "n *shape"]) -> Float[Tensor, "users *shape"]:
         """w·Σ_j of each user's rows."""
-        mine = self.weighted(rows)
+        mine = self.weigh_rows(rows)
         if len(mine) == self.users:
             return mine
         total = mine.new_zeros(self.users, *mine.shape[1:])
         return total.index_add_(0, self.owners.to(mine.device), mine)
 
-    def weighted(self, rows: Float[Tensor, "n *shape"]) -> Float[Tensor, "rows *shape"]:
+    def weigh_rows(self, rows: Float[Tensor, "n *shape"]) -> Float[Tensor, "rows *shape"]:
         """Each user's rows times its weight."""
         mine = rows[self.rows]
         if self._is_plain:
@@ -107,7 +107,7 @@ def pool(grads: BlockwiseGrads, pooling: Pooling) -> BlockwiseGrads:
 @functools.singledispatch
 def pool_block(block: BlockGrads, pooling: Pooling) -> BlockGrads:
     """One block of `pool`, formed unless its kind is registered below."""
-    return DenseGrad(pooling.added(block.dense()))
+    return DenseGrad(pooling.add_rows(block.dense()))
 
 
 @pool_block.register(ZeroGrad)
@@ -118,14 +118,14 @@ def _pool_zero(block: ZeroGrad, pooling: Pooling) -> ZeroGrad:
 @pool_block.register(FactoredGrad)
 def _pool_factors(block: FactoredGrad, pooling: Pooling) -> FactoredGrad:
     """A user's records are further positions of one sequence: Σ_j Σ_t b_jt a_jtᵀ."""
-    a, b = block.a[pooling.rows], pooling.weighted(block.b)
+    a, b = block.a[pooling.rows], pooling.weigh_rows(block.b)
     return FactoredGrad(pooling.side_by_side(a), pooling.side_by_side(b), block.shape)
 
 
 @pool_block.register(ConvGrad)
 def _pool_convolution(block: ConvGrad, pooling: Pooling) -> ConvGrad:
     """A user's records are further images of one sample."""
-    inputs, backprops = block.inputs[pooling.rows], pooling.weighted(block.backprops)
+    inputs, backprops = block.inputs[pooling.rows], pooling.weigh_rows(block.backprops)
     return ConvGrad(pooling.side_by_side(inputs), pooling.side_by_side(backprops), block.window)
 
 

@@ -151,7 +151,7 @@ class Privatizer:
         pool = None if self._are_units(first, len(losses)) else lambda records: self.pool(records, first)
         self._add(step, self._collected(losses, pool))
         if self._users is not None:
-            for user in self._users.finished():
+            for user in self._users.finish():
                 self._add(step, user)
 
     def _collected(self, losses: Tensor, pool: Pool | None) -> BlockwiseGrads:
@@ -199,7 +199,7 @@ class Privatizer:
         for observer in self._observers:
             observer.step(self.step, released, update)
         write_grads(self._state.space, update)
-        self._guards.released()
+        self._guards.end_step()
         self._end_step()
 
     @property

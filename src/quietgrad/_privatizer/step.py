@@ -20,7 +20,7 @@ from quietgrad._gradients.row_arithmetic import at_least_single
 from quietgrad._gradients.space import Space
 from quietgrad._gradients.stages import ClippedSum, PerSampleGrads, Released
 from quietgrad._mechanism.mechanism import Mechanism
-from quietgrad._noise.gaussian import widened
+from quietgrad._noise.gaussian import widen_noise
 from quietgrad._noise.sources import NoiseSource
 from quietgrad._release.noise_states import NoiseStates
 from quietgrad._release.releaser import AccountedDraw
@@ -59,7 +59,7 @@ class Step:
 
     def add_encoded(self, encoded: Sequence[PerSampleGrads]) -> None:
         """Clip and sum rows that were encoded elsewhere, those of each release."""
-        self._add([self._clipped(index, rows) for index, rows in enumerate(encoded)])
+        self._add([self._clip(index, rows) for index, rows in enumerate(encoded)])
 
     def _add(self, sums: list[ClippedSum]) -> None:
         # The first micro-batch needs no zeros to be added to: a pass over all parameters less.
@@ -78,9 +78,9 @@ class Step:
         """What these samples would add to a release."""
         if grads.samples == 0:
             return self.zero_sum(index)
-        return self._clipped(index, self.codec(index).encode(grads))
+        return self._clip(index, self.codec(index).encode(grads))
 
-    def _clipped(self, index: int, encoded: PerSampleGrads) -> ClippedSum:
+    def _clip(self, index: int, encoded: PerSampleGrads) -> ClippedSum:
         return self._on_grid(index, self.mechanism.releases[index].clip(encoded, self.public.step))
 
     def zero_sum(self, index: int) -> ClippedSum:
@@ -96,7 +96,7 @@ class Step:
         std = self.mechanism.std(self.mechanism.releases[index], self.public.step)
         if std == 0.0:
             return total
-        wide = widened(
+        wide = widen_noise(
             std=std, sensitivity=total.sensitivity, coordinates=total.coordinates, steps=self._source.std
         )
         return replace(total, grid=wide.grid)
@@ -153,7 +153,7 @@ class RunState:
     ) -> None:
         self._parameters: Mapping[str, nn.Parameter] = recorder.parameters
         self.space = Space.of_parameters(recorder.parameters)
-        self._public_space = self.space.restricted(self.space)  # without a way to the parameters
+        self._public_space = self.space.restrict(self.space)  # without a way to the parameters
         self._collect, self._post = PublicGradients(recorder), mechanism.post
         self._steps, self._rate = sampler.steps, sampler.rate
         self.step, self.seed = 0, seed

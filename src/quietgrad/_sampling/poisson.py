@@ -177,7 +177,7 @@ class PoissonSampler(Sampler[list[int]]):
         """The step that a loop would begin with."""
         return self._made.first if self.owned else self._made.next
 
-    def released(self, step: int) -> None:
+    def mark_released(self, step: int) -> None:
         """The draws up to this step are used up: no loop hands them out again."""
         self._made.forget_through(step)
 

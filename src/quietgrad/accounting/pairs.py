@@ -50,9 +50,9 @@ def gaussian_loss(noise_multiplier: float, rate: float, step: float, *, pessimis
     remove: l(z) = log(1 - q + q exp(z/σ - 1/(2 σ²))); add: -l(z).
     """
     shift = 1 / noise_multiplier
-    bottom, top = _subsampled(np.array([-REACH, REACH]) * shift + np.array([-1, 1]) * shift**2 / 2, rate)
+    bottom, top = _subsample(np.array([-REACH, REACH]) * shift + np.array([-1, 1]) * shift**2 / 2, rate)
     edges = np.arange(math.floor(bottom / step), math.ceil(top / step) + 1)
-    z = _unsubsampled(edges * step, rate, shift)
+    z = _undo_subsampling(edges * step, rate, shift)
     without = _normal_mass(z[:-1], z[1:])
     with_record = _normal_mass(z[:-1] - shift, z[1:] - shift)
     mixture = (1 - rate) * without + rate * with_record
@@ -82,7 +82,7 @@ def subsample(pmf: LossPmf, rate: float, step: float) -> StepLoss:
     if rate == 1:
         full = split_to_grid(loss, p, step=step, infinity=only)
         return StepLoss(remove=full, add=full)
-    loss = _subsampled(loss, rate)
+    loss = _subsample(loss, rate)
     mixture = (1 - rate) * q + rate * p
     # Where only Q has mass the loss is log(1 - q), below all others: rounded up to the lowest of them, and in the
     # mirror to infinity, because an atom that far away would stretch the grid.
@@ -96,7 +96,7 @@ def deviation(spread: float, rate: float) -> float:
     """Estimate the standard deviation of a step's loss from that before subsampling, as if it were Gaussian."""
     z = np.linspace(-8, 8, 801)
     weight = np.exp(-(z**2) / 2)
-    losses = _subsampled(np.concatenate([spread * z - spread**2 / 2, spread * z + spread**2 / 2]), rate)
+    losses = _subsample(np.concatenate([spread * z - spread**2 / 2, spread * z + spread**2 / 2]), rate)
     weights = np.concatenate([(1 - rate) * weight, rate * weight])
     weights /= weights.sum()
     mean = np.sum(weights * losses)
@@ -105,7 +105,7 @@ def deviation(spread: float, rate: float) -> float:
 
 def reach(spread: float, rate: float) -> float:
     """Estimate the width of a step's losses; over the grid's width it is the number of points they take."""
-    bottom, top = _subsampled(np.array([-REACH, REACH]) * spread + np.array([-1, 1]) * spread**2 / 2, rate)
+    bottom, top = _subsample(np.array([-REACH, REACH]) * spread + np.array([-1, 1]) * spread**2 / 2, rate)
     return float(top - bottom)
 
 
@@ -138,21 +138,21 @@ def _from_cells(
     return LossPmf(step=step, lower=int(edges[0]), mass=mass, infinity=high)
 
 
-def _subsampled(loss: Float64[ndarray, " m"], rate: float) -> Float64[ndarray, " m"]:
+def _subsample(loss: Float64[ndarray, " m"], rate: float) -> Float64[ndarray, " m"]:
     """log(1 - q + q exp(l)), without overflow."""
     if rate == 1:
         return loss
     return np.logaddexp(math.log1p(-rate), math.log(rate) + loss)
 
 
-def _unsubsampled(loss: Float64[ndarray, " m"], rate: float, shift: float) -> Float64[ndarray, " m"]:
+def _undo_subsampling(loss: Float64[ndarray, " m"], rate: float, shift: float) -> Float64[ndarray, " m"]:
     """The z with log(1 - q + q exp(shift z - shift² / 2)) = loss; -inf for losses below log(1 - q)."""
-    base = loss if rate == 1 else _unmixed(loss, rate)
+    base = loss if rate == 1 else _unmix(loss, rate)
     z: Float64[ndarray, " m"] = (base + shift**2 / 2) / shift
     return z
 
 
-def _unmixed(loss: Float64[ndarray, " m"], rate: float) -> Float64[ndarray, " m"]:
+def _unmix(loss: Float64[ndarray, " m"], rate: float) -> Float64[ndarray, " m"]:
     """log((exp(l) − (1 − q)) / q), −∞ where there is no such number.
 
     Two ways of writing it: for a small q everything happens near l = 0, where exp(l) − 1 keeps the digits; for a q near

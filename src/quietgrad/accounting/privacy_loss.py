@@ -66,7 +66,7 @@ class LossPmf:
         # Not `mass @ ...`: BLAS would wake threads for a sum of a millisecond, which a busy machine makes slow.
         return largest + math.log(float(np.sum(mass * np.exp(exponents - largest))))
 
-    def tilted(self, order: float) -> Float64[ndarray, " losses"]:
+    def tilt_by(self, order: float) -> Float64[ndarray, " losses"]:
         """Return mass · exp(order · L) / E_P[exp(order · L)].
 
         In log space, because exp(order · L) may overflow where there is no mass.
@@ -137,7 +137,7 @@ def compose(parts: Sequence[tuple[LossPmf, int]], *, tilt: float = 0.0, tail: fl
     spectrum = np.ones(length // 2 + 1, dtype=complex)
     start = 0
     for pmf, count in parts:
-        spectrum *= fft.rfft(pmf.tilted(tilt), length) ** count
+        spectrum *= fft.rfft(pmf.tilt_by(tilt), length) ** count
         start += pmf.lower * count
     mass = np.maximum(np.roll(fft.irfft(spectrum, length), start - lower), 0.0)
     infinity = -math.expm1(sum(count * math.log1p(-pmf.infinity) for pmf, count in parts))

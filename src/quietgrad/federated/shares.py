@@ -29,7 +29,7 @@ from quietgrad._gradients.blocks import DenseGrad, flatten, split_blocks
 from quietgrad._gradients.space import Shapes, coordinates
 from quietgrad._gradients.stages import BlockwiseGrads, Released
 from quietgrad._mechanism.mechanism import Mechanism, Release
-from quietgrad._noise.gaussian import Gaussian, Widened, widened
+from quietgrad._noise.gaussian import Gaussian, Widened, widen_noise
 from quietgrad._noise.sources import NoiseSource
 from quietgrad.federated.rounds import Update
 
@@ -110,7 +110,7 @@ class Shares:
         for release, space, part in zip(mechanism.releases, spaces, centred.split(sizes), strict=True):
             wide, _ = self._wide(mechanism, release, coordinates(space), step)
             values = split_blocks(wide.grid.values(part).div_(self.clients).float(), space)
-            released.append(wide.released(values, float(self.clients)))
+            released.append(wide.make_release(values, float(self.clients)))
         return released
 
     def _noised(
@@ -139,7 +139,7 @@ class Shares:
                 "fewer clients, or raise the noise multiplier."
             )
         steps = math.sqrt(self.least) * 2**log_std
-        return widened(std=std, sensitivity=sensitivity, coordinates=size, steps=steps), log_std
+        return widen_noise(std=std, sensitivity=sensitivity, coordinates=size, steps=steps), log_std
 
 
 def share_of_noise(count: int, log_std: int, source: NoiseSource) -> Int64[Tensor, " count"]:

@@ -32,7 +32,7 @@ class RowRange:
     count: int
     total: int
 
-    def widened(self, x: Float[Tensor, "... o"]) -> Float[Tensor, "... total"]:
+    def widen(self, x: Float[Tensor, "... o"]) -> Float[Tensor, "... total"]:
         """Zeros for the rows that this use does not touch."""
         if self.count == self.total:
             return x
@@ -54,9 +54,9 @@ class ProjectionAdapter(Adapter):
         pieces: Pieces = {}
         if self.weight is not None:
             a = inputs_of(call.args[0], layouts[0], b)
-            pieces[self.weight.name] = FactoredGrad(a, self.weight.widened(b))
+            pieces[self.weight.name] = FactoredGrad(a, self.weight.widen(b))
         if self.bias is not None:
-            pieces[self.bias.name] = DenseGrad(self.bias.widened(b.sum(1)))
+            pieces[self.bias.name] = DenseGrad(self.bias.widen(b.sum(1)))
         return pieces
 
 
@@ -78,7 +78,8 @@ class LinearWatch(Watch):
     """While entered, reports every `F.linear` of an attention that uses the unit's parameters.
 
     A function mode, which belongs to one thread, catches `multi_head_attention_forward` but cannot look inside it: it
-    is answered with a copy of the function whose name `linear` means `_watched`. Nothing that others see is rebound.
+    is answered with a copy of the function whose name `linear` means `_watch_linear`. Nothing that others see is
+    rebound.
 
     Args:
         report: called with a unit for this one use, its input and its output.
@@ -94,10 +95,10 @@ class LinearWatch(Watch):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         if func is F.multi_head_attention_forward:
-            func = _seeing(self._watched)
+            func = _seeing(self._watch_linear)
         return func(*args, **(kwargs or {}))
 
-    def _watched(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002
+    def _watch_linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002
         result = F.linear(input, weight, bias)
         rows, shift = self._rows(weight), self._rows(bias)
         if rows is not None or shift is not None:

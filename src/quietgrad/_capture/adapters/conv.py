@@ -33,7 +33,7 @@ class ConvAdapter(Adapter):
             b = b.unsqueeze(1)
         pieces: Pieces = {}
         if "weight" in call.unit.names:
-            x, padding = padded(module, call.input)
+            x, padding = pad_input(module, call.input)
             inputs = inputs_for(x, layouts[0], b).to(b.dtype)
             inputs = inputs.unsqueeze(1) if inputs.dim() == dims + 2 else inputs
             window = Window(module.weight.shape, module.stride, padding, module.dilation, module.groups)
@@ -43,7 +43,7 @@ class ConvAdapter(Adapter):
         return pieces
 
 
-def padded(module: Conv, x: Tensor) -> tuple[Tensor, tuple[int, ...]]:
+def pad_input(module: Conv, x: Tensor) -> tuple[Tensor, tuple[int, ...]]:
     """The input as the kernel sees it, and the symmetric zero padding that is left to do."""
     symmetric = not isinstance(module.padding, str)
     if module.padding_mode == "zeros" and symmetric:

@@ -116,18 +116,18 @@ class Replay:
             gradients, outputs = self._run(inputs, dims)
         except REFUSALS:
             return None  # the module does not take inputs of this shape
-        return gradients if self._reproduced(outputs) else None
+        return gradients if self._reproduces(outputs) else None
 
     def _run(
         self, inputs: list[Tensor], dims: tuple[int | None, ...]
     ) -> tuple[dict[str, Tensor], list[Tensor]]:
         with surroundings(self.call):
             try:
-                return self._vmapped(inputs, dims)
+                return self._rerun_with_vmap(inputs, dims)
             except REFUSALS:
-                return self._looped(inputs, dims)
+                return self._rerun_in_loop(inputs, dims)
 
-    def _vmapped(
+    def _rerun_with_vmap(
         self, inputs: list[Tensor], dims: tuple[int | None, ...]
     ) -> tuple[dict[str, Tensor], list[Tensor]]:
         mapped = vmap(
@@ -143,7 +143,7 @@ class Replay:
             gradients, outputs = mapped(self.parameters, tuple(self.backprops), *inputs)
         return gradients, list(outputs)
 
-    def _looped(
+    def _rerun_in_loop(
         self, inputs: list[Tensor], dims: tuple[int | None, ...]
     ) -> tuple[dict[str, Tensor], list[Tensor]]:
         """For modules that vmap cannot run."""
@@ -175,7 +175,7 @@ class Replay:
         products = [(out * b).sum() for out, b in zip(chosen, backprops, strict=True)]
         return torch.stack(products).sum(), chosen
 
-    def _reproduced(self, outputs: list[Tensor]) -> bool:
+    def _reproduces(self, outputs: list[Tensor]) -> bool:
         for output, layout, found in zip(self.call.outputs, self.layouts, outputs, strict=True):
             recorded = self.call.results[output.position]
             expected = (

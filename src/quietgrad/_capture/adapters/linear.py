@@ -21,7 +21,7 @@ def inputs_of(x: Tensor, layout: Placement | None, b: Float[Tensor, "n t o"]) ->
     return inputs_for(x, layout, b).reshape(len(b), -1, x.shape[-1]).to(b.dtype)
 
 
-def summed(b: Float[Tensor, "n t o"]) -> Float[Tensor, "n o"]:
+def sum_positions(b: Float[Tensor, "n t o"]) -> Float[Tensor, "n o"]:
     """Σ_t b_t; of one position without a copy."""
     return b.squeeze(1) if b.shape[1] == 1 else b.sum(1)
 
@@ -47,5 +47,5 @@ class LinearAdapter(Adapter):
             a = inputs_of(call.input, layouts[0], b)
             pieces["weight"] = FactoredGrad(b, a) if self._transposed else FactoredGrad(a, b)
         if "bias" in call.unit.names:
-            pieces["bias"] = DenseGrad(summed(b))
+            pieces["bias"] = DenseGrad(sum_positions(b))
         return pieces

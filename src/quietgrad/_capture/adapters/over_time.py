@@ -198,14 +198,14 @@ class RecurrentWatch(Watch):
         if not any(func is known for known in FUNCTIONS) or not self._known(args):
             return func(*args, **(kwargs or {}))
         self.complete = True
-        x, hx = args[0], args[2] if self._packed(args) else args[1]
+        x, hx = args[0], args[2] if self._is_packed(args) else args[1]
         start = hx if isinstance(hx, tuple) else (hx,)
-        return self._ragged(x, args[1], start) if self._packed(args) else self._regular(x, start)
+        return self._run_ragged(x, args[1], start) if self._is_packed(args) else self._regular(x, start)
 
     def _known(self, args: tuple[Any, ...]) -> bool:
         """Whether it is the module's own call, in a setting that this file covers."""
         x = args[0]
-        weights = args[3 if self._packed(args) else 2]
+        weights = args[3 if self._is_packed(args) else 2]
         mine = (self._module._parameters.get(name) for name in self._module._flat_weights_names)
         own = all(used is parameter for used, parameter in zip(weights, mine, strict=True))
         plain = x.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled("cpu")
@@ -213,7 +213,7 @@ class RecurrentWatch(Watch):
         seen = _top_saved_tensors_default_hooks(True) is None and not is_functorch_wrapped_tensor(x)
         return own and plain and seen and x.numel() > 0
 
-    def _packed(self, args: tuple[Any, ...]) -> bool:
+    def _is_packed(self, args: tuple[Any, ...]) -> bool:
         return not isinstance(args[3], bool)
 
     def _regular(self, x: Tensor, start: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -223,13 +223,13 @@ class RecurrentWatch(Watch):
         out, ends = self._layers(x, start, EqualLengths(*x.shape[:2]))
         return (out.transpose(0, 1) if first else out).clone(), *ends
 
-    def _ragged(
+    def _run_ragged(
         self, rows: Float[Tensor, "r i"], sizes: Tensor, start: tuple[Tensor, ...]
     ) -> tuple[Tensor, ...]:
         """A packed sequence: the first `sizes[t]` sequences have a step t."""
         order = PackedLengths(sizes)
-        out, ends = self._layers(order.unpacked(rows), start, order)
-        return order.packed(out), *ends
+        out, ends = self._layers(order.unpack(rows), start, order)
+        return order.pack(out), *ends
 
     def _layers(self, x: Steps, start: tuple[Tensor, ...], order: Order) -> tuple[Steps, list[Tensor]]:
         module = self._module
@@ -315,11 +315,11 @@ class PackedLengths:
         self._back = torch.where(taken, back, torch.arange(steps)[:, None])
         self._entries = torch.arange(entries).expand(steps, entries)
 
-    def unpacked(self, rows: Float[Tensor, "r i"]) -> Steps:
+    def unpack(self, rows: Float[Tensor, "r i"]) -> Steps:
         full = rows.new_zeros(len(self.sizes), self.sizes[0], rows.shape[1])
         return full.index_put((self._step, self._entry), rows)
 
-    def packed(self, x: Steps) -> Float[Tensor, "r h"]:
+    def pack(self, x: Steps) -> Float[Tensor, "r h"]:
         return x[self._step, self._entry]
 
     def reversed(self, x: Steps) -> Steps:

@@ -91,7 +91,7 @@ class LowRankCodec(Codec):
         self.carriers, self._outside, self._release = carriers, outside, release
         self.space = Space({})
         for name in outside:
-            part = outside.restricted([name])
+            part = outside.restrict([name])
             self.space |= Space.of_shapes(self._encoded_shapes(name), part) if name in carriers else part
 
     def encode(self, grads: PerSampleGrads) -> PerSampleGrads:

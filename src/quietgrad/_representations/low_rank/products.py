@@ -15,7 +15,7 @@ from quietgrad._gradients.blocks import BlockGrads, DenseGrad
 from quietgrad._gradients.convolution import ConvGrad
 from quietgrad._gradients.factored import FactoredGrad
 from quietgrad._gradients.indexed import IndexedGrad
-from quietgrad._gradients.kernel_gradients import convolve, grouped
+from quietgrad._gradients.kernel_gradients import convolve, form_in_groups
 from quietgrad._gradients.row_arithmetic import each_off, each_times, outer_sums
 from quietgrad._gradients.zero import ZeroGrad
 from quietgrad._kernels.patches import positions_first
@@ -43,7 +43,7 @@ def _factors_times_right(block: FactoredGrad, right: Float[Tensor, "r i"]) -> Bl
 def _convolution_times_right(block: ConvGrad, right: Float[Tensor, "r i"]) -> BlockGrads:
     """R applied to every patch is a convolution of the input with r kernels: nothing is unfolded."""
     if block.window.groups != 1:
-        return times_right(block.formed(), right)
+        return times_right(block.form(), right)
     maps = convolve(block.inputs, right.to(block.dtype), block.window)
     return DenseGrad(outer_sums(positions_first(maps), positions_first(block.backprops)))
 
@@ -75,10 +75,10 @@ def _factors_times_left(block: FactoredGrad, left: Float[Tensor, "o r"]) -> Bloc
 def _convolution_times_left(block: ConvGrad, left: Float[Tensor, "o r"]) -> BlockGrads:
     """The gradient of r kernels from the output gradients combined by Lᵀ."""
     if block.window.groups != 1:
-        return times_left(block.formed(), left)
+        return times_left(block.form(), left)
     combined = torch.einsum("nmo...,or->nmr...", block.backprops, left.to(block.dtype))
     window = block.window.with_outputs(left.shape[1])
-    return DenseGrad(grouped(block.inputs, combined.contiguous(), window).flatten(2))
+    return DenseGrad(form_in_groups(block.inputs, combined.contiguous(), window).flatten(2))
 
 
 @times_left.register(IndexedGrad)

@@ -50,7 +50,9 @@ class MaskCodec(Codec):
 
     def encode(self, grads: PerSampleGrads) -> PerSampleGrads:
         blocks = grads.blocks
-        return BlockwiseGrads({name: self._masked(name, blocks[name]) for name in self.space}, grads.samples)
+        return BlockwiseGrads(
+            {name: self._mask_block(name, blocks[name]) for name in self.space}, grads.samples
+        )
 
     def decode(self, released: Released) -> Blocks:
         like = next(iter(released.blocks.values()))
@@ -62,7 +64,7 @@ class MaskCodec(Codec):
             decoded[name] = whole.view(shape)
         return decoded
 
-    def _masked(self, name: str, block: BlockGrads) -> BlockGrads:
+    def _mask_block(self, name: str, block: BlockGrads) -> BlockGrads:
         kept = self.kept[name]
         if self.clip_first:
             return WholeNormGrad(block, kept)
@@ -97,10 +99,10 @@ class RandomMask(Representation):
             order = torch.randperm(coordinates(public.space), generator=public.generator(MASK_SALT))
             return by_block(order[:keep], public.space)
 
-        return masked(self.redraw, public, state, choose, clip_first=self.clip_first)
+        return draw_mask(self.redraw, public, state, choose, clip_first=self.clip_first)
 
 
-def masked(
+def draw_mask(
     redraw: Redraw,
     public: Public,
     state: State,

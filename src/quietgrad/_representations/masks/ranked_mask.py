@@ -12,7 +12,7 @@ from quietgrad._gradients.space import coordinates
 from quietgrad._gradients.stages import Released
 from quietgrad._representations.base import Codec, Public, Representation, State
 from quietgrad._representations.masks.coordinates import by_block, is_kept
-from quietgrad._representations.masks.mask import MASK_SALT, MaskCodec, check_freeze, kept_count, masked
+from quietgrad._representations.masks.mask import MASK_SALT, MaskCodec, check_freeze, draw_mask, kept_count
 from quietgrad.schedules import Schedule, value_at
 
 
@@ -44,7 +44,7 @@ class RankedMask(Representation):
             scores = self._scores(public, state)
             return by_block(scores.topk(keep).indices, public.space)
 
-        codec, chosen = masked("epoch", public, state, choose)
+        codec, chosen = draw_mask("epoch", public, state, choose)
         if chosen is state:
             return codec, state
         # A new epoch is ranked by its own releases.

@@ -34,14 +34,14 @@ def _restrict_factors(block: FactoredGrad, kept: Positions) -> BlockGrads:
         return FactoredGrad(block.a, block.b.index_select(2, rows), torch.Size((len(kept),)))
     if block.is_outer:
         return RestrictedOuterGrad(block, block.a[:, 0], block.b[:, 0], kept)
-    return restrict(block.formed(), kept)
+    return restrict(block.form(), kept)
 
 
 @restrict.register(ConvGrad)
 def _restrict_convolution(block: ConvGrad, kept: Positions) -> BlockGrads:
     channels = whole_rows(kept, block.shape)
     if channels is None or block.window.groups != 1:
-        return restrict(block.formed(), kept)
+        return restrict(block.form(), kept)
     window = block.window.with_outputs(len(channels))
     return WholeNormGrad(ConvGrad(block.inputs, block.backprops.index_select(2, channels), window), None)
 

@@ -34,8 +34,8 @@ from quietgrad._representations.masks.mask import (
     Redraw,
     check_freeze,
     check_redraw,
+    draw_mask,
     kept_count,
-    masked,
 )
 from quietgrad.schedules import Schedule
 
@@ -85,7 +85,7 @@ class TopGroups(Representation):
             chosen = choose_groups(energy, groups, budget, self.explore, public.generator(MASK_SALT))
             return by_block(groups.members(chosen), public.space)
 
-        return masked(self.redraw, public, state, choose)
+        return draw_mask(self.redraw, public, state, choose)
 
     def observe(self, public: Public, state: State, released: Released) -> State:
         if GROUP_NORMS in released.blocks:
@@ -99,14 +99,16 @@ class TopGroups(Representation):
         seen = groups.sum(is_kept(state["kept"], public.space).float()) > 0
         noise = released.std**2
         energy = groups.sum(values.double().square()).float() / groups.sizes - noise
-        return self._averaged(state["free"], energy, 2 * noise**2 / groups.sizes, seen)
+        return self._update_average(state["free"], energy, 2 * noise**2 / groups.sizes, seen)
 
     def _norms(self, state: State, released: Released) -> State:
         norms = released.blocks[GROUP_NORMS].cpu().float()
         variance = torch.full_like(norms, released.std**2)
-        return self._averaged(state["paid"], norms, variance, torch.ones_like(norms, dtype=torch.bool))
+        return self._update_average(state["paid"], norms, variance, torch.ones_like(norms, dtype=torch.bool))
 
-    def _averaged(self, average: State, value: Tensor, variance: Tensor, seen: Bool[Tensor, " g"]) -> State:
+    def _update_average(
+        self, average: State, value: Tensor, variance: Tensor, seen: Bool[Tensor, " g"]
+    ) -> State:
         old, new = self.memory, 1 - self.memory
         moved = {
             "mean": old * average["mean"] + new * value,

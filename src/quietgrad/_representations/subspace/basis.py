@@ -194,5 +194,5 @@ def projectable(grads: PerSampleGrads) -> BlockwiseGrads:
     loose = {name: block for name, block in blocks.items() if not projects_unformed(block)}
     size = sum(block.shape.numel() for block in loose.values())
     if grads.samples * size * 4 <= FORMED_BYTES:
-        blocks = {**blocks, **{name: block.formed() for name, block in loose.items()}}
+        blocks = {**blocks, **{name: block.form() for name, block in loose.items()}}
     return BlockwiseGrads({name: in_short_runs(block) for name, block in blocks.items()}, grads.samples)

@@ -30,7 +30,7 @@ class JointGrads(PerSampleGrads):
     @property
     def space(self) -> Space:
         embedding, residual = self._parts
-        return embedding.space.renamed(_PREFIX) | residual.space
+        return embedding.space.rename(_PREFIX) | residual.space
 
     def squared_norms(self) -> Float64[Tensor, " n"]:
         embedding, residual = (part.squared_norms() for part in self._parts)
@@ -40,14 +40,14 @@ class JointGrads(PerSampleGrads):
         embedding, residual = (
             part.weighted_sum(weights / scale) for part, scale in zip(self._parts, self._scales, strict=True)
         )
-        return _named(embedding) | residual
+        return _prefix_names(embedding) | residual
 
     def dense(self) -> Blocks:
         embedding, residual = (
             {name: block / scale for name, block in part.dense().items()}
             for part, scale in zip(self._parts, self._scales, strict=True)
         )
-        return _named(embedding) | residual
+        return _prefix_names(embedding) | residual
 
 
 class JointCodec(Codec):
@@ -57,7 +57,7 @@ class JointCodec(Codec):
         self, embedding: SubspaceCodec, residual: ResidualCodec, scales: tuple[float, float]
     ) -> None:
         self._embedding, self._residual, self._scales = embedding, residual, scales
-        self.space = embedding.space.renamed(_PREFIX) | residual.space
+        self.space = embedding.space.rename(_PREFIX) | residual.space
 
     def encode(self, grads: PerSampleGrads) -> PerSampleGrads:
         return JointGrads((self._embedding.encode(grads), self._residual.encode(grads)), self._scales)
@@ -92,5 +92,5 @@ class JointSubspace(Representation):
         return JointCodec(codec, residual, self.scales), state
 
 
-def _named(embedding: Blocks) -> Blocks:
+def _prefix_names(embedding: Blocks) -> Blocks:
     return {f"{_PREFIX}{name}": block for name, block in embedding.items()}

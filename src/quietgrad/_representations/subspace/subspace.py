@@ -126,7 +126,7 @@ class Subspace(Representation):
         last = state.get("refreshed")
         due = last is None or public.step >= last + self.refresh_every or last < public.since
         if not due:
-            return SubspaceCodec(_restored(state["basis"], public), []), state
+            return SubspaceCodec(_restore(state["basis"], public), []), state
         basis, inputs = self._new_basis(public)
         if self.refresh_every > 1:
             saved = {name: [group.rows, list(group.shapes)] for name, group in basis.groups.items()}
@@ -151,7 +151,7 @@ class Subspace(Representation):
         return basis, matrix.inputs
 
 
-def _restored(saved: dict[str, Any], public: Public) -> Basis:
+def _restore(saved: dict[str, Any], public: Public) -> Basis:
     shapes = {name: {block: public.space[block] for block in blocks} for name, (_, blocks) in saved.items()}
     return Basis(
         {

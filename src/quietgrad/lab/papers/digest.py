@@ -29,11 +29,12 @@ find it again. `quietgrad papers` lists this page, `quietgrad papers gep table1 
 entry (with an estimate of the time first; stopped runs go on where they were, and entries that share a training
 share its run). Made by `python -m scripts.papers_page`.
 
-✓ confirmed · ≈ weaker than claimed, or not told from chance · ✗ refuted at the scale tried · – not checkable here ·
-… not run, with its cost. A verdict is about the scale that stands beside it: "reduced" is real data on a smaller
-network or in fewer steps, "quick" a few minutes on the embedded images, "full" the paper's plan. A lead counts if it
-is above twice its error, and is weaker if it is below half of the paper's. Errors of one seed are what seeds are known
-to differ by where that is said, else those of the test set alone: one seed shows large leads only.
+✓ confirmed · ≈ weaker than claimed, or not distinguished from chance · ✗ refuted at the scale tried ·
+– not checkable here · … not run, with its cost. A verdict is about the scale that stands beside it: "reduced" is real
+data on a smaller network or in fewer steps, "quick" a few minutes on the embedded images, "full" the paper's plan. A
+lead counts if it is above twice its error, and is weaker if it is below half of the paper's. Errors of one seed are
+what seeds are known to differ by where that is said, else those of the test set alone: one seed shows large leads
+only.
 
 | paper | {" | ".join(MARKS.values())} |
 |---|{"---|" * len(MARKS)}

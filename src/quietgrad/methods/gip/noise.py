@@ -81,7 +81,7 @@ class SelectedGaussian(Noise):
         steps = self._selected_by_one({name: wide.grid.steps(b) for name, b in total.blocks.items()}, draw)
         scale = wide.grid.step / draw.divisor
         blocks = {name: (block.double() * scale).to(total.released_in(name)) for name, block in steps.items()}
-        return wide.released(blocks, draw.divisor), state
+        return wide.make_release(blocks, draw.divisor), state
 
     def _selected_by_one(self, blocks: Blocks, draw: NoiseDraw) -> Blocks:
         """The choice looks at the whole sum, so one rank makes it, together with all of the noise."""

@@ -41,7 +41,7 @@ def test_norms_sums_and_rows_are_those_of_the_product(kind: str, left: str, righ
     o = block.shape[0] if block.shape else 1
     i = block.shape.numel() // o
     before, after = side(left, o), side(right, i)
-    scaled = block.scaled(left=before, right=after)
+    scaled = block.scale(left=before, right=after)
     matrices = block.dense().reshape(N, o, i)
     expected = (as_matrix(before, o) @ matrices @ as_matrix(after, i)).reshape(N, *block.shape)
     weights = torch.rand(N, dtype=torch.float64)
@@ -56,15 +56,15 @@ def test_norms_sums_and_rows_are_those_of_the_product(kind: str, left: str, righ
 def test_factors_and_touched_rows_stay_what_they_are() -> None:
     tokens, table, conv = KINDS["tokens"](), KINDS["indexed"](), KINDS["conv"]()
     for left in ("none", "diagonal", "matrix"):
-        assert isinstance(tokens.scaled(left=side(left, 6), right=double(7, 7)), FactoredGrad)
-        assert isinstance(conv.scaled(left=side(left, 6), right=double(36, 36)), FactoredGrad)
-    assert isinstance(table.scaled(left=double(9), right=double(5, 5)), IndexedGrad)
+        assert isinstance(tokens.scale(left=side(left, 6), right=double(7, 7)), FactoredGrad)
+        assert isinstance(conv.scale(left=side(left, 6), right=double(36, 36)), FactoredGrad)
+    assert isinstance(table.scale(left=double(9), right=double(5, 5)), IndexedGrad)
 
 
 @pytest.mark.parametrize("tokens", [1, 16])
 def test_a_row_is_the_same_to_the_last_bit_whoever_else_is_in_the_batch(tokens: int) -> None:
     a, b = 1e6 + torch.randn(64, tokens, 300), torch.randn(64, tokens, 40)
     right = torch.randn(300, 300)
-    whole = FactoredGrad(a, b).scaled(right=right).dense()
+    whole = FactoredGrad(a, b).scale(right=right).dense()
     for count in (63, 32, 3):
-        assert torch.equal(whole[:count], FactoredGrad(a[:count], b[:count]).scaled(right=right).dense())
+        assert torch.equal(whole[:count], FactoredGrad(a[:count], b[:count]).scale(right=right).dense())
