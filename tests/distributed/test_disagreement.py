@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import quietgrad as qg
 import quietgrad._privatizer.facts
@@ -78,6 +79,44 @@ def weights(rank: int, _: str) -> None:
 
 def data_size(rank: int, _: str) -> None:
     first_step(batches=qg.PoissonBatches(records(count=40 + rank), rate=0.25, steps=3))
+
+
+class Listed(Dataset[tuple[Tensor, Tensor]]):
+    """Goes through a DataLoader; `change` is what a rank does to a record."""
+
+    def __init__(self, order: list[int], change: Callable[[Tensor], Any] = lambda x: x) -> None:
+        self.data, self.order, self.change = records(), order, change
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __getitem__(self, index: int) -> tuple[Any, Tensor]:
+        x, y = self.data[self.order[index]]
+        return self.change(x), y
+
+
+def order(rank: int) -> list[int]:
+    return list(range(40))[:: 1 - 2 * rank]
+
+
+def record_order(rank: int, _: str) -> None:
+    data = TensorDataset(*(t[order(rank)] for t in records().tensors))
+    first_step(batches=qg.PoissonBatches(data, rate=0.25, steps=3))
+
+
+def one_record(rank: int, _: str) -> None:
+    x, y = (t.clone() for t in records().tensors)
+    x[7] += 1e-6 * rank
+    first_step(batches=qg.PoissonBatches(TensorDataset(x, y), rate=0.25, steps=3))
+
+
+def listed_order(rank: int, _: str) -> None:
+    first_step(batches=qg.PoissonBatches(Listed(order(rank)), rate=0.25, steps=3))
+
+
+def units(rank: int, _: str) -> None:
+    unit = [number // 2 for number in order(rank)] if rank else [number % 20 for number in range(40)]
+    first_step(batches=qg.PoissonBatches(records(), rate=0.25, steps=3, unit=unit, most_records=2))
 
 
 def rate(rank: int, _: str) -> None:
@@ -186,6 +225,10 @@ CASES: list[tuple[Check, str]] = [
     (frozen, r"parameters\.conv\.weight: float32\[4, 1, 3, 3\] on rank 0, nothing on rank 1.*same model"),
     (weights, r"disagree on weights: .*copy_weights"),
     (data_size, r"data\.records: 40 on rank 0, 41 on rank 1.*whole data set"),
+    (record_order, r"disagree on records: .*same data set in the same order"),
+    (one_record, r"disagree on records"),
+    (listed_order, r"disagree on records"),
+    (units, r"disagree on records' units: .*same unit="),
     (rate, r"data\.rate: 0\.25 on rank 0, 0\.26 on rank 1"),
     (steps, r"data\.steps: 3 on rank 0, 4 on rank 1"),
     (versions, r"versions\.quietgrad: 0\.0 on rank 0, 0\.1 on rank 1.*same versions"),
@@ -227,6 +270,48 @@ def refusals(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
 def test_every_rank_refuses(check: Check, message: str, refusals: list[dict[str, str]]) -> None:
     for rank in refusals:
         assert re.search(message, rank[check.__name__]), rank[check.__name__]
+
+
+def accepted(rank: int) -> list[str]:
+    """Warnings of a run on records that are random, without fixed bytes, or not seen here."""
+    counter = iter(range(10**6))
+    said = []
+    changes: list[Callable[[Tensor], Any]] = [
+        lambda x: x,
+        lambda x: x + torch.rand(()),
+        lambda x: x + next(counter) + rank,
+        Record,
+    ]
+    for change in changes:
+        batches = qg.PoissonBatches(Listed(order(0), change), rate=0.25, steps=3, collate_fn=collate_records)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            qg.Privatizer(small_net(), DP_SGD, batches, reducer=AllReduce()).close()
+        said.append(" ".join(str(one.message) for one in caught))
+    sampler = qg.PoissonSampler(40, rate=0.25, steps=3)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        qg.Privatizer(small_net(), DP_SGD, sampler, reducer=AllReduce()).close()
+    return [*said, " ".join(str(one.message) for one in caught)]
+
+
+@dataclass
+class Record:
+    """Of a type that has no canonical bytes."""
+
+    x: Tensor
+
+
+def collate_records(rows: list[Any]) -> Any:
+    return rows
+
+
+def test_records_that_cannot_be_compared_are_said_and_no_reason_to_refuse() -> None:
+    for same, augmented, counted, odd, loader in values(launch(2, accepted)):
+        assert same == ""
+        assert augmented == "", "global generators are put back"
+        for said in (counted, odd, loader):
+            assert "not compared" in said
 
 
 def other_seed(rank: int) -> tuple[bool, bool]:

@@ -28,6 +28,7 @@ from quietgrad._privatizer.contributions import Contributions
 from quietgrad._privatizer.explanation import Explanation, explain
 from quietgrad._privatizer.facts import check_checkpoint, checkpoint, open_ledger, run_facts, step_facts
 from quietgrad._privatizer.research import Observer
+from quietgrad._privatizer.same_records import check_same_records
 from quietgrad._privatizer.step import RunState, Step, drop_grads, write_grads
 from quietgrad._release.releaser import Releaser
 from quietgrad._representations.base import Identity, Public
@@ -102,6 +103,7 @@ class Privatizer:
         reducer.agree(
             lambda: run_facts(model, self.parameters, mechanism, sampler, source, research=research)
         )
+        check_same_records(reducer, batches)
         sampler.divide(reducer)
         self._owns_ledger = not isinstance(ledger, Ledger)
         self.ledger: Final = reducer.broadcast(lambda: open_ledger(ledger, planned, mechanism, sampler))

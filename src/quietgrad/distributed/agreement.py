@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float64
 from torch import Tensor
 
 from quietgrad._collective import Facts
+from quietgrad._errors import PrivacyError
 
 TOLERANCE = 1e-4
 """How far fingerprints may differ, relative to the size of what they stand for. Rounding is 1e-6; a flipped sign of one
@@ -30,6 +31,9 @@ REMEDIES = {
     "making the Privatizer; take the same optimizer steps everywhere.",
     "parameters": "Build and freeze the same model on every rank.",
     "data": "Give every rank the whole data set and the same rate and steps: each takes its part of one global draw.",
+    "records": "Give every rank the same data set in the same order (sort the files, shuffle with a fixed seed): "
+    "else one record could be in the parts of two ranks.",
+    "records'": "Give every rank the same unit=.",
     "versions": "Install the same versions everywhere.",
     "representation": "Public data and public_losses must be the same on every rank, and so must hardware and threads.",
     "draw": "Draw batches only in the training loop, the same number on every rank.",
@@ -48,15 +52,15 @@ def check(rows: Float64[Tensor, "world m"], gather: Callable[[], list[Facts]]) -
     """Compare the rows of all ranks; every rank comes to the same verdict on the same rows.
 
     Raises:
-        ValueError: they do not fit together.
+        PrivacyError: they do not fit together.
     """
     equal, values, scales = rows[:, :2], rows[:, 2::2], rows[:, 3::2]
     if bool((equal != equal[0]).any()):
-        raise ValueError(_unequal([_flattened("", facts.equal) for facts in gather()]))
+        raise PrivacyError(_unequal([_flattened("", facts.equal) for facts in gather()]))
     apart = _apart(values, scales)
     if bool(apart.any()):
         names = [name for name, differs in zip(gather()[0].close, apart.tolist(), strict=True) if differs]
-        raise ValueError(f"The ranks' {' and '.join(names)} drifted apart. {_remedies(names)}")
+        raise PrivacyError(f"The ranks' {' and '.join(names)} drifted apart. {_remedies(names)}")
 
 
 def _apart(values: Float64[Tensor, "world c"], scales: Float64[Tensor, "world c"]) -> Bool[Tensor, " c"]:
