@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from quietgrad.lab.cli.app import app
 from quietgrad.lab.compare.compare import compare
 from quietgrad.lab.compare.verification import verify_comparison
+from quietgrad.lab.report import write_report
 from quietgrad.lab.run.config import load_config
 from tests.lab.tiny import write_config
 
@@ -60,6 +61,17 @@ def test_the_same_for_machines(board: Path) -> None:
         **dict.fromkeys(PRIVATE, (True, True)),
         BASELINE: (False, False),
     }
+
+
+def test_a_sealed_report_is_checked_and_another_one_is_said_not_to_be(board: Path) -> None:
+    page = write_report([board])
+    assert verify_comparison(board).stands
+    page.write_text(page.read_text().replace("ε", "half of ε"))
+    found = verify_comparison(board)
+    assert not found.stands
+    assert "report.html" in found.said
+    (board / "seals.json").unlink()
+    assert verify_comparison(board).said.endswith("report.html was NOT checked: it has no seal.")
 
 
 def table(board: Path, change: Callable[[dict[str, Any]], Any]) -> None:

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from quietgrad.lab.cli.options import DataDir, Json
 from quietgrad.lab.files import to_json, write_whole
 from quietgrad.lab.run.attack import audit_run, open_run
+from quietgrad.lab.run.statement.seals import seal
 
 
 def audit(
@@ -39,6 +40,7 @@ def audit(
             progress=show,
         )
     write_whole(run / "audit.json", to_json(result.as_dict()).encode())
+    seal(run / "audit.json")
     typer.echo(to_json(result.as_dict()) if as_json else str(result))
     if result.verdict == "violated":
         raise typer.Exit(1)

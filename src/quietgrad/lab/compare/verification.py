@@ -11,6 +11,7 @@ from quietgrad.lab.compare.comparison import Comparison, ComparisonRow, row_of, 
 from quietgrad.lab.files import read_json
 from quietgrad.lab.formatting import epsilon_text
 from quietgrad.lab.run.folder import RunFolder
+from quietgrad.lab.run.statement.seals import broken_seals, is_sealed
 from quietgrad.lab.run.statement.statement import FILE
 from quietgrad.lab.run.statement.verification import Verdict, close, verify
 
@@ -68,6 +69,8 @@ def _runs(path: Path) -> list[Path]:
 
 
 def _problems(path: Path, runs: set[str]) -> Iterator[str]:
+    if is_sealed(path):
+        yield from broken_seals(path)
     made = Comparison.read(path)
     listed = [name for row in made.rows for name in row.runs]
     for name in sorted(set(listed) - runs):
@@ -117,7 +120,9 @@ def _said(path: Path, found: TableVerdict) -> str:
     made = Comparison.read(path)
     silent = len(found.runs) - len(found.claims)
     unclaimed = f" Not private, and said to be so: {silent} more." if silent else ""
+    unsealed = (path / "report.html").exists() and not is_sealed(path)
+    unchecked = " report.html was NOT checked: it has no seal." if unsealed else ""
     return (
         f"All {len(found.claims)} claims stand, and the table says what the runs say; together they cost "
-        f"ε = {epsilon_text(made.private_total_epsilon)} at δ = {made.delta:g}.{unclaimed}"
+        f"ε = {epsilon_text(made.private_total_epsilon)} at δ = {made.delta:g}.{unclaimed}{unchecked}"
     )

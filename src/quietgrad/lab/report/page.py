@@ -13,6 +13,7 @@ from quietgrad.lab.report.run import run_article
 from quietgrad.lab.report.style import STYLE
 from quietgrad.lab.run.folder import RunFolder
 from quietgrad.lab.run.statement.recorded import read_run
+from quietgrad.lab.run.statement.seals import seal
 
 
 def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
@@ -21,6 +22,7 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
     page = out or folders[0] / "report.html"
     title = "quietgrad: " + ", ".join(folder.name for folder in folders)
     write_whole(page, document(title, STYLE, "".join(articles)).encode())
+    seal(page)
     return page
 
 

@@ -19,6 +19,8 @@ SCHEMA = "quietgrad/privacy-statement/1"
 FILE = "privacy.json"
 WEIGHTS, CONFIG, LEDGER, FEATURES = "model.pt", "config.toml", "ledger.jsonl", "features.pt"
 """What a run leaves; the features only where the method makes its own."""
+OTHERS, RESULTS = ("run.json", "split.json", "checkpoint.pt"), "results.json"
+"""What else it leaves, in `files`."""
 
 Statement = dict[str, Any]
 
@@ -63,6 +65,7 @@ def statement_of(run: RecordedRun) -> Statement:
         "weights": _hashed(run.path / WEIGHTS),
         "features": _hashed(run.path / FEATURES) if (run.path / FEATURES).exists() else None,
         "config": _hashed(run.path / CONFIG),
+        "files": _files(run),
         "versions": run.versions,
     }
     plain: Statement = json.loads(to_json(statement))
@@ -95,6 +98,15 @@ def trade_off(run: RecordedRun) -> list[dict[str, float]]:
     if run.config.tuning.on == "private":
         return curve_of_pair(run.epsilon, run.config.privacy.delta)
     return curve_of(run.ledger.plan or (), run.epsilon)
+
+
+def _files(run: RecordedRun) -> dict[str, str]:
+    """Hash what else a run leaves. Its results are written after the statement, so their content is hashed."""
+    found = {name: run.path / name for name in OTHERS if (run.path / name).exists()}
+    hashes = {name: _hashed(file)["sha256"] for name, file in found.items()}
+    if run.results is not None:
+        hashes[RESULTS] = hashlib.sha256(to_json(run.results).encode()).hexdigest()
+    return hashes
 
 
 def _hashed(file: Path) -> dict[str, str]:

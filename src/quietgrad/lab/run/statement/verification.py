@@ -1,4 +1,4 @@
-"""Does the claim of a run stand? Ledger, statement, weights, config and results are held against each other."""
+"""Does the claim of a run stand? Its ledger, statement and all other files are held against each other."""
 
 from __future__ import annotations
 
@@ -16,8 +16,12 @@ from quietgrad.lab.run.folder import RunFolder
 from quietgrad.lab.run.statement.model_card import FILE as CARD
 from quietgrad.lab.run.statement.model_card import model_card
 from quietgrad.lab.run.statement.recorded import RecordedRun, read_run
+from quietgrad.lab.run.statement.seals import broken_seals
 from quietgrad.lab.run.statement.statement import FILE, SCHEMA, Statement, signature, statement_of
 from quietgrad.schedules import steps_of
+
+CHECKPOINT = "checkpoint.pt"
+"""May be deleted: it says nothing about the guarantee, and takes most of the space."""
 
 NO_NOISE = "ε is infinite: no noise was added"
 
@@ -54,18 +58,18 @@ def verify(path: Path) -> Verdict:
         path: the folder; its weights are hashed, not loaded.
     """
     if not RunFolder(path).exists and not (path / FILE).exists():
-        return _verdict((f"{path} is not a run: it has neither config.toml nor {FILE}",), None)
+        return _verdict((f"{path} is not a run: it has neither config.toml nor {FILE}",), None, path)
     try:
         stated = read_json(path / FILE)
         run = read_run(path)
         problems = tuple(_problems(stated, run))
     except (ValueError, OSError, KeyError, TypeError, AttributeError) as error:
         # Whatever cannot be read cannot be vouched for.
-        return _verdict((" ".join(str(error).split()) or type(error).__name__,), None)
-    return _verdict(problems, stated)
+        return _verdict((" ".join(str(error).split()) or type(error).__name__,), None, path)
+    return _verdict(problems, stated, path)
 
 
-def _verdict(problems: tuple[str, ...], stated: Statement | None) -> Verdict:
+def _verdict(problems: tuple[str, ...], stated: Statement | None, path: Path) -> Verdict:
     if problems or stated is None:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         return Verdict(problems, f"The claim does NOT stand: {problems[0]}{more}.")
@@ -74,7 +78,18 @@ def _verdict(problems: tuple[str, ...], stated: Statement | None) -> Verdict:
     return Verdict(
         (),
         f"The claim stands: ε = {epsilon_text(number(claim['epsilon']))} at δ = {claim['delta']:g}; "
-        f"{ledger['releases']} releases, statement, weights and config agree; checked against {guarded}.",
+        f"{ledger['releases']} releases, statement, {_checked(stated, path)}; checked against {guarded}.",
+    )
+
+
+def _checked(stated: Statement, path: Path) -> str:
+    """Which files agree, and which could not be checked."""
+    if "files" not in stated:
+        return "weights and config agree; results, split, checkpoint and report NOT checked (a run of 0.2)"
+    there = [name for name in (CHECKPOINT, "report.html", "audit.json") if (path / name).exists()]
+    absent = f"; {CHECKPOINT} is not there" if CHECKPOINT not in there else ""
+    return (
+        f"weights, config, results, split, model card{''.join(f', {name}' for name in there)} agree{absent}"
     )
 
 
@@ -86,9 +101,14 @@ def _problems(stated: Statement, run: RecordedRun) -> Iterator[str]:
     yield from _unfinished(run)
     rebuilt = statement_of(run)
     for name in rebuilt.keys() | stated.keys():
-        if name != "signature":
+        if name not in ("signature", "files"):
             yield from _differences(name, stated.get(name), rebuilt.get(name))
     yield from _against_config(run)
+    if "files" in stated:  # statements of 0.2 have none
+        yield from _other_files(stated["files"], rebuilt["files"])
+        yield from broken_seals(run.path)
+        if not (run.path / CARD).exists():
+            yield f"{CARD} is missing"
     yield from _another_card(stated, run.path / CARD)
     yield from _not_private(stated)
 
@@ -140,6 +160,15 @@ def _planned_otherwise(run: RecordedRun) -> Iterator[str]:
         yield f"the config's rate is {rate:.5g}, the ledger's {run.rate:.5g}"
     elif steps_of(training.epochs, rate) != run.planned:
         yield f"the config plans {steps_of(training.epochs, rate)} steps, the ledger {run.planned}"
+
+
+def _other_files(stated: dict[str, str], found: dict[str, str]) -> Iterator[str]:
+    """Results, split, checkpoint and the run's name are those that the statement was made with."""
+    for name in sorted(stated.keys() | found.keys()):
+        if name not in found and name != CHECKPOINT:
+            yield f"{name} is missing"
+        elif name in found and stated.get(name) != found[name]:
+            yield f"{name} is not the one that {FILE} was made with"
 
 
 def _another_card(stated: Statement, card: Path) -> Iterator[str]:
