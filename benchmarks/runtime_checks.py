@@ -32,9 +32,8 @@ import quietgrad as qg
 from benchmarks.contenders import MANY, data
 from benchmarks.engine import Clock, chosen_clock
 from benchmarks.models import SETTINGS, Setting
-from quietgrad._capture import backprops, call_recorder, recorder
+from quietgrad._capture import backprops, recorder
 from quietgrad._capture.call_recorder import CallRecorder
-from quietgrad._capture.dependence import ONE_IN, Dependence
 from quietgrad._capture.graph import Graph
 from quietgrad._capture.graph_analysis import GraphAnalysis
 from quietgrad._capture.layout import BatchLayout
@@ -43,6 +42,7 @@ from quietgrad._guards.guards import Guards
 from quietgrad._guards.model_state import ModelStateGuard
 from quietgrad._guards.private_inputs import PrivateInputs
 from quietgrad._guards.raw_backward import RawBackwardGuard
+from quietgrad._independence.in_loop import ONE_IN, LoopCheck
 
 WARM_UP = 8
 
@@ -137,8 +137,7 @@ def _calling(name: str) -> Callable[..., Any]:
 CHECKS: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
     (recorder, "uses", lambda *_: set()),
     (recorder, "check_coverage", _nothing),
-    (Dependence, "check", _nothing),
-    (Dependence, "begin", _nothing),
+    (LoopCheck, "note", _nothing),
     (guards, "refuse_scaled", _nothing),
     (ModelStateGuard, "check", _nothing),
     (PrivateInputs, "consume", _nothing),
@@ -186,21 +185,14 @@ def _measured(setting: Setting, repeats: int, clock: Clock) -> Cost:
     model, (x, y) = setting.model(), data(setting)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     batches = qg.PoissonBatches(TensorDataset(x, y), rate=1.0, steps=MANY)
-    seen: list[Dependence] = []
-
-    def noted(*arguments: Any) -> Dependence:
-        seen.append(Dependence(*arguments))
-        return seen[-1]
-
-    with patch.object(call_recorder, "Dependence", noted):
-        private = qg.Privatizer(model, qg.methods.dp_sgd(clip=1.0).with_noise(1.0), batches)
-    drawn, (dependence,) = iter(batches), seen
+    private = qg.Privatizer(model, qg.methods.dp_sgd(clip=1.0).with_noise(1.0), batches)
+    drawn = iter(batches)
 
     def step(*, probe: bool) -> float:
-        dependence._due = probe
         start = clock()
-        (rows,) = next(drawn).split(len(x))
-        private.backward(F.cross_entropy(model(rows[0]), rows[1], reduction="none"))
+        with patch.object(LoopCheck, "_is_due", lambda *_: probe):
+            for rows in next(drawn).split(len(x)):
+                private.backward(F.cross_entropy(model(rows[0]), rows[1], reduction="none"))
         private.release()
         optimizer.step()
         return 1e3 * (clock() - start)
@@ -223,10 +215,10 @@ def _measured(setting: Setting, repeats: int, clock: Clock) -> Cost:
         on.append(step(probe=False))
         checks.append(inside(probe=False))
         if turn % 4 == 0:
-            probes.append(inside(probe=True))
+            probes.append(step(probe=True))
     private.close()
     whole, always = statistics.median(off), statistics.median(checks)
-    probed = (statistics.median(probes) - always) / ONE_IN
+    probed = (statistics.median(probes) - statistics.median(on)) / ONE_IN
     difference = statistics.median(a - b for a, b in zip(on, off, strict=True))
     shares = [cost / whole for cost in (always, probed, always + probed, difference)]
     return Cost(setting.name, whole, *shares)

@@ -25,6 +25,7 @@ ORDER = (
     "public_losses",  # loose: public gradients from data that need no protection
     "_mechanism",
     "methods",
+    "_independence",
     "_guards",
     "_privatizer",
     "_program",

@@ -52,5 +52,5 @@ def public_phi(
     """
     table = encoded(encoder(name), public_ids(public, TOKENS), LAYERS - top)
     rows = torch.arange(len(table.lengths))
-    drawn = Batch(len(rows), lambda first, last: [rows[first:last], torch.zeros(last - first)])
+    drawn = Batch(range(len(rows)), lambda some: [rows[list(some)], torch.zeros(len(some))])
     return reuse.lines(model, trained, table, drawn).phi

@@ -158,7 +158,7 @@ def test_an_empty_draw_is_released_as_noise() -> None:
         model,
         trained,
         Ragged(torch.zeros(0, WIDTH), torch.zeros(0).long()),
-        Batch(0, lambda *_: pytest.fail("an empty draw was read")),
+        Batch([], lambda _: pytest.fail("an empty draw was read")),
     )
     steps = _steps(trained, torch.zeros(RECORDS, dtype=torch.long), often=2, noise=1.0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -279,7 +279,7 @@ RATE, CLIP = 0.5, 0.75
 
 def _draw(labels: Tensor) -> Batch:
     rows = torch.arange(RECORDS)
-    return Batch(RECORDS, lambda a, b: [rows[a:b], labels[a:b]])
+    return Batch(range(RECORDS), lambda some: [rows[list(some)], labels[list(some)]])
 
 
 def _steps(

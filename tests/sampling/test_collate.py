@@ -66,7 +66,8 @@ def test_padded_dictionaries_are_split_into_micro_batches() -> None:
         for batch, rows in zip(batches, draws, strict=True):
             for part in batch.split(2):
                 assert isinstance(part, Encoding)
-                widths.append(part["ids"].shape[1])
+                if not private.independence.is_asking:
+                    widths.append(part["ids"].shape[1])
                 private.backward(losses(model, part))
             private.release()
             assert torch.allclose(gradient(model), expected(model, rows), atol=1e-6)

@@ -65,8 +65,8 @@ def test_a_batch_left_half_way_is_handed_out_again_and_counts_once() -> None:
             break
         seen = []
         for (x,) in next(iter(batches)).split(3):
+            seen += [] if private.independence.is_asking else numbers(x)
             private.backward(model(x)[:, 0])
-            seen += numbers(x)
         private.release()
         assert seen == planned()[0]
         # Each row's gradient is (x, x, 1), clipped to 1: the bias shows how many rows were summed.

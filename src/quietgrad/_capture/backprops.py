@@ -189,19 +189,10 @@ def _backward_per_sample(
     return [torch.stack(row) for row in rows]
 
 
-def mixing_error(call: Call) -> PrivacyError:
+def mixing_error(module_name: str) -> PrivacyError:
     """Name the module whose gradient entries belong to several samples each."""
     return PrivacyError(
-        f"The gradient at the output of module {call.module_name!r} does not split into samples: a later operation "
+        f"The gradient at the output of module {module_name!r} does not split into samples: a later operation "
         "mixes the samples of the batch (a loss divided by a batch total, attention or normalisation across the "
-        "batch). Check the model with quietgrad.check_independence(model, x)."
-    )
-
-
-def user_function_error(call: Call, function: str) -> PrivacyError:
-    """Name the user's autograd function that may have mixed the samples of a module's gradient."""
-    return PrivacyError(
-        f"The gradient at the output of module {call.module_name!r} does not split into samples, and whether "
-        f"{function}, a torch.autograd.Function of your own, hands gradients from one sample to another cannot be "
-        "tested. Write its backward sample by sample, use torch's own operations, or freeze the module."
+        "batch). Check it with private.check_independence(losses_of, dataset, collate_fn)."
     )

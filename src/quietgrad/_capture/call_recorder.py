@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from quietgrad._capture.call import Call, Unit, Watch, record_call, separate_outputs
-from quietgrad._capture.dependence import Dependence
 from quietgrad._capture.model_parts import ModelParts
 from quietgrad._capture.validation import NORMS, check_norm
 
@@ -39,34 +38,26 @@ class CallRecorder:
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.parts = ModelParts(model)
-        self.dependence = Dependence(self._rehearsal)
         self._calls: list[Call] = []
         self._calls_of: dict[str, int] = {}
         self._rng: dict[str, Tensor] = {}
         self._watches = OpenWatches()
         self._serial = self._public_forwards = 0
-        self._is_paused = self._is_rehearsing = False
+        self._is_paused = False
 
     # ---- called by hooks ------------------------------------------------------------------------------------
 
-    def before_model(self, args: Any, kwargs: Any) -> None:
-        """Refuse norms that were put into training mode; tell the test of independence what the model is given."""
+    def before_model(self) -> None:
+        """Refuse norms that were put into training mode."""
         for name, part in self.parts.modules():
             if isinstance(part, NORMS):
                 check_norm(part, f"module {name!r}")
-        if not self._is_paused and not self.in_public:
-            self.dependence.enter_model(args, kwargs)
-
-    def after_model(self, module: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
-        """Tell the test of independence what the model returned."""
-        if not self._is_paused and not self.in_public:
-            self.dependence.leave_model(module, args, kwargs, result)
 
     def before_unit(self, unit: Unit, *_: Any) -> None:
         """Keep the state of the generator, since a replay must draw what the call drew; open the unit's watch."""
         if unit.adapter.replays and self._is_active:
             self._rng[unit.name] = torch.get_rng_state()
-        if unit.adapter.watches_functions and (self._is_active or self._is_rehearsing):
+        if unit.adapter.watches_functions and self._is_active:
             watch = unit.adapter.watch(unit, self._report)
             self._watches.of[unit.name].append(watch)
             if watch is not None:
@@ -137,8 +128,7 @@ class CallRecorder:
         """Record a forward of public losses. A step makes them before its private forwards."""
         self._public_forwards += 1
         try:
-            with self.dependence.aside():
-                yield
+            yield
         finally:
             self._public_forwards -= 1
 
@@ -150,17 +140,3 @@ class CallRecorder:
             yield
         finally:
             self._is_paused = before
-
-    @contextlib.contextmanager
-    def _rehearsal(self) -> Iterator[None]:
-        """Run the model again for a test, and restore its buffers."""
-        kept = [(buffer, buffer.clone(), buffer._version) for buffer in self.model.buffers()]
-        with self.pause():
-            self._is_rehearsing = True
-            try:
-                yield
-            finally:
-                self._is_rehearsing = False
-                for buffer, value, version in kept:
-                    if buffer._version != version:
-                        buffer.copy_(value)

@@ -10,10 +10,12 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from quietgrad._capture.call import Call
-from quietgrad._capture.node_rules.lookup import is_user_function
 from quietgrad._capture.node_rules.node_names import NODE_NAMES, name_of
 from quietgrad._capture.node_rules.visit import NextFunctions
 from quietgrad._errors import PrivacyError
+
+GraphShape = frozenset[tuple[str, tuple[str, ...]]]
+"""Which kinds of operations follow which in a graph."""
 
 Use = tuple[Node, str]
 """The operation that reads a parameter, and its name."""
@@ -49,6 +51,17 @@ class Graph:
                 stack += [child for child, _ in following if child is not None and child not in children]
         return cls(root, children, left[::-1], names)
 
+    @property
+    def shape(self) -> GraphShape:
+        """Return which kinds of operations follow which: the code that made the losses, seen from behind."""
+        names = self.names
+        return frozenset(
+            [
+                (names[node], tuple([names[child] for child, _ in following if child is not None]))
+                for node, following in self.children.items()
+            ]
+        )
+
     def onward(self, nodes: set[Node]) -> set[Node]:
         """Find those of the nodes from which the backward goes on to others of them."""
         leading: set[Node] = set()
@@ -58,11 +71,6 @@ class Graph:
                     leading.add(node)
                     break
         return leading & nodes
-
-    @property
-    def user_function(self) -> str | None:
-        """The name of an autograd function of the user's, if there is any."""
-        return next((name for node, name in self.names.items() if is_user_function(node)), None)
 
     def reaches(self, call: Call) -> bool:
         """Ask whether the losses depend on an output of the call."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from quietgrad._capture.call import Unit
 from quietgrad._capture.call_recorder import CallRecorder
 
 
+@runtime_checkable
 class ForwardObserver(Protocol):
     """What is asked before forwards, besides the recorder of calls."""
 
@@ -32,11 +33,11 @@ class ModelHooks:
 
     1. `observer.before_module()`, also before any part with parameters: a step begins, the model's state is remembered;
     2. `observer.before_model(args, kwargs)`: inputs are compared with private records;
-    3. `recorder.before_model(args, kwargs)`.
+    3. `recorder.before_model()`.
 
     Around a recorded module, step 1, `recorder.before_unit(unit)`, its forward, `recorder.after_unit(unit, …)`; the
-    latter comes before hooks of the user's, which may change the result. After the model, `recorder.after_model(…)`.
-    Gradients that autograd is about to add to `p.grad` go to the function given to `hook_gradients`.
+    latter comes before hooks of the user's, which may change the result. Gradients that autograd is about to add to
+    `p.grad` go to the function given to `hook_gradients`.
 
     Copies of the model get hooks that do nothing. Checked by: tests/laws/test_law10_no_trace.py
 
@@ -61,13 +62,8 @@ class ModelHooks:
             return
         if observer is not None:
             self._handles += _observe(self._model, observer)
-        before = Hook(lambda _, args, kwargs: self._recorder.before_model(args, kwargs))
-        self._handles += [
-            self._model.register_forward_pre_hook(before, with_kwargs=True),
-            self._model.register_forward_hook(
-                Hook(self._recorder.after_model), with_kwargs=True, always_call=True
-            ),
-        ]
+        before = Hook(lambda *_: self._recorder.before_model())
+        self._handles.append(self._model.register_forward_pre_hook(before))
         self.record(units)
 
     def record(self, units: Sequence[Unit]) -> None:

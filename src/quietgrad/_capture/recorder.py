@@ -10,11 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from quietgrad._capture.backprops import Backward, mixing_error, user_function_error
+from quietgrad._capture.backprops import Backward
 from quietgrad._capture.call import Call, trained_pieces
 from quietgrad._capture.call_recorder import CallRecorder
-from quietgrad._capture.dependence import Dependence
-from quietgrad._capture.graph import Graph, check_coverage, uses
+from quietgrad._capture.graph import Graph, GraphShape, check_coverage, uses
 from quietgrad._capture.hooks import ForwardObserver, ModelHooks
 from quietgrad._capture.layout import Placement
 from quietgrad._capture.ownership import ParameterOwnership
@@ -65,6 +64,11 @@ class Recorder:
         self._algorithms: dict[str, LayerReport] = {}
         """Of the parameters whose algorithm is selected in the batch under way."""
         self._reports: tuple[LayerReport, ...] = ()
+        self.graph_shape: GraphShape = frozenset()
+        """Which kinds of operations follow which in the graph of the last private losses."""
+
+        self.precision = torch.float32
+        """The lowest precision in which the last private losses were computed."""
 
     # ---- recording ------------------------------------------------------------------------------------------
 
@@ -80,7 +84,6 @@ class Recorder:
         """Take the hooks off and forget what was recorded."""
         self.hooks.detach()
         self._calls.forget_all()
-        self.dependence.end()
 
     def public_forward(self) -> AbstractContextManager[None]:
         """Record forwards of public losses, whose inputs must not be private."""
@@ -95,11 +98,6 @@ class Recorder:
     def in_public(self) -> bool:
         """Whether a forward of public losses is under way."""
         return self._calls.in_public
-
-    @property
-    def dependence(self) -> Dependence:
-        """The test whether a loss depends on other records."""
-        return self._calls.dependence
 
     # ---- losses to gradients --------------------------------------------------------------------------------
 
@@ -120,8 +118,7 @@ class Recorder:
         Formal guarantee: a record's views enter one row, ḡ_i = (1/K)·Σ_j g_ij, so the clip bounds the record and not
         each view.
         """
-        self.dependence.close()
-        given, losses = losses, losses.mean(1) if losses.dim() == 2 else losses
+        losses = losses.mean(1) if losses.dim() == 2 else losses
         self._check(losses)
         if len(losses) == 0:
             self._calls.forget_all()
@@ -136,7 +133,7 @@ class Recorder:
             check_coverage(graph, calls, used)
             blocks = self._blocks(losses, calls, graph, keep_factors=keep_factors or pool is not None)
             if not self.in_public:
-                self._check_dependence(given, graph)
+                self.graph_shape, self.precision = graph.shape, _lowest_precision(calls)
         assert {name for _, name in used} <= set(blocks), "a parameter that is used has no gradient"
         self._calls.forget(calls)
         rows = {name: blocks.get(name) or ZeroGrad(len(losses), p) for name, p in self.parameters.items()}
@@ -145,21 +142,6 @@ class Recorder:
         return BlockwiseGrads(
             self._with_algorithms(grads.blocks), grads.samples, first_inputs=grads.first_inputs
         )
-
-    def _check_dependence(self, losses: Tensor, graph: Graph) -> None:
-        """Refuse losses that depend on other records. Gradients that belong to several samples each are theirs in
-        common (learned queries) only if that was tested in this very batch, and says something about gradients."""
-        unattributed = self._backward.unattributed
-        try:
-            tested = self.dependence.check(losses, graph, again=bool(unattributed))
-        except ValueError as error:
-            if not unattributed:
-                raise
-            raise mixing_error(unattributed[0]) from error
-        if unattributed and graph.user_function:
-            raise user_function_error(unattributed[0], graph.user_function)
-        if unattributed and not tested:
-            raise mixing_error(unattributed[0])
 
     def _with_algorithms(self, blocks: dict[str, BlockGrads]) -> dict[str, BlockGrads]:
         """Select an algorithm for every block that has none yet."""
@@ -212,8 +194,21 @@ class Recorder:
 
     @property
     def independence(self) -> str:
-        """Which runtime checks told samples apart: in the last batch's gradients, and in the losses so far."""
-        return f"{self._backward.attribution}. {self.dependence}"
+        """How the samples of the last batch's gradients were told apart."""
+        return str(self._backward.attribution)
+
+    @property
+    def unattributed(self) -> Call | None:
+        """A call whose output gradient belongs to several samples by the graph and by probing; None if there is none.
+
+        Learned queries are like that, and so is mixing. Only asking about the micro-batch tells one from the other.
+        """
+        found = self._backward.unattributed
+        return found[0] if found else None
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Record nothing of the forwards inside."""
+        return self._calls.paused()
 
     def explain(self, rows: float) -> tuple[LayerReport, ...]:
         """Report the algorithm of each parameter in the last batch, its time, and its memory for so many rows."""
@@ -236,6 +231,15 @@ class Recorder:
                 f"The trainable parameters changed after set-up: {', '.join(changed)}. Freeze or unfreeze before "
                 "making the model private, or make a new Privatizer."
             )
+
+
+def _lowest_precision(calls: list[Call]) -> torch.dtype:
+    used = [
+        call.autocast[1] if call.autocast[0] else parameter.dtype
+        for call in calls
+        for parameter in call.unit.module.parameters()
+    ]
+    return min(used, key=lambda dtype: dtype.itemsize, default=torch.float32)
 
 
 def check_losses(losses: Tensor) -> None:

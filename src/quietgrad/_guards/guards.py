@@ -14,7 +14,7 @@ from quietgrad._guards.model_state import ModelStateGuard
 from quietgrad._guards.private_inputs import PrivateInputs
 from quietgrad._guards.raw_backward import RawBackwardGuard
 from quietgrad._guards.scaled_losses import refuse_scaled
-from quietgrad._sampling.batches import PoissonBatches
+from quietgrad._sampling.batches import MicroBatchCheck, PoissonBatches
 from quietgrad._sampling.poisson import PoissonSampler
 
 
@@ -25,6 +25,7 @@ class Guards:
         recorder: knows the model, and whether a public forward is under way.
         batches: the private records, or the sampler that draws them.
         begin_step: called before the first private forward of a step.
+        check: asks about micro-batches.
     """
 
     def __init__(
@@ -32,8 +33,9 @@ class Guards:
         recorder: Recorder,
         batches: PoissonBatches | PoissonSampler,
         begin_step: Callable[[], object],
+        check: MicroBatchCheck,
     ) -> None:
-        self._recorder, self._batches = recorder, batches
+        self._recorder, self._batches, self._check = recorder, batches, check
         # The model's hooks lead here. They must not keep alive a Privatizer that was thrown away without close().
         self._begin_step = weakref.WeakMethod(begin_step)
         self._has_begun = False
@@ -47,7 +49,7 @@ class Guards:
         self._raw_backward.attach()
         self._inputs.open()
         if isinstance(self._batches, PoissonBatches):
-            self._batches.watch(self._hand_out)
+            self._batches.watch(self._hand_out, self._check)
 
     def detach(self) -> None:
         """Take all hooks off."""
@@ -71,8 +73,7 @@ class Guards:
         if self._is_private_forward():
             begin = self._begin_step()
             if begin is not None:
-                with self._recorder.dependence.aside():
-                    begin()
+                begin()
             self._state.remember()
             self._has_begun = True
 
@@ -122,6 +123,5 @@ class Guards:
         self._state.forget()
         self._has_begun = False
 
-    def _hand_out(self, rows: Any, n: int) -> None:
+    def _hand_out(self, rows: Any) -> None:
         self._inputs.hand_out(rows)
-        self._recorder.dependence.begin(rows, n)

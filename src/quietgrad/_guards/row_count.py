@@ -55,6 +55,8 @@ class RowCount:
         self._seen = 0
         self._sampler.mark_released(step)
         if self._batches is not None:
+            if self._batches.current is not None:
+                self._batches.current.released = True
             self._batches.current = None
 
     def detach(self) -> None:
@@ -69,6 +71,10 @@ class RowCount:
                 "release() once per batch."
             )
         return drawn
+
+    def consume_question(self, rows: int) -> None:
+        """Take the losses of a micro-batch that only asks: its rows do not count."""
+        self._consume_micro_batch(rows)
 
     def _consume_micro_batch(self, rows: int) -> None:
         batch = self._batches.current if self._batches is not None else None

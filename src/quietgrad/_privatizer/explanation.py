@@ -12,6 +12,7 @@ from quietgrad._capture.independence import check_independence
 from quietgrad._capture.recorder import Recorder
 from quietgrad._gradients.space import coordinates
 from quietgrad._gradients.tuning import LayerReport
+from quietgrad._independence.in_loop import LoopCheck
 from quietgrad._kernels.levels import describe
 from quietgrad._privatizer.step import Step
 from quietgrad._sampling.poisson import PoissonSampler
@@ -68,7 +69,9 @@ class Explanation:
         return "\n".join(parts)
 
 
-def explain(step: Step, recorder: Recorder, sampler: PoissonSampler, inputs: Sequence[Any]) -> Explanation:
+def explain(
+    step: Step, recorder: Recorder, check: LoopCheck, sampler: PoissonSampler, inputs: Sequence[Any]
+) -> Explanation:
     """Collect the reports of a step, for a batch of the expected size."""
     rows = sampler.expected_batch
     return Explanation(
@@ -76,7 +79,7 @@ def explain(step: Step, recorder: Recorder, sampler: PoissonSampler, inputs: Seq
         unit=_unit(sampler),
         layers=recorder.explain(rows),
         releases=release_reports(step),
-        independence=_independence(recorder, inputs),
+        independence=_independence(recorder, check, inputs),
         kernels=describe(),
     )
 
@@ -108,11 +111,12 @@ def _unit(sampler: PoissonSampler) -> str:
     return f"each user with all records, of which a step uses {users.most_records} at most, {how} before the clip"
 
 
-def _independence(recorder: Recorder, inputs: Sequence[Any]) -> str:
+def _independence(recorder: Recorder, check: LoopCheck, inputs: Sequence[Any]) -> str:
+    found = f"{recorder.independence}. {check}"
     if not inputs:
-        return recorder.independence
+        return found
     check_independence(recorder.model, *inputs)
-    return f"{recorder.independence}; no output moved when each record of the given batch was replaced"
+    return f"{found}; no output moved when each record of the given batch was replaced"
 
 
 def _table(rows: list[dict[str, Any]]) -> str:

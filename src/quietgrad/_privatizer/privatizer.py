@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import secrets
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.utils.data import default_collate
 
 from quietgrad._capture.recorder import Pool, Recorder, check_losses
 from quietgrad._collective import Reducer, default_reducer
@@ -22,6 +23,8 @@ from quietgrad._errors import PrivacyError
 from quietgrad._gradients.stages import BlockwiseGrads
 from quietgrad._guards.guards import Guards
 from quietgrad._guards.row_count import RowCount
+from quietgrad._independence.direct import LossesOf, check_losses_independent
+from quietgrad._independence.in_loop import FIRST, LoopCheck
 from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad._noise.sources import NoiseSource, as_source
 from quietgrad._privatizer.contributions import Contributions
@@ -33,6 +36,7 @@ from quietgrad._privatizer.step import RunState, Step, drop_grads, write_grads
 from quietgrad._release.releaser import Releaser
 from quietgrad._representations.base import Identity, Public
 from quietgrad._sampling.batches import PoissonBatches
+from quietgrad._sampling.collate import MapStyle
 from quietgrad._sampling.poisson import PoissonSampler
 from quietgrad.accounting.deltas import warn_delta
 from quietgrad.accounting.evaluate import epsilon
@@ -57,6 +61,8 @@ class Privatizer:
         research: allow observers that read private gradients; the run is then reported as not covered by ε.
         deterministic: choose the engine's ways by rule instead of by measurement.
         reducer: `qg.distributed.AllReduce()` for several ranks; each takes its part of one global draw.
+        require_independence: refuse a loop of which it cannot be checked whether records influence each other. False
+            accepts it, and the run is reported as not covered by ε. A loop that mixes records is always refused.
 
     Attributes:
         mechanism, plan, sampler, ledger: what is released, how often, from which draws, and what has been.
@@ -86,6 +92,7 @@ class Privatizer:
         research: bool = False,
         deterministic: bool = False,
         reducer: Reducer | None = None,
+        require_independence: bool = True,
     ) -> None:
         sampler = batches.sampler if isinstance(batches, PoissonBatches) else batches
         sampler.refuse_second_owner()
@@ -127,7 +134,9 @@ class Privatizer:
         self._keep_factors = research or not all(
             isinstance(release.representation, Identity) for release in mechanism.releases
         )
-        self._guards = Guards(self._recorder, batches, self.begin_step)
+        self.independence: Final = LoopCheck(model, required=require_independence)
+        self._guards = Guards(self._recorder, batches, self.begin_step, self.independence)
+        self.independence.check_model = self._guards.before_release
         self._guards.attach()
 
     # ---- one step -------------------------------------------------------------------------------------------
@@ -142,9 +151,11 @@ class Privatizer:
         Raises:
             ValueError: the losses are not one number per row, or not those of the rows that were drawn.
         """
-        self._recorder.dependence.close()
         check_losses(losses)
         self._guards.before_backward(losses)
+        if self.independence.is_asking:
+            self._answer(losses)
+            return
         if self._rows.begun_again():
             self._drop_sums()
         first = self._rows.consume(self.step, len(losses))
@@ -152,9 +163,16 @@ class Privatizer:
         drop_grads(self._state.space)
         pool = None if self._are_units(first, len(losses)) else lambda records: self.pool(records, first)
         self._add(step, self._collected(losses, pool))
+        self.independence.note(self._recorder.graph_shape, self._recorder.unattributed)
         if self._users is not None:
             for user in self._users.finish():
                 self._add(step, user)
+
+    def _answer(self, losses: Tensor) -> None:
+        """Take fingerprints of a micro-batch that only asks; nothing of it reaches a sum."""
+        self._rows.consume_question(len(losses))
+        grads = self._recorder.collect(losses)
+        self.independence.answer(losses, grads, self._recorder.precision)
 
     def _collected(self, losses: Tensor, pool: Pool | None) -> BlockwiseGrads:
         grads = self._recorder.collect(losses, pool, keep_factors=self._keep_factors)
@@ -190,6 +208,7 @@ class Privatizer:
         """
         self._rows.finish(self.step)
         self._guards.before_release()
+        self.independence.refuse_unanswered()
         step = self.begin_step()  # an empty batch had no forward
         if self._reducer.world > 1:
             self._reducer.agree(lambda: step_facts(step, self.sampler, self.ledger))
@@ -203,6 +222,8 @@ class Privatizer:
         write_grads(self._state.space, update)
         self._guards.end_step()
         self._end_step()
+        if self.step == FIRST and self.covered:
+            self.independence.warn_unasked()
 
     @property
     def _contributions(self) -> Contributions:
@@ -293,8 +314,12 @@ class Privatizer:
 
     @property
     def covered(self) -> bool:
-        """Whether ε describes this run: false after research observers, fixed seeds or replayed draws."""
-        return self._source.private and self.sampler.private and not self._research
+        """Whether ε describes this run.
+
+        False after research observers, fixed seeds or replayed draws, and where independence could not be checked.
+        """
+        private = self._source.private and self.sampler.private
+        return private and not self._research and not self.independence.unchecked
 
     def explain(self, *inputs: Any) -> Explanation:
         """Per layer the engine's way, time and memory; per release its dimension, sensitivity and noise.
@@ -306,7 +331,29 @@ class Privatizer:
             ValueError: on those inputs a sample's output depends on another sample.
         """
         step = self._current or self._make_step(self._state.preview())
-        return explain(step, self._recorder, self.sampler, inputs)
+        return explain(step, self._recorder, self.independence, self.sampler, inputs)
+
+    def check_independence(
+        self,
+        losses_of: LossesOf,
+        dataset: MapStyle,
+        collate_fn: Callable[[list[Any]], Any] = default_collate,
+    ) -> None:
+        """Check that no record of a batch influences the loss or gradient of another one.
+
+        For loops over a DataLoader: a loop over `PoissonBatches` is asked by itself. Nothing is released.
+
+        Args:
+            losses_of: the loop's own code, from a collated batch to one loss per record.
+            dataset: where records come from.
+            collate_fn: the loader's.
+
+        Raises:
+            PrivacyError: they do, or it cannot be checked.
+        """
+        with self._recorder.paused():
+            verdict = check_losses_independent(losses_of, dataset, collate_fn, model=self._recorder.model)
+        self.independence.record(verdict)
 
     def watch(self, observer: Observer) -> None:
         """Let an observer read private gradients.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -17,42 +18,81 @@ from quietgrad.accounting.base import Event
 from quietgrad.accounting.planning import Charge
 
 
+@runtime_checkable
+class MicroBatchCheck(Protocol):
+    """Ask about a micro-batch, by handing out more of them; see `_independence.in_loop`."""
+
+    def questions(
+        self,
+        records: Sequence[Any],
+        others: Callable[[int], list[Any]],
+        collate: Callable[[Sequence[Any]], Any],
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield the number of rows of each further micro-batch, and the micro-batch."""
+
+
 class Batch:
     """The records of one Poisson draw; split into micro-batches as memory allows.
+
+    Args:
+        records: of the draw, or what stands for them.
+        collate: makes a micro-batch of some of them.
+        others: draws so many records of the whole data set; None where nothing is to be asked.
+        counts: the number of rows of each user; None where records are protected.
 
     Example:
         batch = next(iter(batches))  # may be empty
         micro = [len(x) for x, y in batch.split(8)]
     """
 
-    def __init__(self, rows: int, take: Callable[[int, int], Any], counts: list[int] | None = None) -> None:
-        self._rows, self._take, self._counts = rows, take, counts
+    def __init__(
+        self,
+        records: Sequence[Any],
+        collate: Callable[[Sequence[Any]], Any],
+        others: Callable[[int], list[Any]] | None = None,
+        counts: list[int] | None = None,
+    ) -> None:
+        self._records, self._collate, self._others, self._counts = records, collate, others, counts
         self.outstanding = 0
         """Rows of the micro-batch that was handed out and has not gone through `backward` yet."""
         self.owned = False
-        self.handed_out: Callable[[Any, int], None] | None = None
+        self.released = False
+        self.handed_out: Callable[[Any], None] | None = None
+        self.check: MicroBatchCheck | None = None
 
     def __len__(self) -> int:
-        return self._rows
+        return len(self._records)
 
     def split(self, size: int) -> Iterator[Any]:
         """Micro-batches of at most `size` rows, as the data set collates them; none for an empty batch.
 
-        A person's rows stay together where they fit; whether they do changes nothing in what is released.
+        A user's rows stay together where they fit; whether they do changes nothing in what is released. Under a
+        Privatizer some micro-batches are followed by others, by which it checks that records do not influence each
+        other. Pass them to `backward` like all others: nothing of them is added.
         """
         if size < 1:
             raise ValueError(f"Expected a micro-batch size >= 1, got {size}.")
-        for start, stop in _parts(self._rows if self._counts is None else self._counts, size):
-            if self.owned and self.outstanding:
-                raise PrivacyError(
-                    "The last micro-batch has not gone through private.backward(losses) yet. Pass each one before "
-                    "taking the next: its rows count exactly once."
-                )
-            self.outstanding = stop - start
-            rows = self._take(start, stop)
-            if self.handed_out is not None:
-                self.handed_out(rows, stop - start)
-            yield rows
+        for start, stop in _parts(len(self) if self._counts is None else self._counts, size):
+            self._refuse_outstanding()
+            records = self._records[start:stop]
+            yield self._hand_out(self._collate(records), stop - start)
+            # A loop that releases inside of this loop has a model of other weights by now: it cannot be asked.
+            if self.check and self._others and not self.outstanding and not self.released:
+                for rows, micro_batch in self.check.questions(records, self._others, self._collate):
+                    yield self._hand_out(micro_batch, rows)
+
+    def _refuse_outstanding(self) -> None:
+        if self.owned and self.outstanding:
+            raise PrivacyError(
+                "The last micro-batch has not gone through private.backward(losses) yet. Pass each one before "
+                "taking the next: its rows count exactly once."
+            )
+
+    def _hand_out(self, micro_batch: Any, rows: int) -> Any:
+        self.outstanding = rows
+        if self.handed_out is not None:
+            self.handed_out(micro_batch)
+        return micro_batch
 
 
 class PoissonBatches:
@@ -98,7 +138,8 @@ class PoissonBatches:
         )
         self.current: Batch | None = None
         """The batch that was handed out and is not released yet."""
-        self._handed_out: Callable[[Any, int], None] | None = None
+        self._handed_out: Callable[[Any], None] | None = None
+        self._check: MicroBatchCheck | None = None
         self._in_order = False
 
     @classmethod
@@ -128,9 +169,9 @@ class PoissonBatches:
         """Say what a step costs that releases this."""
         return self.sampler.charge(event, step)
 
-    def watch(self, handed_out: Callable[[Any, int], None] | None) -> None:
-        """Have `handed_out` called with each micro-batch and its number of rows, just before the loop gets it."""
-        self._handed_out = handed_out
+    def watch(self, handed_out: Callable[[Any], None] | None, check: MicroBatchCheck | None = None) -> None:
+        """Call `handed_out` with each micro-batch just before the loop gets it, and let `check` ask about some."""
+        self._handed_out, self._check = handed_out, check
 
     def __len__(self) -> int:
         """What the plan holds."""
@@ -145,13 +186,13 @@ class PoissonBatches:
             if batch is None:
                 return
             batch.owned = self.sampler.owned
-            batch.handed_out = self._handed_out
+            batch.handed_out, batch.check = self._handed_out, self._check
             self.current = batch
             yield batch
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy has no batch under way."""
-        return self.__dict__ | {"current": None, "_handed_out": None}
+        return self.__dict__ | {"current": None, "_handed_out": None, "_check": None}
 
     def _refuse_unreleased(self) -> None:
         if self.sampler.owned and self.current is not None:
@@ -165,13 +206,17 @@ class PoissonBatches:
 
     def _tensor_batches(self) -> Iterator[Batch]:
         tensors: tuple[Tensor, ...] = self.dataset.tensors  # type: ignore[attr-defined]
+
+        def collate(rows: Sequence[Any]) -> list[Tensor]:
+            chosen = torch.as_tensor(rows, dtype=torch.long)
+            return [tensor.index_select(0, chosen.to(tensor.device)) for tensor in tensors]
+
         for step, indices in self._numbered(self.sampler):
-            rows = torch.tensor(indices, dtype=torch.long)
-            yield Batch(
-                len(indices),
-                lambda a, b, rows=rows: [t.index_select(0, rows[a:b].to(t.device)) for t in tensors],  # type: ignore[misc]
-                self.sampler.counts(step),
-            )
+            yield Batch(indices, collate, self._other_rows, self.sampler.counts(step))
+
+    def _other_rows(self, count: int) -> list[int]:
+        # OS entropy: the states of all generators that users know are put back while a loop is asked.
+        return [secrets.randbelow(self.sampler.records) for _ in range(count)]
 
     def _collated_batches(self) -> Iterator[Batch]:
         loader: DataLoader[Any] = DataLoader(
@@ -181,13 +226,13 @@ class PoissonBatches:
             num_workers=self.workers,
         )
         for step, records in self._numbered(loader):
-            yield Batch(
-                len(records),
-                lambda a, b, records=records: self._collate(records[a:b]),  # type: ignore[misc]
-                self.sampler.counts(step),
-            )
+            yield Batch(records, self._collate, self._other_records, self.sampler.counts(step))
 
-    def _collate(self, records: list[Any]) -> Any:
+    def _other_records(self, count: int) -> list[Any]:
+        return [self.dataset[row] for row in self._other_rows(count)]
+
+    def _collate(self, some: Sequence[Any]) -> Any:
+        records = list(some)
         batch = self.collate_fn(records)
         if self.sampler.users is not None and self.collate_fn is not default_collate and not self._in_order:
             self._in_order = keeps_order(self.collate_fn, records, batch)

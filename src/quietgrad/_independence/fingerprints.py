@@ -1,0 +1,98 @@
+"""What one pass of the user's code says of each record: its loss, and two numbers that stand for its gradient.
+
+A loss alone does not show everything. A constant added to it hides small changes, and a gradient hook changes gradients
+without changing losses. So each record also has the norm of its gradient and the inner product with a random direction.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float64, Int64
+from torch import Tensor
+
+from quietgrad._gradients.stages import BlockwiseGrads
+from quietgrad._representations.subspace.projections import project
+
+SMALL = 1e-3
+"""Gradients below this part of the batch's mean norm are compared on that scale: their own digits are rounding."""
+
+ROUNDINGS = 256
+"""Rounding steps by which a loss may differ between kernels of different shapes, times the loss itself."""
+
+TOLERANCES = {torch.float64: 1e-6, torch.float32: 2e-3}
+"""Relative change that kernels of another shape may cause; half precision has fewer digits."""
+HALF_TOLERANCE = 0.1
+
+
+@dataclass(frozen=True)
+class Fingerprints:
+    """Describe the records of one pass.
+
+    Args:
+        losses, norms, projections: one number per record.
+        dtype: the lowest precision that took part; decides what counts as rounding.
+    """
+
+    losses: Float64[Tensor, " n"]
+    norms: Float64[Tensor, " n"]
+    projections: Float64[Tensor, " n"]
+    dtype: torch.dtype = torch.float32
+
+    def __len__(self) -> int:
+        return len(self.losses)
+
+    def select(self, places: Int64[Tensor, " k"]) -> Fingerprints:
+        """Return those of some records."""
+        return Fingerprints(self.losses[places], self.norms[places], self.projections[places], self.dtype)
+
+    def moved(self, other: Fingerprints) -> Bool[Tensor, " n"]:
+        """Return which records differ by more than rounding explains.
+
+        The scale is that of the records themselves, never of one record alone: a record whose gradient is nearly zero
+        consists of rounding errors, and whether a run is refused must not depend on such a record.
+        """
+        tolerance = TOLERANCES.get(self.dtype, HALF_TOLERANCE)
+        norms = _finite(self.norms)
+        scale = tolerance * (norms + SMALL * norms.mean())
+        losses = _finite(self.losses)
+        centred = (losses - losses.median()).abs()
+        roundings = ROUNDINGS * torch.finfo(self.dtype).eps * losses.abs()
+        return (
+            _differ(self.norms, other.norms, scale)
+            | _differ(self.projections, other.projections, 3.0 * scale)
+            | _differ(self.losses, other.losses, tolerance * (centred + centred.mean()) + roundings)
+        )
+
+
+def _finite(values: Float64[Tensor, " n"]) -> Float64[Tensor, " n"]:
+    return values.nan_to_num(0.0, 0.0, 0.0)
+
+
+def _differ(old: Tensor, new: Tensor, allowed: Tensor) -> Bool[Tensor, " n"]:
+    both_broken = ~old.isfinite() & ~new.isfinite()
+    # A difference with a number that is not finite is not finite itself, and so never within what is allowed.
+    return ~((new - old).abs() <= allowed) & ~both_broken & (old != new)
+
+
+class TakeFingerprints:
+    """Take fingerprints from per-sample gradients, without forming them.
+
+    The random direction follows from a secret seed, so it is the same in every pass, and no memory is kept for it.
+    """
+
+    def __init__(self) -> None:
+        self._seed = secrets.randbits(62)
+
+    def __call__(self, losses: Tensor, grads: BlockwiseGrads, precision: torch.dtype) -> Fingerprints:
+        losses = losses.mean(1) if losses.dim() == 2 else losses
+        projections = torch.zeros(len(losses), dtype=torch.float64)
+        generator = torch.Generator().manual_seed(self._seed)
+        for block in grads.blocks.values():
+            direction = torch.randn(block.shape, generator=generator)
+            projections += project(block, direction[None].to(block.device, block.dtype))[:, 0].cpu()
+        dtype = min(precision, losses.dtype, key=lambda kind: kind.itemsize)
+        norms = grads.squared_norms().double().cpu().sqrt()
+        return Fingerprints(losses.detach().double().cpu(), norms, projections, dtype)

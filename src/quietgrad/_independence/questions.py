@@ -1,0 +1,218 @@
+"""Which passes of the user's code show whether records influence each other, and what follows from the answers.
+
+The per-sample clip bounds the influence of a record on its own gradient. That is worth nothing if a record also moves
+the gradients of others: by padding, batch statistics, mixup, in-batch negatives, a division by a count. So the user's
+own code runs again on records in another company, and every record that stayed must keep its fingerprint:
+
+1. *Exchanged*, in training mode: half of the records are replaced by other ones of the data set. The random generators
+   are put back, so dropout masks are equal wherever shapes are. A record that moved although all collated shapes
+   stayed was influenced by another one.
+2. *Alone*, in evaluation mode: each half without the other. This shows padding for certain, because the longest record
+   is missing from one of the halves; also counts and `len(batch)`. Random masks follow the shape of a batch, so this
+   says nothing if the code draws random numbers even in evaluation mode.
+3. *Control*: the same records once more, asked only after something moved. Code that differs by itself draws from
+   generators of its own. It cannot be checked, and says so.
+
+The questions come from a generator, because the code that answers them is the user's loop: it asks for micro-batches
+and cannot be called. `ask` yields a `ProbePass`, receives its `PassResult`, and returns a `IndependenceVerdict`.
+Checked by: tests/independence and tests/attacks/test_padding.py.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from quietgrad._independence.fingerprints import Fingerprints
+
+SECRET = random.SystemRandom()
+"""Chooses halves and other records. A generator that is put back would choose the same ones again and again."""
+
+
+class IndependenceOutcome(Enum):
+    """What the answers say about the records of a micro-batch."""
+
+    APART = "apart"
+    MIXED = "mixed"
+    UNCHECKED = "unchecked"
+
+
+@dataclass(frozen=True)
+class IndependenceVerdict:
+    """State the outcome, why nothing could be checked, and whether collated shapes followed the records."""
+
+    outcome: IndependenceOutcome
+    reason: str = ""
+    ragged: bool = False
+
+
+@dataclass(frozen=True)
+class ProbePass:
+    """Ask for one pass of the user's code.
+
+    Args:
+        records: what to collate.
+        stayed: the places, in the original micro-batch, of records that are in this one too.
+        places: where these are now.
+        evaluating: whether the model is in evaluation mode.
+    """
+
+    records: Sequence[Any]
+    stayed: Int64[Tensor, " k"]
+    places: Int64[Tensor, " k"]
+    evaluating: bool = False
+
+
+@dataclass(frozen=True)
+class PassResult:
+    """Describe one pass.
+
+    Args:
+        fingerprints: of its records, in their order.
+        shapes: of everything that was collated; None where it is not known.
+        drew: whether a global random generator moved.
+    """
+
+    fingerprints: Fingerprints
+    shapes: tuple[Any, ...] | None
+    drew: bool
+
+
+Asking = Generator[ProbePass, PassResult, IndependenceVerdict]
+
+OWN_GENERATOR = (
+    "the same records gave other losses or gradients the second time: the loop draws random numbers from a generator "
+    "of its own"
+)
+RANDOM_SHAPES = (
+    "records are collated to lengths that depend on the others, and the loop draws random numbers even in evaluation "
+    "mode"
+)
+
+
+def ask(records: Sequence[Any], others: Callable[[int], list[Any]], *, rounds: int, alone: bool) -> Asking:
+    """Ask about one micro-batch; the first question is the micro-batch itself.
+
+    Args:
+        records: of the micro-batch, at least two.
+        others: draws so many other records of the data set.
+        rounds: how often both halves are exchanged; 0 exchanges one half.
+        alone: whether each half is also asked alone.
+    """
+    return (yield from _Interrogation(records, others).verdict(rounds=rounds, alone=alone))
+
+
+class _Interrogation:
+    """Remember what was answered about one micro-batch."""
+
+    def __init__(self, records: Sequence[Any], others: Callable[[int], list[Any]]) -> None:
+        self._records, self._others = records, others
+        self._everybody = torch.arange(len(records))
+        self._known: dict[bool, PassResult] = {}
+        """The answers about the micro-batch itself: in evaluation mode (True) and as it is (False)."""
+        self._ragged = False
+
+    def verdict(self, *, rounds: int, alone: bool) -> Asking:
+        yield from self._original(evaluating=False)
+        for turn in range(max(1, rounds)):
+            for half in self._halves() if rounds else self._halves()[:1]:
+                found = yield from self._exchanged(half)
+                if found is not None:
+                    return found
+            if alone and turn == 0:
+                for half in self._halves():
+                    found = yield from self._alone(half)
+                    if found is not None:
+                        return found
+        return IndependenceVerdict(IndependenceOutcome.APART, ragged=self._ragged)
+
+    def _halves(self) -> tuple[Tensor, Tensor]:
+        order = torch.tensor(SECRET.sample(range(len(self._records)), len(self._records)))
+        middle = len(order) // 2
+        return order[:middle].sort().values, order[middle:].sort().values
+
+    def _exchanged(
+        self, half: Int64[Tensor, " k"]
+    ) -> Generator[ProbePass, PassResult, IndependenceVerdict | None]:
+        """Keep one half and replace the other one."""
+        kept = set(half.tolist())
+        new = iter(self._others(len(self._records) - len(kept)))
+        records = [record if i in kept else next(new) for i, record in enumerate(self._records)]
+        question = ProbePass(records, half, half)
+        answer = yield question
+        same_shapes = self._compare_shapes(answer)
+        if not (yield from self._moved(answer, question)):
+            return None
+        if (yield from self._differs_by_itself(evaluating=False)):
+            return self._unchecked(OWN_GENERATOR)
+        if same_shapes:
+            return IndependenceVerdict(IndependenceOutcome.MIXED, ragged=self._ragged)
+        # Dropout masks follow the shape of a batch: ask once more without them.
+        question = ProbePass(records, half, half, evaluating=True)
+        original = yield from self._original(evaluating=True)
+        answer = yield question
+        if not (yield from self._moved(answer, question)):
+            return None
+        if original.drew:
+            return self._unchecked(RANDOM_SHAPES)
+        return IndependenceVerdict(IndependenceOutcome.MIXED, ragged=self._ragged)
+
+    def _alone(
+        self, half: Int64[Tensor, " k"]
+    ) -> Generator[ProbePass, PassResult, IndependenceVerdict | None]:
+        """Keep one half and leave the other one out."""
+        original = yield from self._original(evaluating=True)
+        if original.drew or len(half) == 0:
+            return None
+        records = [self._records[i] for i in half.tolist()]
+        question = ProbePass(records, half, torch.arange(len(half)), evaluating=True)
+        answer = yield question
+        self._compare_shapes(answer)
+        if not (yield from self._moved(answer, question)):
+            return None
+        if (yield from self._differs_by_itself(evaluating=True)):
+            return self._unchecked(OWN_GENERATOR)
+        return IndependenceVerdict(IndependenceOutcome.MIXED, ragged=self._ragged)
+
+    def _original(self, *, evaluating: bool) -> Generator[ProbePass, PassResult, PassResult]:
+        if evaluating not in self._known:
+            self._known[evaluating] = yield ProbePass(
+                self._records, self._everybody, self._everybody, evaluating
+            )
+        return self._known[evaluating]
+
+    def _moved(self, answer: PassResult, question: ProbePass) -> Generator[ProbePass, PassResult, bool]:
+        original = yield from self._original(evaluating=question.evaluating)
+        before = original.fingerprints.select(question.stayed)
+        return bool(before.moved(answer.fingerprints.select(question.places)).any())
+
+    def _differs_by_itself(self, *, evaluating: bool) -> Generator[ProbePass, PassResult, bool]:
+        question = ProbePass(self._records, self._everybody, self._everybody, evaluating)
+        answer = yield question
+        return (yield from self._moved(answer, question))
+
+    def _compare_shapes(self, answer: PassResult) -> bool:
+        """Return whether everything was collated to the same shapes as the micro-batch, its length aside."""
+        original = self._known[False]
+        if original.shapes is None or answer.shapes is None:
+            return False
+        sizes = (len(original.fingerprints), len(answer.fingerprints))
+        if _features(original.shapes, sizes[0]) != _features(answer.shapes, sizes[1]):
+            self._ragged = True
+            return False
+        return True
+
+    def _unchecked(self, reason: str) -> IndependenceVerdict:
+        return IndependenceVerdict(IndependenceOutcome.UNCHECKED, reason, ragged=self._ragged)
+
+
+def _features(shapes: tuple[Any, ...], records: int) -> tuple[Any, ...]:
+    """The shapes with sizes that are the number of records made equal."""
+    return tuple(tuple("n" if size == records else size for size in shape) for shape in shapes)
