@@ -162,12 +162,16 @@ def test_a_model_that_remembers_is_refused_or_emptied(build: type[Keeper]) -> No
 def test_a_buffer_changed_after_the_backward_is_refused() -> None:
     """The loop itself keeps a running mean. On 0.1: accepted."""
     model, batches = Keeper(), qg.PoissonBatches(secrets(), rate=1.0, steps=1)
-    with qg.Privatizer(model, qg.methods.dp_sgd(clip=1.0).with_noise(1.0), batches) as private:
-        with pytest.raises(qg.PrivacyError, match="kept"):
-            for (x,) in next(iter(batches)).split(8):
-                private.backward(model(x))
-                model.kept.copy_(x.mean(0))
-            private.release()
+    private = qg.Privatizer(model, qg.methods.dp_sgd(clip=1.0).with_noise(1.0), batches)
+
+    def step() -> None:
+        for (x,) in next(iter(batches)).split(8):
+            private.backward(model(x))
+            model.kept.copy_(x.mean(0))
+        private.release()
+
+    with private, pytest.raises(qg.PrivacyError, match="kept"):
+        step()
 
 
 def test_public_changes_between_the_steps_are_accepted() -> None:

@@ -206,9 +206,9 @@ class Recorder:
         found = self._backward.unattributed
         return found[0] if found else None
 
-    def paused(self) -> AbstractContextManager[None]:
+    def pause(self) -> AbstractContextManager[None]:
         """Record nothing of the forwards inside."""
-        return self._calls.paused()
+        return self._calls.pause()
 
     def explain(self, rows: float) -> tuple[LayerReport, ...]:
         """Report the algorithm of each parameter in the last batch, its time, and its memory for so many rows."""

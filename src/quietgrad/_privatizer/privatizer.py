@@ -351,7 +351,7 @@ class Privatizer:
         Raises:
             PrivacyError: they do, or it cannot be checked.
         """
-        with self._recorder.paused():
+        with self._recorder.pause():
             verdict = check_losses_independent(losses_of, dataset, collate_fn, model=self._recorder.model)
         self.independence.record(verdict)
 
