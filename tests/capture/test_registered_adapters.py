@@ -215,7 +215,9 @@ def test_an_adapter_that_returns_no_gradient_for_a_parameter_is_refused(adapter:
 
 def test_gradients_of_another_shape_are_refused() -> None:
     qg.register_adapter(Affine, Misshapen)
-    with pytest.raises(ValueError, match=r"\[samples, 3, 5\] for parameter 'kernel' .* expected \[samples, 5, 3\]"):
+    with pytest.raises(
+        ValueError, match=r"\[samples, 3, 5\] for parameter 'kernel' .* expected \[samples, 5, 3\]"
+    ):
         collected(Affine().double(), rows())
 
 
