@@ -93,6 +93,7 @@ def test_own_npz_with_three_classes_trains_from_a_config_of_under_15_lines(tmp_p
     assert result["covered"]
     names = {path.name for path in (tmp_path / "run").iterdir()}
     assert names == {
+        "seals.json",
         "config.toml",
         "privacy.json",
         "model_card.md",
