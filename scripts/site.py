@@ -1,7 +1,7 @@
 """What the site needs beyond Markdown: pages from outside `docs`, notebooks, and a check of the reference.
 
-mkdocs calls the functions named `on_…`. The README, the changelog and their kin stay where people look for them; here
-they become pages, with their links turned.
+mkdocs calls the functions named `on_…`. The README, the changelog and similar pages stay where readers look for
+them; here they become pages, with their links turned.
 """
 
 from __future__ import annotations

@@ -7,9 +7,11 @@ a schedule over epochs into one over steps, which also keeps the ledger's phases
 from __future__ import annotations
 
 import math
+import warnings
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from dataclasses import dataclass
+from typing import Any
 
 __all__ = [
     "Complement",
@@ -40,13 +42,29 @@ class Schedule(ABC):
 
     @property
     @abstractmethod
-    def settled(self) -> int:
+    def constant_from(self) -> int:
         """The first step from which on the value stays what it is."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "settled" in vars(cls) and "constant_from" not in vars(cls):  # a schedule written for 0.2
+            _warn_of_old_name()
+            setattr(cls, "constant_from", vars(cls)["settled"])  # noqa: B010 (mypy: a property is read-only)
+
+    @property
+    def settled(self) -> int:
+        """Return `constant_from`; the name of 0.2 leaves in 0.4."""
+        _warn_of_old_name()
+        return self.constant_from
 
     @property
     def ramp(self) -> bool:
         """Whether the value glides to its last one: a ramp longer than training never gets there."""
         return True
+
+
+def _warn_of_old_name() -> None:
+    warnings.warn("Schedule.settled leaves in 0.4. Use constant_from.", DeprecationWarning, stacklevel=3)
 
 
 def value_at(value: float | Schedule, step: int) -> float:
@@ -74,7 +92,7 @@ class Linear(Schedule):
         return self.start + (self.end - self.start) * min(step / self.length, 1.0)
 
     @property
-    def settled(self) -> int:
+    def constant_from(self) -> int:
         return self.length
 
 
@@ -106,7 +124,7 @@ class Exponential(Schedule):
         return float(self.start * (self.end / self.start) ** min(step / self.length, 1.0))
 
     @property
-    def settled(self) -> int:
+    def constant_from(self) -> int:
         return self.length
 
 
@@ -130,10 +148,10 @@ class Cooling(Schedule):
         _check_length("epochs", self.epochs)
 
     def at(self, step: int) -> float:
-        return self.rate if step >= self.settled else self.rate * step / (self.epochs - 1)
+        return self.rate if step >= self.constant_from else self.rate * step / (self.epochs - 1)
 
     @property
-    def settled(self) -> int:
+    def constant_from(self) -> int:
         return self.epochs - 1
 
 
@@ -166,7 +184,7 @@ class Piecewise(Schedule):
         return float(self.values[bisect_right(self.boundaries, step)])
 
     @property
-    def settled(self) -> int:
+    def constant_from(self) -> int:
         return self.boundaries[-1] if self.boundaries else 0
 
     @property
@@ -189,8 +207,8 @@ class Complement(Schedule):
         return 1.0 - self.schedule.at(step)
 
     @property
-    def settled(self) -> int:
-        return self.schedule.settled
+    def constant_from(self) -> int:
+        return self.schedule.constant_from
 
     @property
     def ramp(self) -> bool:
@@ -224,8 +242,8 @@ class PerEpoch(Schedule):
         return self.schedule.at(epoch_of(step, self.rate))
 
     @property
-    def settled(self) -> int:
-        return math.ceil(self.schedule.settled / self.rate - 1e-9)
+    def constant_from(self) -> int:
+        return math.ceil(self.schedule.constant_from / self.rate - 1e-9)
 
     @property
     def ramp(self) -> bool:
@@ -239,10 +257,10 @@ def check_fits(name: str, value: float | Schedule, *, steps: int, rate: float) -
         ValueError: it is longer.
     """
     last = epoch_of(steps - 1, rate)
-    if isinstance(value, Schedule) and value.ramp and value.settled > last:
+    if isinstance(value, Schedule) and value.ramp and value.constant_from > last:
         raise ValueError(
-            f"{name}={value} changes until epoch {value.settled}, but training ends with epoch {last} ({steps} steps "
-            f"at rate {rate:g}). Shorten the schedule or plan more steps."
+            f"{name}={value} changes until epoch {value.constant_from}, but training ends with epoch {last} ({steps} "
+            f"steps at rate {rate:g}). Shorten the schedule or plan more steps."
         )
 
 

@@ -20,11 +20,11 @@ RECORDS, CLASSES, SIDE = 40, 3, 6
 
 
 SIZES = (1, 5, 3, 7, 2, 6, 4, 1, 6, 5)
-PEOPLE: dict[str, Any] = {
+USERS: dict[str, Any] = {
     "unit": [user for user, size in enumerate(SIZES) for _ in range(size)],
     "most_records": 4,
 }
-"""Ten people who share the records, for laws whose unit is a person."""
+"""Ten users who share the records, for laws whose unit is a user."""
 
 
 class SmallNet(nn.Module):

@@ -82,7 +82,7 @@ def test_points_that_float64_cannot_decide_and_both_ends_are_settled_alike(
     level: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a margin of 2⁻¹² a tenth of the boxes' points are doubtful; a million draws reach an end now and then."""
-    monkeypatch.setattr("quietgrad._noise.sources.DOUBT", 2.0**-12)
+    monkeypatch.setattr("quietgrad._noise.sources.MARGIN", 2.0**-12)
     asked: list[int] = []
     settled = RoundedGaussian._lies_below
 

@@ -57,7 +57,7 @@ def test_tables_are_read_alike(tmp_path: Path, kind: str) -> None:
 
 
 def table_of_users(folder: Path, kind: str = "csv") -> Path:
-    """Twenty people of one to seven mails."""
+    """Twenty users of one to seven mails."""
     whose = [f"p{user:02}" for user in range(20) for _ in range(1 + user % 7)]
     rows = [
         {"text": f"{t} w{n}", "label": k, "who": w}

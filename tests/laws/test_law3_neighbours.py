@@ -15,7 +15,7 @@ from quietgrad._noise.sources import SeededSource
 from quietgrad._privatizer.research import Observer
 from quietgrad.audit.traces import TracedNoise, TracedRelease
 from tests.cases.methods import BY_FAMILY, MethodCase
-from tests.cases.world import PEOPLE, privatizer, run
+from tests.cases.world import USERS, privatizer, run
 
 WITH = [[0, 3, 5], [5], [1, 2, 5, 9], [7]]
 WITHOUT = [[row for row in draw if row != 5] for draw in WITH]
@@ -61,7 +61,7 @@ def traced_run(case: MethodCase, draws: list[list[int]], users: dict[str, Any]):
     return source.asked, ledger, first.released, sums
 
 
-@pytest.mark.parametrize(("users", "units"), [({}, 40), (PEOPLE, 10)], ids=["records", "users"])
+@pytest.mark.parametrize(("users", "units"), [({}, 40), (USERS, 10)], ids=["records", "users"])
 @pytest.mark.parametrize("case", BY_FAMILY)
 def test_same_draws_same_ledger_and_a_difference_only_in_the_sums(
     case: MethodCase, users: dict[str, Any], units: int

@@ -42,7 +42,7 @@ def test_piecewise_changes_at_its_boundaries() -> None:
 def test_per_epoch_counts_epochs_of_a_rate() -> None:
     schedule = PerEpoch(Linear(4.0, 0.0, length=4), rate=0.3)
     assert values(schedule, 8) == [4.0, 4.0, 4.0, 4.0, 3.0, 3.0, 3.0, 2.0]
-    assert [schedule.at(schedule.settled - 1), schedule.at(schedule.settled)] == [1.0, 0.0]
+    assert [schedule.at(schedule.constant_from - 1), schedule.at(schedule.constant_from)] == [1.0, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -59,8 +59,8 @@ def test_per_epoch_counts_epochs_of_a_rate() -> None:
 )
 def test_settled_is_the_first_step_of_the_last_value(schedule: Schedule) -> None:
     last = schedule.at(10_000)
-    assert schedule.at(schedule.settled) == last
-    assert schedule.settled == 0 or schedule.at(schedule.settled - 1) != last
+    assert schedule.at(schedule.constant_from) == last
+    assert schedule.constant_from == 0 or schedule.at(schedule.constant_from - 1) != last
 
 
 def test_complement_turns_what_is_kept_into_what_is_frozen() -> None:
@@ -122,3 +122,19 @@ def test_clip_for_momentum_keeps_the_papers_ratio() -> None:
         clip_for_momentum(0.1, 1.0)
     with pytest.raises(ValueError, match="clip"):
         clip_for_momentum(0.0, 0.9)
+
+
+def test_the_name_of_0_2_works_and_warns() -> None:
+    with pytest.warns(DeprecationWarning, match="constant_from"):
+        assert qg.schedules.Linear(2.0, 0.5, 100).settled == 100
+    with pytest.warns(DeprecationWarning, match="constant_from"):
+
+        class Written(qg.schedules.Schedule):
+            def at(self, step: int) -> float:
+                return float(min(step, 7))
+
+            @property
+            def settled(self) -> int:
+                return 7
+
+    assert Written().constant_from == 7  # type: ignore[abstract]

@@ -1,4 +1,4 @@
-"""Drawing people: who is drawn, how many of their records, and what is refused before anything is counted."""
+"""Drawing users: who is drawn, how many of their records, and what is refused before anything is counted."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from torch.utils.data import Dataset, TensorDataset
 
 import quietgrad as qg
 from quietgrad._sampling.users import Users
-from tests.cases.world import PEOPLE, SIZES, losses_of, records, run, small_net
+from tests.cases.world import SIZES, USERS, losses_of, records, run, small_net
 
 MECHANISM = qg.methods.dp_sgd(clip=0.5).with_noise(1.0)
 
 
 def test_users_are_drawn_and_their_number_is_what_counts() -> None:
-    batches = qg.PoissonBatches(records(), rate=0.3, steps=200, seed=1, **PEOPLE)
+    batches = qg.PoissonBatches(records(), rate=0.3, steps=200, seed=1, **USERS)
     assert (batches.units, batches.sampler.expected_batch) == (10, 3.0)
     users = batches.sampler.users
     assert users is not None
     drawn = [users.contributions(batches.sampler.draw(), 0) for _ in range(200)]
-    shares = Counter(PEOPLE["unit"][rows[0]] for draw in drawn for rows in draw)
+    shares = Counter(USERS["unit"][rows[0]] for draw in drawn for rows in draw)
     assert set(shares) == set(range(10))
     assert all(30 < count < 95 for count in shares.values())  # 60 ± 6.5
     assert {len(rows) for draw in drawn for rows in draw} == {min(4, size) for size in SIZES}
@@ -71,10 +71,10 @@ def _objects(ids: Any) -> Any:
         ({"unit": [[0]] * 40, "most_records": 2}, "each of the 40 records"),
         (
             {"unit": [0] * 39 + [None], "most_records": 2},
-            "no person for some records",
+            "no user for some records",
         ),
-        ({"unit": np.array([np.nan] + [1.0] * 39), "most_records": 2}, "no person for some records"),
-        ({"unit": ["a"] * 20 + [""] * 20, "most_records": 2}, "no person for some records"),
+        ({"unit": np.array([np.nan] + [1.0] * 39), "most_records": 2}, "no user for some records"),
+        ({"unit": ["a"] * 20 + [""] * 20, "most_records": 2}, "no user for some records"),
         ({"unit": [0] * 40}, "most_records >= 1"),
         ({"unit": [0] * 40, "most_records": 0}, "most_records >= 1"),
         ({"unit": [0] * 40, "most_records": 2, "pooled": "max"}, "pooled"),
@@ -89,12 +89,12 @@ def test_bad_units_are_refused(options: dict[str, Any], said: str) -> None:
 def test_statistics_of_records_are_refused_for_users() -> None:
     program = qg.Program(training=MECHANISM, statistics={})
     with pytest.raises(ValueError, match="single records"):
-        qg.Statistics(program, qg.PoissonBatches(records(), rate=0.5, steps=2, **PEOPLE))
+        qg.Statistics(program, qg.PoissonBatches(records(), rate=0.5, steps=2, **USERS))
 
 
 def test_a_unit_changed_on_resume_is_refused_and_nothing_is_counted(tmp_path: Path) -> None:
     file = tmp_path / "ledger.jsonl"
-    batches = qg.PoissonBatches(records(), rate=0.5, steps=2, **PEOPLE)
+    batches = qg.PoissonBatches(records(), rate=0.5, steps=2, **USERS)
     with qg.Privatizer(small_net(), MECHANISM, batches, ledger=file) as private:
         saved = private.state_dict()
         assert private.ledger.description["people"] == 10
@@ -102,9 +102,9 @@ def test_a_unit_changed_on_resume_is_refused_and_nothing_is_counted(tmp_path: Pa
     before = file.read_bytes()
     for other in (
         {},
-        {**PEOPLE, "most_records": 5},
-        {**PEOPLE, "unit": [0] * 40},
-        {**PEOPLE, "pooled": "sum"},
+        {**USERS, "most_records": 5},
+        {**USERS, "unit": [0] * 40},
+        {**USERS, "pooled": "sum"},
     ):
         changed = qg.PoissonBatches(records(), rate=0.5, steps=2, **other)
         with pytest.raises(ValueError, match=r"people|most_records|pooled|records"):
@@ -119,7 +119,7 @@ def test_a_unit_changed_on_resume_is_refused_and_nothing_is_counted(tmp_path: Pa
 
 
 def test_explain_speaks_of_users() -> None:
-    batches = qg.PoissonBatches(records(), rate=0.5, steps=2, **PEOPLE)
+    batches = qg.PoissonBatches(records(), rate=0.5, steps=2, **USERS)
     model = small_net()
     with qg.Privatizer(model, MECHANISM, batches) as private:
         run(private, [next(iter(batches))], model)
@@ -142,7 +142,7 @@ def padded(rows: list[Tensor]) -> Tensor:
 
 
 def test_a_collate_fn_that_sorts_is_refused() -> None:
-    users = {**PEOPLE, "most_records": 7}
+    users = {**USERS, "most_records": 7}
     orderly = qg.PoissonBatches(Texts(), rate=1.0, steps=1, collate_fn=padded, **users)
     assert sum(len(part) for part in next(iter(orderly)).split(9)) == 40
     sorting = qg.PoissonBatches(
@@ -153,7 +153,7 @@ def test_a_collate_fn_that_sorts_is_refused() -> None:
 
 
 def test_a_data_loader_draws_users_too() -> None:
-    sampler = qg.PoissonSampler(40, rate=0.5, steps=2, **PEOPLE)
+    sampler = qg.PoissonSampler(40, rate=0.5, steps=2, **USERS)
     data = records()
     loader = torch.utils.data.DataLoader(
         data, batch_sampler=sampler, collate_fn=qg.collate_possibly_empty(data)

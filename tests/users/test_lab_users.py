@@ -1,4 +1,4 @@
-"""A run of the lab whose unit is a person: config, results, statement, audit and what is refused."""
+"""A run of the lab whose unit is a user: config, results, statement, audit and what is refused."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_unit_changed_on_resume_is_refused(tmp_path: Path) -> None:
         ("training.batch=31", {}, "exceeds the 30 private users"),
         ("data.public=5", {}, "come with the data"),
         ("data.seed=0", {"patient": PATIENTS[1:]}, "user of each row"),
-        ("data.seed=0", {"patient": np.where(PATIENTS == 3, np.nan, PATIENTS)}, "no person for some records"),
+        ("data.seed=0", {"patient": np.where(PATIENTS == 3, np.nan, PATIENTS)}, "no user for some records"),
     ],
 )
 def test_bad_units_are_refused(change: str, arrays: dict[str, Any], said: str, tmp_path: Path) -> None:

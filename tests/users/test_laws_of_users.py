@@ -19,7 +19,7 @@ from quietgrad._privatizer.pooling import Pooling, pool
 from quietgrad.audit import NeighbourReport, audit_mechanism, compare_neighbours
 from tests.cases.layers import LAYERS, LayerCase
 from tests.cases.methods import BY_FAMILY, METHODS, MethodCase, method_ids
-from tests.cases.world import PEOPLE, losses_of, privatizer, records, run, small_net
+from tests.cases.world import USERS, losses_of, privatizer, records, run, small_net
 from tests.laws.test_law1_per_sample import N, by_every_algorithm, captured, reference
 from tests.laws.test_law2_sensitivity import CLIP, adversarial_rows, blockwise, distance, run_one_step
 
@@ -57,7 +57,7 @@ def check_users(grads: BlockwiseGrads, expected: dict[str, Tensor], users: int) 
 @pytest.mark.parametrize("micro", [1, 3, 8])
 @pytest.mark.parametrize("case", BY_FAMILY)
 def test_micro_batches_may_cut_through_users(case: MethodCase, micro: int) -> None:
-    """Against one person at a time, each of whose gradients autograd averages."""
+    """Against one user at a time, each of whose gradients autograd averages."""
     released = [release_of_users(case, [[0, 1, 2, 3]], size)[0] for size in (64, micro)]
     for name, block in released[0].items():
         torch.testing.assert_close(block, released[1][name], rtol=1e-9, atol=1e-9)
@@ -65,7 +65,7 @@ def test_micro_batches_may_cut_through_users(case: MethodCase, micro: int) -> No
 
 def release_of_users(case: MethodCase, draws: list[list[int]], micro: int) -> list[dict[str, Tensor]]:
     model = small_net(torch.float64)
-    batches = qg.PoissonBatches.replay(records(torch.float64), draws, rate=0.5, **PEOPLE)
+    batches = qg.PoissonBatches.replay(records(torch.float64), draws, rate=0.5, **USERS)
     mechanism = case.build(CLIP).with_noise(0.0 if case.name != "gip" else 1e-3)
     with qg.Privatizer(
         model, mechanism, batches, noise_source=SeededSource(1), deterministic=True, public_seed=7
@@ -77,13 +77,13 @@ def release_of_users(case: MethodCase, draws: list[list[int]], micro: int) -> li
 def test_a_release_is_the_clipped_sum_of_pooled_users(pooled: str) -> None:
     model, data = small_net(torch.float64), records(torch.float64)
     batches = qg.PoissonBatches.replay(
-        data, [[0, 1, 2, 3]], rate=0.5, unit=PEOPLE["unit"], most_records=20, pooled=pooled
+        data, [[0, 1, 2, 3]], rate=0.5, unit=USERS["unit"], most_records=20, pooled=pooled
     )
     with qg.Privatizer(model, qg.methods.dp_sgd(clip=CLIP).with_noise(0.0), batches) as private:
         released = run(private, batches, model, micro=7)[0]
     parameters, total = list(model.parameters()), torch.zeros(371, dtype=torch.float64)
     for user in range(4):
-        x, y = (tensor[torch.tensor(PEOPLE["unit"]) == user] for tensor in data.tensors)
+        x, y = (tensor[torch.tensor(USERS["unit"]) == user] for tensor in data.tensors)
         losses = losses_of(model, x, y)
         grads = torch.autograd.grad(losses.mean() if pooled == "mean" else losses.sum(), parameters)
         flat = torch.cat([g.flatten() for g in grads])
@@ -111,9 +111,7 @@ def test_no_user_moves_a_release_beyond_its_sensitivity(case: MethodCase) -> Non
                 others = blockwise({n: torch.cat([parts[p] for p in kept]) for n, parts in users.items()})
                 pooled = pool(others, pooling(*(COUNTS[p] for p in kept)))
                 moved = distance(whole, private.begin_step().encoded_sum(index, pooled))
-                assert moved <= bound, (
-                    f"release {index}, person {left_out} moves the sum by {moved} > {bound}"
-                )
+                assert moved <= bound, f"release {index}, user {left_out} moves the sum by {moved} > {bound}"
 
 
 @pytest.mark.parametrize("case", BY_FAMILY)
@@ -145,12 +143,12 @@ def neighbours(privatizer: type[qg.Privatizer]) -> NeighbourReport:
         others=(0, 1, 2),
         loss_scales=(1e4,),
         privatizer=privatizer,
-        **PEOPLE,
+        **USERS,
     )
 
 
 class ClipsRecords(qg.Privatizer):
-    """The planted bug: people are drawn, but each record is clipped on its own."""
+    """The planted bug: users are drawn, but each record is clipped on its own."""
 
     def pool(self, grads, first=0, counts=None):  # type: ignore[no-untyped-def]
         return grads

@@ -1,6 +1,6 @@
 """Per-sample gradients of outputs that all samples share, as position embeddings `[1, t, d]`: broadcasting undone.
 
-The gradient at such an output is already a sum over the samples, of which no part can be told. But the operation that
+The gradient at such an output is already a sum over the samples, which cannot be taken apart. But the operation that
 broadcast it has an output with one slice for each sample:
 
     words [n, t, d] + positions [1, t, d] → sum [n, t, d]

@@ -38,7 +38,9 @@ class Watch(TorchFunctionMode):
 
 
 class Adapter(ABC):
-    """Compute the per-sample gradients of one kind of module; every module has an adapter object of its own.
+    """Compute the per-sample gradients of one kind of module.
+
+    Every module has an adapter object of its own.
 
     Example:
         class ScaleAdapter(qg.Adapter):  # y = γ ⊙ x

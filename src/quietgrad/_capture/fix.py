@@ -11,7 +11,7 @@ MOST_GROUPS = 32
 
 
 def fix(model: nn.Module) -> nn.Module:
-    """Replace every BatchNorm by a GroupNorm of the same channels, and let InstanceNorm forget its statistics.
+    """Replace BatchNorm by GroupNorm, and let InstanceNorm forget its statistics.
 
     The scale and shift are kept. The model is changed in place and returned; a model that is itself a BatchNorm
     comes back as a new GroupNorm.

@@ -117,7 +117,7 @@ def fuse(blocks: Mapping[str, BlockGrads]) -> dict[tuple[str, ...], FusedBlocks]
 
 
 class BlockGrads(ABC):
-    """Per-sample gradients of one named block; sample i's gradient has the block's `shape`.
+    """Per-sample gradients of one named block, each of the block's `shape`.
 
     Subclasses hold factors, indices or the dense tensor. They answer what every step needs: norms, weighted sums, rows
     on demand, scaling. What only one representation needs lies beside it, as `functools.singledispatch` functions with

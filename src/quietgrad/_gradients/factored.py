@@ -33,7 +33,7 @@ HUGE = 2.0**120
 
 
 class FactoredGrad(TunableGrads):
-    """Per-sample gradients G_n = Σ_t b_t a_tᵀ of a matrix `[o, i]`, kept as their factors.
+    """Per-sample gradients G_n = Σ_t b_t a_tᵀ of a matrix `[o, i]`, as factors.
 
     Stable public attributes, for representations that work on factors:
         a: inputs `[n, t, i]`; b: output gradients `[n, t, o]`; matrix: (o, i); shape: the block's shape, with

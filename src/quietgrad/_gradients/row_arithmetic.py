@@ -212,7 +212,7 @@ def inner_products(rows: Float[Tensor, "n p"], directions: Float[Tensor, "k p"])
     of a million equal numbers comes out 0.3% too long; so PIECE terms are added in float32 and these sums in float64:
     Σ_pieces PIECE·u·‖x_piece‖‖y_piece‖ ≤ PIECE·u·‖x‖‖y‖.
 
-    Checked by: tests/gradients/test_products.py
+    Checked by: tests/attacks/test_projected_lengths.py
     """
     directions = directions.to(rows.dtype)
     if rows.dtype == torch.float64:

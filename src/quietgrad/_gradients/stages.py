@@ -66,7 +66,7 @@ class PerSampleGrads(ABC):
 
 
 class BlockwiseGrads(PerSampleGrads):
-    """Per-sample gradients whose blocks are independent of each other: what capture gives.
+    """Per-sample gradients in independent blocks, as capture returns them.
 
     Args:
         first_inputs: what the first layer was given, where the blocks hold it in another form.
@@ -152,7 +152,9 @@ class BlockwiseGrads(PerSampleGrads):
 
 @dataclass(frozen=True, kw_only=True)
 class ClippedSum:
-    """Private: Σ_i clip(g_i). Removing one sample moves it by at most `sensitivity` in Euclidean norm.
+    """Private: Σ_i clip(g_i).
+
+    Removing one sample moves it by at most `sensitivity` in Euclidean norm.
 
     Args:
         grid: on which sums of micro-batches are added, exactly; None adds them as they are (a non-private run).
@@ -202,7 +204,9 @@ class ClippedSum:
 
 @dataclass(frozen=True, kw_only=True)
 class Released:
-    """Public: (Σ_i clip(g_i) + noise) / qN, with the std of its noise and the sensitivity it was made for.
+    """Public: (Σ_i clip(g_i) + noise) / qN.
+
+    It holds the std of its noise and the sensitivity it was made for.
 
     Both are in the units of `blocks` (divided by qN like them); their ratio is what the accountant counts.
 

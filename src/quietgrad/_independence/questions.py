@@ -15,7 +15,7 @@ own code runs again on records in another company, and every record that stayed 
 
 The questions come from a generator, because the code that answers them is the user's loop: it asks for micro-batches
 and cannot be called. `ask` yields a `ProbePass`, receives its `PassResult`, and returns a `IndependenceVerdict`.
-Checked by: tests/independence and tests/attacks/test_padding.py.
+Checked by: tests/independence/test_patterns_directly.py and tests/independence/test_patterns_in_loops.py.
 """
 
 from __future__ import annotations

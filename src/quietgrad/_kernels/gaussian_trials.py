@@ -21,8 +21,8 @@ SCRATCH = Scratch()
 BOX = np.dtype([("start", np.int32), ("left", np.int16), ("right", np.int16), ("level", np.float32)])
 """`struct box` of trials.c: one line of the cache a point, not four."""
 
-BELOW, UNSETTLED = 1, 2
-"""What `draw_boxes` says of a point: below the curve, or for exact arithmetic to settle; 0 is above the curve."""
+BELOW, UNDECIDED = 1, 2
+"""What `draw_boxes` says of a point: below the curve, or for exact arithmetic to decide; 0 is above the curve."""
 
 
 class PieceStruct(ctypes.Structure):
@@ -32,7 +32,7 @@ class PieceStruct(ctypes.Structure):
         ("centre", ctypes.c_void_p),
         ("box", ctypes.c_void_p),
         *((name, ctypes.c_int64) for name in ("tents", "boxes", "strips", "log_std", "log_apart")),
-        *((name, ctypes.c_double) for name in ("height", "doubt")),
+        *((name, ctypes.c_double) for name in ("height", "margin")),
     )
 
 
@@ -46,7 +46,7 @@ class PieceTables:
         tents, boxes: how many slots are tents, and how many boxes are not one of the two ends.
         strips: between two centres, 2^log_apart integers apart.
         height: of a box.
-        doubt: closer to the curve than this, float64 does not decide.
+        margin: closer to the curve than this, float64 does not decide.
         at_once: places whose first words lie side by side, and then their second ones.
     """
 
@@ -58,7 +58,7 @@ class PieceTables:
     log_std: int
     log_apart: int
     height: float
-    doubt: float
+    margin: float
     at_once: int
 
     @functools.cached_property
@@ -66,7 +66,7 @@ class PieceTables:
         """The same for C; it lives as long as the arrays it points into."""
         return PieceStruct(
             self.centre.ctypes.data, self.box.ctypes.data, self.tents, self.boxes, self.strips,
-            self.log_std, self.log_apart, self.height, self.doubt,
+            self.log_std, self.log_apart, self.height, self.margin,
         )  # fmt: skip
 
 

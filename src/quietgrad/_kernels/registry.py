@@ -80,7 +80,7 @@ def register(
     Args:
         operation: a key of `CONTRACTS`.
         device: a `torch.device.type`, as "cpu" or "cuda".
-        backend: its name, for people.
+        backend: its name, as `explain()` prints it.
     """
     if operation not in CONTRACTS:
         raise ValueError(

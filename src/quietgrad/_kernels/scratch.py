@@ -30,7 +30,7 @@ class Scratch(threading.local):
     def borrow(self, name: str, count: int, dtype: DTypeLike) -> Iterator[NDArray[Any]]:
         """Lend `count` numbers without a meaning yet; whatever lies in them is lost when the block ends."""
         size = count * np.dtype(dtype).itemsize
-        # Taken out of the pool while it is lent: a nested borrower finds nothing and allocates.
+        # Taken out of the pool while it is in use: a nested borrower finds nothing and allocates.
         memory = self._free.pop(name, None)
         if memory is None or len(memory) < size:
             memory = _allocate_aligned(size)

@@ -114,7 +114,9 @@ class FlatClip(RowClip):
 
 @dataclass(frozen=True)
 class AutomaticClip(RowClip):
-    """g · C/(‖g‖ + γ): every sample is normalised, so that C only rescales the learning rate (Bu et al. 2023).
+    """Normalise every sample: g · C/(‖g‖ + γ).
+
+    C then only rescales the learning rate (Bu et al. 2023).
 
     Example:
         clip = qg.AutomaticClip(1.0, gamma=0.01)

@@ -132,7 +132,9 @@ class Mechanism:
 
 
 def both(a: Mechanism, b: Mechanism, shares: tuple[float, float] = (0.5, 0.5)) -> Mechanism:
-    """Release with both mechanisms from each batch and add what they decode to (`a + b` for equal shares).
+    """Release with both mechanisms from each batch and add what they decode to.
+
+    `a + b` does so with equal shares.
 
     Args:
         shares: the parts of the budget, summing to 1. (a + b) + c gives c one half: state the shares when it matters.
@@ -164,7 +166,9 @@ def within(outer: Mechanism, inner: Representation) -> Mechanism: ...
 @overload
 def within(outer: Representation, inner: Representation) -> Representation: ...
 def within(outer: Mechanism | Representation, inner: Representation) -> Mechanism | Representation:
-    """Encode with `inner` first and do `outer` inside its space (`outer @ inner`); so do public gradients.
+    """Encode with `inner` first and do `outer` inside its space: `outer @ inner`.
+
+    Public gradients are encoded too.
 
     Returns:
         a mechanism or a representation, as `outer` is.

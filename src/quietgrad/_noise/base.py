@@ -40,7 +40,7 @@ class NoiseDraw:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NoiseState:
-    """What noise remembers from one draw to the next; replaced, never changed in place.
+    """What noise remembers between draws; replaced, never changed in place.
 
     Formal guarantee: `secret` leaves no process. A state that has one cannot be pickled or copied, so a checkpoint
     that would hold it fails; a resumed run begins with the secret of `Noise.init`. Checked by:

@@ -7,7 +7,7 @@ whole interval of x, further bits cannot change the answer, and likewise above. 
 probability 1. Its answer is that of the real numbers: no rounding decides, so no probability is off by even one bit.
 
 The curve itself is e^{−x²/2}, which no float is. Most points are far from it: bounds in float64 with a generous margin
-settle those. For the others `decimal` computes bounds that are as tight as the intervals, 40 digits more each round.
+decide those. For the others `decimal` computes bounds that are as tight as the intervals, 40 digits more each round.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 SIGMA = 1 << 22
 """The standard deviation in steps of the grid: a power of two, so that k²/2σ² is exact in float64."""
 
-DOUBT = 2.0**-44
+MARGIN = 2.0**-44
 """Closer than this, e^{-x} in float64 does not decide; its error is below 2⁻⁴⁸."""
 
 
@@ -74,7 +74,7 @@ def flips(x: NDArray[np.float64]) -> NDArray[np.bool_]:
     words = random_words(len(x))
     uniform, chance = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53, np.exp(-x)
     result: NDArray[np.bool_] = uniform < chance
-    for doubtful in np.flatnonzero(np.abs(uniform - chance) < DOUBT):
+    for doubtful in np.flatnonzero(np.abs(uniform - chance) < MARGIN):
         result[doubtful] = decide_exactly(int(words[doubtful]), float(x[doubtful]))
     return result
 

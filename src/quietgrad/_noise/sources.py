@@ -19,7 +19,7 @@ from jaxtyping import Int32, Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
-from quietgrad._kernels.gaussian_trials import BOX, UNSETTLED, PieceTables
+from quietgrad._kernels.gaussian_trials import BOX, UNDECIDED, PieceTables
 from quietgrad._noise.aes import RandomWords
 from quietgrad._noise.below import Span, lies_below
 from quietgrad._noise.discrete_gaussian import SIGMA, discrete_gaussian, random_words
@@ -32,7 +32,7 @@ LOG_STD = 26
 """The default standard deviation is 2²⁶ steps: so fine that rounding a gradient to a step costs next to nothing."""
 AT_ONCE = 1 << 15
 """Integers drawn at a time: the scratch arrays stay in the cache."""
-DOUBT = 2.0**-40
+MARGIN = 2.0**-40
 """Closer than this to the curve, float64 does not decide; its error is below 2⁻⁴⁸."""
 NEVER = 2.0**40
 """The level of a box that lies above the curve."""
@@ -80,7 +80,7 @@ class RoundedGaussian:
             log_std=log_std,
             log_apart=self._bits,
             height=self._height * UNIT,
-            doubt=DOUBT,
+            margin=MARGIN,
             at_once=AT_ONCE,
         )
 
@@ -112,11 +112,11 @@ class RoundedGaussian:
         """Draw points of boxes for some places and return the places whose point lies above the curve."""
         drawn = words.take(2 * len(places))
         verdicts = draw_boxes(self._tables, out, places, slots, drawn)
-        (unsettled,) = (verdicts == UNSETTLED).nonzero()
-        if len(unsettled):
-            first, second = drawn.reshape(2, -1)[:, unsettled]
-            chosen = places[unsettled].astype(np.intp), slots[unsettled].astype(np.intp)
-            verdicts[unsettled] = self._decide_exactly(out, *chosen, first, second, words)
+        (undecided,) = (verdicts == UNDECIDED).nonzero()
+        if len(undecided):
+            first, second = drawn.reshape(2, -1)[:, undecided]
+            chosen = places[undecided].astype(np.intp), slots[undecided].astype(np.intp)
+            verdicts[undecided] = self._decide_exactly(out, *chosen, first, second, words)
         rejected: NDArray[np.intp] = places[verdicts == 0].astype(np.intp)
         return rejected
 
@@ -229,7 +229,9 @@ class EntropySource(NoiseSource):
 
 
 class SeededSource(NoiseSource):
-    """The default's draws from a seed, for tests and debugging: whoever knows the seed can subtract the noise.
+    """The default's draws from a seed, for tests and debugging.
+
+    Whoever knows the seed can subtract the noise.
 
     Example:
         source = qg.SeededSource(0)

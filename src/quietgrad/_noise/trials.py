@@ -2,7 +2,7 @@
 
 A trial draws one of the pieces under the curve (`pieces`) and a point in it. Most pieces are tents, whose points are
 sums of integers and always count. The others are boxes, whose points count if they lie below the curve.
-`RoundedGaussian` settles those that float64 cannot decide. A kernel must draw the same integers from the same bits.
+`RoundedGaussian` decides those that float64 cannot decide. A kernel must draw the same integers from the same bits.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from quietgrad._kernels.gaussian_trials import BELOW, UNSETTLED, PieceTables
+from quietgrad._kernels.gaussian_trials import BELOW, UNDECIDED, PieceTables
 from quietgrad._kernels.registry import on_the_cpu, operation
 from quietgrad._kernels.scratch import Scratch
 from quietgrad._noise.aes import RandomWords
@@ -68,7 +68,7 @@ def draw_boxes(
 ) -> NDArray[np.uint8]:
     """Write a point of a box to each of the places of `out`; return what became of it.
 
-    A point is BELOW the curve, above it (0), or UNSETTLED: too close for float64, or in one of the two ends.
+    A point is BELOW the curve, above it (0), or UNDECIDED: too close for float64, or in one of the two ends.
 
     Args:
         words: the first words of all places, then the second ones.
@@ -86,7 +86,7 @@ def draw_boxes(
     out[places] = integer
     ends = (box == tables.boxes) | (box == tables.boxes + 1)
     verdicts: NDArray[np.uint8] = np.where(y < curve, np.uint8(BELOW), np.uint8(0))
-    verdicts[(np.abs(y - curve) < tables.doubt) | ends] = UNSETTLED
+    verdicts[(np.abs(y - curve) < tables.margin) | ends] = UNDECIDED
     return verdicts
 
 

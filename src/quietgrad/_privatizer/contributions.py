@@ -1,4 +1,4 @@
-"""What people contribute to a step: the rows of each become one."""
+"""What users contribute to a step: the rows of each become one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from quietgrad._sampling.users import Pooled
 
 @dataclass(frozen=True)
 class _Cut:
-    """The part of one person's rows that lies in a micro-batch which does not hold them all."""
+    """The part of one user's rows that lies in a micro-batch which does not hold them all."""
 
     rows: slice
     weight: float
@@ -24,13 +24,13 @@ class _Cut:
 
 
 class Contributions:
-    """Turns the records of micro-batches into people.
+    """Turns the records of micro-batches into users.
 
-    A person whose rows are all in one micro-batch is pooled there, factored or indexed as the layer has it. Of one that
+    A user whose rows are all in one micro-batch is pooled there, factored or indexed as the layer has it. Of one that
     is cut, the sum so far is kept, as large as the model, until the last row has come.
 
     Args:
-        pooled: whether a person's gradients are averaged or added.
+        pooled: whether a user's gradients are averaged or added.
     """
 
     def __init__(self, pooled: Pooled) -> None:
@@ -43,15 +43,15 @@ class Contributions:
         self._partial, self._whole = {}, []
 
     def single(self, counts: list[int], first: int, rows: int) -> bool:
-        """Whether each of the rows first … first + rows of a step is a whole person."""
+        """Whether each of the rows first … first + rows of a step is a whole user."""
         pooling, cuts = arrange(counts, first, rows, self._pooled)
         return not cuts and pooling.keeps(rows)
 
     def pool(self, grads: BlockwiseGrads, counts: list[int], first: int = 0) -> BlockwiseGrads:
-        """The people who are whole in these rows; others are kept for `finish`.
+        """The users who are whole in these rows; others are kept for `finish`.
 
         Args:
-            counts: the rows of every person of the step.
+            counts: the rows of every user of the step.
             first: the place in the step of the first of these rows.
         """
         pooling, cuts = arrange(counts, first, grads.samples, self._pooled)

@@ -27,7 +27,7 @@ def make_private(
     method: Mechanism | None = None,
     **options: Any,
 ) -> tuple[PoissonBatches, Privatizer]:
-    """Poisson batches in place of the loader's, and a Privatizer calibrated to (ε, δ) over these epochs.
+    """Replace a loader by Poisson batches and calibrate a Privatizer to (ε, δ).
 
         batches, private = qg.make_private(model, optimizer, loader, epsilon=3.0, delta=1e-5, epochs=10)
         for batch in batches:

@@ -46,7 +46,9 @@ from quietgrad.accounting.planning import plan
 
 
 class Privatizer:
-    """Makes `p.grad` private: `backward(losses)` for each micro-batch, then `release()` once per batch.
+    """Make `p.grad` private.
+
+    Call `backward(losses)` for each micro-batch, then `release()` once per batch.
 
     No `zero_grad()` is needed: `backward` drops the last release, and `release` writes the next.
 

@@ -29,7 +29,9 @@ from quietgrad._sampling.poisson import PoissonSampler
 
 
 class Step:
-    """Everything between two releases: `add` each micro-batch, then `release` once, then `decode`.
+    """Everything between two releases.
+
+    `add` each micro-batch, then `release` once, then `decode`.
 
     Representations are refreshed when it begins, before any private gradient is there.
 

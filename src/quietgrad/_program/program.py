@@ -38,7 +38,7 @@ class StatisticRelease:
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """Statistics, each released once from all records, and the mechanism of every training step.
+    """Statistics of all records, and the mechanism of every training step.
 
     Args:
         training: the mechanism of the steps; its share is what the statistics leave.

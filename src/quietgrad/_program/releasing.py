@@ -26,7 +26,9 @@ CHUNK = 4096
 
 
 class Statistics:
-    """The statistics of a calibrated program; hand `ledger` to the Privatizer that trains afterwards.
+    """Release the statistics of a calibrated program.
+
+    Hand `ledger` to the Privatizer that trains afterwards.
 
     Formal guarantee: `release` may be called once for each statistic of the program, on all N records in any order of
     statistics; what it computes from a record may depend on earlier releases. The ledger contains the line of a release

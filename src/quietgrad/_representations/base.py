@@ -135,7 +135,9 @@ PublicLosses = Callable[[nn.Module], Tensor | Iterator[Tensor]]
 
 @dataclass(frozen=True, kw_only=True)
 class Public:
-    """All that a representation or a post-processing may look at: it holds no way to the private batch.
+    """All that a representation or a post-processing may look at.
+
+    No attribute leads to the private batch.
 
     Args:
         parameters: the current values of the trainable parameters (functions of past releases), in float32 at

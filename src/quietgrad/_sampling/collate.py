@@ -26,7 +26,7 @@ class MapStyle(Protocol):
 
 
 def collate_possibly_empty(dataset: MapStyle, collate_fn: Collate = default_collate) -> Collate:
-    """`collate_fn` for a DataLoader over a PoissonSampler: an empty draw becomes a batch of zero rows.
+    """Make a `collate_fn` that turns an empty draw into a batch of zero rows.
 
     The form comes from record 0 (dictionaries, BatchEncoding, tuples); its values are thrown away.
 
@@ -65,7 +65,7 @@ def _is_column(parts: list[Any] | tuple[Any, ...]) -> bool:
 def keeps_order(collate_fn: Collate, records: list[Any], batch: Any) -> bool:
     """Whether collating the records backwards gives the rows backwards; False where they do not tell.
 
-    Rows of people who are not where they were drawn would be pooled, and clipped, with those of others.
+    Rows of users who are not where they were drawn would be pooled, and clipped, with those of others.
 
     Args:
         batch: what `collate_fn` made of the records.
@@ -81,7 +81,7 @@ def keeps_order(collate_fn: Collate, records: list[Any], batch: Any) -> bool:
     ]
     if any(rows.shape != other.shape or not torch.equal(rows, other) for rows, other in pairs):
         raise PrivacyError(
-            "The collate_fn changes the order of the records, so that rows would be taken for those of other people. "
+            "The collate_fn changes the order of the records, so that rows would be taken for those of other users. "
             "Keep the order (no sorting by length), or pass batches that are sorted before they are drawn."
         )
     return any(not torch.equal(rows, rows.flip(0)) for rows, _ in pairs)

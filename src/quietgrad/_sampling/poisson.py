@@ -1,4 +1,4 @@
-"""Poisson batches: each step draws each record, or each person, independently with probability q.
+"""Poisson batches: each step draws each record, or each user, independently with probability q.
 
 Formal guarantee: the draw of a step is independent of the data and of all other draws: a coin for each of them, from
 AES-256 under OS entropy that is fresh for every draw, or for every run of several ranks, which share its draws.
@@ -32,9 +32,9 @@ class Draw:
     """One step's draw. Private.
 
     Args:
-        rows: the record numbers of this rank; ascending, or one person's after the other's.
-        hash: stands for the records, or people, of all ranks.
-        counts: how many rows each person has here; None where records are drawn.
+        rows: the record numbers of this rank; ascending, or one user's after the other's.
+        hash: stands for the records, or users, of all ranks.
+        counts: how many rows each user has here; None where records are drawn.
     """
 
     rows: list[int]
@@ -87,13 +87,13 @@ class PoissonSampler(Sampler[list[int]]):
         rate: q in (0, 1].
         steps: how many draws the plan has.
         seed: makes the draws reproducible and the run not private; leave it out for OS entropy.
-        unit: the person of each record, where people are protected instead of records: people are drawn, and N is
-            their number. The rows of a draw are those of one person after the other, and must stay in that order.
-        most_records: with `unit`, how many records of a person a step uses at most.
-        pooled: with `unit`, whether the gradients of a person's records are averaged ("mean") or added ("sum").
+        unit: the user of each record, where users are protected instead of records: users are drawn, and N is
+            their number. The rows of a draw are those of one user after the other, and must stay in that order.
+        most_records: with `unit`, how many records of a user a step uses at most.
+        pooled: with `unit`, whether the gradients of a user's records are averaged ("mean") or added ("sum").
 
     Raises:
-        ValueError: there are no records or steps, the rate is not in (0, 1], or the people do not fit the records.
+        ValueError: there are no records or steps, the rate is not in (0, 1], or the users do not fit the records.
 
     Example:
         sampler = qg.PoissonSampler(len(train_set), rate=0.25, steps=10)
@@ -137,7 +137,7 @@ class PoissonSampler(Sampler[list[int]]):
 
     @property
     def units(self) -> int:
-        """N: how many records, or people, are protected and may be drawn. Public."""
+        """N: how many records, or users, are protected and may be drawn. Public."""
         return self.records if self.users is None else self.users.count
 
     def charge(self, event: Event, step: int) -> Charge:
@@ -158,7 +158,7 @@ class PoissonSampler(Sampler[list[int]]):
         return None if draw is None else len(draw.rows)
 
     def counts(self, step: int) -> list[int] | None:
-        """How many rows each person contributes to a step, in order; None where records are drawn. Private."""
+        """How many rows each user contributes to a step, in order; None where records are drawn. Private."""
         draw = self._made.of(step)
         return None if draw is None else draw.counts
 
@@ -230,7 +230,7 @@ class PoissonSampler(Sampler[list[int]]):
         self.loops += 1
 
     def draw(self) -> list[int]:
-        """The numbers of the records, or people, of one step, ascending."""
+        """The numbers of the records, or users, of one step, ascending."""
         words, self._draws_made = self._words(), self._draws_made + 1
         indices: list[int] = heads(self.units, self.rate, words).tolist()
         return indices
@@ -264,7 +264,7 @@ class PoissonSampler(Sampler[list[int]]):
         part, mark = whole[self._rank :: self._world], zlib.crc32(np.asarray(whole, dtype=np.int64).tobytes())
         if self.users is None:
             return Draw(part, mark)
-        # Which records stand for a person needs no entropy of its own: none of it is what ε rests on.
+        # Which records stand for a user needs no entropy of its own: none of it is what ε rests on.
         seed = self._made.next if not self.private else int.from_bytes(os.urandom(8), "big")
         chosen = self.users.contributions(part, seed)
         return Draw([row for rows in chosen for row in rows], mark, [len(rows) for rows in chosen])
@@ -298,7 +298,7 @@ def _users(unit: Ids | None, records: int, most_records: int | None, pooled: Poo
         return Users.of(unit, records=records, most_records=most_records, pooled=pooled)
     if most_records is not None or pooled != "mean":
         raise ValueError(
-            "most_records and pooled bound what a person contributes, but unit is missing. Pass unit=, the person of "
+            "most_records and pooled bound what a user contributes, but unit is missing. Pass unit=, the user of "
             "each record, or leave them out to protect single records."
         )
     return None

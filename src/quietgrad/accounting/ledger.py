@@ -35,7 +35,9 @@ _DIGEST = 32
 
 
 class Ledger:
-    """The record of every release of a run, in memory and (given a path) in a file that survives kill -9.
+    """Record every release of a run.
+
+    In memory and, given a path, in a file that survives kill -9.
 
     The file begins with a header (plan and description). Each release adds one line, which holds the hash of itself
     and of everything before it. The chain shows lines that were edited, removed or swapped by accident. With a

@@ -70,7 +70,7 @@ def audit_mechanism(
     moved by what is released, so that representations which learn from releases do.
 
     Args:
-        records, rate, steps, delta: of the run that is claimed; people in the place of records, given `most_records`.
+        records, rate, steps, delta: of the run that is claimed; users in the place of records, given `most_records`.
         canaries: M per step at least; fewer where a release has fewer dimensions.
         scores: how many canaries in all; enough to show 85% of the claimed μ if left out.
         audited_steps: steps in which they are inserted, at most `steps`; all if left out. Few steps get more canaries
@@ -79,7 +79,7 @@ def audit_mechanism(
         privatizer: what makes the releases; a subclass of Privatizer can be audited too.
         seed: of the canaries and of public randomness (the noise is the privatizer's).
         progress: called with (scores made, scores wanted).
-        most_records: where people are protected, how many records of a person a step uses; canaries are then people.
+        most_records: where users are protected, how many records of a user a step uses; canaries are then users.
         options: for the privatizer.
 
     Returns:

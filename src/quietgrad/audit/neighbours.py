@@ -1,4 +1,4 @@
-"""Neighbouring runs: the same randomness, one record or person removed; what differs beyond the sums is a leak.
+"""Neighbouring runs: the same randomness, one record or user removed; what differs beyond the sums is a leak.
 
 Sees what no statistics of the noise can: a data-dependent divisor, a skipped empty batch, an early exit, a draw made or
 left out because of a record, a ledger that depends on the data, a sum that moves by more than its sensitivity.
@@ -94,17 +94,17 @@ def compare_neighbours(
     pooled: Pooled = "mean",
     **options: Any,
 ) -> NeighbourReport:
-    """Run pairs of short trainings that differ in one record, or in one person with all records, and compare them.
+    """Run pairs of short trainings that differ in one record, or in one user with all records, and compare them.
 
     Args:
         losses: (model, *tensors of a batch) → losses `[n]`.
-        record: the one that is removed; with `unit` it is the number of a person, in the order of their ids.
-        others: records, or people, that stay.
+        record: the one that is removed; with `unit` it is the number of a user, in the order of their ids.
+        others: records, or users, that stay.
         loss_scales: losses are multiplied by these, so that records at and beyond the clip are tried.
         loop: a training loop of your own, `loop(private, batches, model)`; plain SGD if left out.
         privatizer: Privatizer or a subclass of it.
         seed: of noise, public randomness and torch's generator, the same in both runs.
-        unit, most_records, pooled: people, as for `PoissonBatches`.
+        unit, most_records, pooled: users, as for `PoissonBatches`.
         options: for the privatizer.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Canaries that are people: several records each, so that a clip which bounds records alone shows."""
+"""Canaries that are users: several records each, so that a clip which bounds records alone shows."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from quietgrad._sampling.poisson import ReplayedSampler
 from quietgrad._sampling.users import Users
 
 RECORDS = 4
-"""Of a canary, if a person may contribute so many: a clip per record would let it count four times."""
+"""Of a canary, if a user may contribute so many: a clip per record would let it count four times."""
 
 
 def empty_draws(units: int, steps: int, *, rate: float, most_records: int | None) -> ReplayedSampler:
-    """Draws of nobody from so many records, or people if `most_records` says how many records one may contribute."""
+    """Draws of nobody from so many records, or users if `most_records` says how many records one may contribute."""
     if most_records is None:
         return ReplayedSampler(units, [[]] * steps, rate=rate)
     one_each = Users(np.arange(units), np.arange(units + 1), most_records, "mean")
@@ -23,7 +23,7 @@ def empty_draws(units: int, steps: int, *, rate: float, most_records: int | None
 
 
 def as_users(private: Privatizer, canaries: BlockwiseGrads) -> BlockwiseGrads:
-    """What the privatizer makes of canaries' records, each with its canary's gradient; as they are without people."""
+    """What the privatizer makes of canaries' records, each with its canary's gradient; as they are without users."""
     users = private.sampler.users
     if users is None:
         return canaries

@@ -186,7 +186,7 @@ class Replay:
         return True
 
     def _alike(self, found: Tensor, expected: Tensor) -> bool:
-        """Most are the same bits, which is told many times as fast."""
+        """Most are the same bits, which is checked many times as fast."""
         tolerance = 1e-2 if self.call.autocast[0] else 1e-4
         return torch.equal(found, expected) or torch.allclose(
             found, expected, rtol=tolerance, atol=tolerance, equal_nan=True

@@ -1,6 +1,6 @@
 /* Trials of the rounded Gaussian: the same integers from the same bits as quietgrad._noise.trials; why they
  * are exact is said in quietgrad._noise.sources. Tents are integer arithmetic. A box compares float64 numbers as the reference does; points closer to the
- * curve than its margin, and those of the two ends, are handed back to be settled exactly. Key stream and points are
+ * curve than its margin, and those of the two ends, are handed back to be decided exactly. Key stream and points are
  * made a few thousand at a time, so that they stay in the nearest cache.
  *
  * Checked by: tests/kernels/test_integer_noise.py
@@ -37,7 +37,7 @@ struct pieces {
     const int8_t *centre;
     const struct box *box;
     int64_t tents, boxes, strips, log_std, log_apart;
-    double height, doubt;
+    double height, margin;
 };
 
 /* Bytes [from, from + size) of the bits; `room` holds size + 2 blocks. */
@@ -111,7 +111,7 @@ static int point(const struct pieces *p, const struct scales *by, int64_t slot, 
     const double y = (roof + (double)box.level + (double)second * 0x1p-64) * p->height;
     const double curve = exp(-0.5 * x * x);
     *out = (int32_t)integer;
-    if (fabs(y - curve) < p->doubt || number == p->boxes || number == p->boxes + 1) return 2;
+    if (fabs(y - curve) < p->margin || number == p->boxes || number == p->boxes + 1) return 2;
     return y < curve;
 }
 

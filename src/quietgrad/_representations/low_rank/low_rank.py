@@ -26,7 +26,9 @@ SALT = 0x4C52
 
 @dataclass(frozen=True, kw_only=True)
 class LowRank(Representation):
-    """Encodes a matrix gradient G by what its carriers L, R see of it; other parameters pass as they are.
+    """Encode a matrix gradient G by its products with carriers L and R.
+
+    Other parameters pass unchanged.
 
         orthogonal   A = GRᵀ, D = LᵀG(I − RᵀR)    → AR + LD(I − RᵀR)
         paper        ∂L = GRᵀ, ∂R = LᵀG           → ∂L·R + L·∂R − LLᵀ·∂L·R

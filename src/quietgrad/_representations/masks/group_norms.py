@@ -60,11 +60,11 @@ class GroupNorms(Representation):
     """Releases group norms and tells them to another representation.
 
     Args:
-        listener: learns from the release; a mask over the same groups.
+        observer: learns from the release; a mask over the same groups.
         group_by: "channel", or a number of consecutive coordinates.
     """
 
-    listener: Representation
+    observer: Representation
     group_by: GroupBy = "channel"
 
     def __post_init__(self) -> None:
@@ -74,5 +74,5 @@ class GroupNorms(Representation):
         return GroupNormsCodec(public.space, self.group_by), state
 
     def observe(self, public: Public, state: State, released: Released) -> State:
-        public.observe(self.listener, released)
+        public.observe(self.observer, released)
         return state

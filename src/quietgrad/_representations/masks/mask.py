@@ -125,7 +125,7 @@ def kept_count(freeze: float | Schedule, public: Public) -> int:
 
 def check_freeze(freeze: float | Schedule) -> None:
     """Every freeze rate the run can meet lies in [0, 1)."""
-    epochs = range(freeze.settled + 1) if isinstance(freeze, Schedule) else range(1)
+    epochs = range(freeze.constant_from + 1) if isinstance(freeze, Schedule) else range(1)
     for epoch in epochs:
         rate = value_at(freeze, epoch)
         if not 0 <= rate < 1:

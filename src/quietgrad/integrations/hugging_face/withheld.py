@@ -21,13 +21,13 @@ class Withheld:
     """Lets released quantities through and says once what it kept back."""
 
     def __init__(self) -> None:
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def released(self, logs: Mapping[str, Any]) -> dict[str, Any]:
         """Of these logs what may be seen."""
         kept_back = {key for key in logs if not _may_be_seen(key)}
-        if kept_back - self._told:
-            self._told |= kept_back
+        if kept_back - self._reported:
+            self._reported |= kept_back
             _logger.warning(
                 f"Not logged: {', '.join(sorted(kept_back))}. They are computed from private records and no noise "
                 "covers them; evaluate on other data instead."

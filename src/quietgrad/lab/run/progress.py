@@ -14,7 +14,7 @@ from quietgrad.lab.run.setup import Setup
 
 
 class Reporter:
-    """Hears of a run's progress; the run is a `with` block of it."""
+    """Receives a run's progress; the run is a `with` block of it."""
 
     def start(self, config: Config, private: Privatizer, setup: Setup) -> None: ...
     def stepped(self, step: int) -> None: ...

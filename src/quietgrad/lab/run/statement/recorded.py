@@ -51,12 +51,12 @@ class RecordedRun:
 
     @property
     def units(self) -> int:
-        """N: records, or the people or clients who are protected with all of theirs."""
+        """N: records, or the users or clients who are protected with all of theirs."""
         return int(self.ledger.description[self.many])
 
     @property
     def many(self) -> str:
-        """What is protected, as the ledger calls it: clients, people or records."""
+        """What is protected, as the ledger calls it: clients, users or records."""
         return next(kind for kind in ("clients", "people", "records") if kind in self.ledger.description)
 
     @property
@@ -66,7 +66,7 @@ class RecordedRun:
 
     @property
     def most_records(self) -> int:
-        """Of a person, in one step."""
+        """Of a user, in one step."""
         return int(self.ledger.description.get("most_records", 1))
 
     @property
