@@ -99,7 +99,7 @@ class DividedStep(qg.Step):
 class BatchSizeDivisor(qg.Privatizer):
     """Divides by the number of records drawn instead of by qN."""
 
-    def _begin_step(self, public: qg.Public) -> qg.Step:
+    def _make_step(self, public: qg.Public) -> qg.Step:
         step = DividedStep(self.mechanism, public, self._source)
         step.divisor = max(self.sampler.rows(self.step) or 0, 1)
         return step

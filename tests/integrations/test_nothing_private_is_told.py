@@ -138,6 +138,7 @@ def test_what_a_checkpoint_holds_follows_from_the_plan(told: Told) -> None:
         "step",
         "public_seed",
         "representations",
+        "noise",
         "post",
         "ledger_head",
         "ledger_count",
@@ -145,6 +146,7 @@ def test_what_a_checkpoint_holds_follows_from_the_plan(told: Told) -> None:
         "mechanism",
     }
     assert saved["step"] == saved["ledger_count"]
+    assert not saved["noise"]  # Gaussian noise has no state
 
 
 def test_the_reason_is_given_once(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
