@@ -19,7 +19,7 @@ def explained(drawn: int) -> tuple[LayerReport, ...]:
 def test_an_explanation_does_not_tell_how_many_were_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         Tuner,
-        "_measured",
+        "_measure",
         lambda _, __, algorithms: {algorithm: 0.5 + len(algorithm) for algorithm in algorithms},
     )
     assert len({explained(drawn) for drawn in (1, 2, 63, 64, 65, 128, 129)}) == 1
