@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from quietgrad.accounting.chain import sync_folder
 from quietgrad.lab.errors import LabError
 
 
@@ -20,6 +21,7 @@ def write_whole(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
+        sync_folder(path)  # files that are written one after the other also survive a power cut in this order
     except OSError as error:
         part.unlink(missing_ok=True)
         raise LabError(
@@ -51,7 +53,7 @@ def read_json(path: Path) -> Any:
     """The content of a file; one that says a thing twice is refused, since readers differ in which they believe."""
     try:
         return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_said_once)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise LabError(
             f"{path} cannot be read ({type(error).__name__}). Make the run or report it comes from again."
         ) from None

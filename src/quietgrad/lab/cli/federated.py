@@ -12,6 +12,7 @@ from rich.progress import Progress
 from quietgrad.lab.cli.options import Changes, ConfigFile, DataDir, Json
 from quietgrad.lab.files import to_json
 from quietgrad.lab.formatting import epsilon_text
+from quietgrad.lab.run.checkpoints import lost_text
 from quietgrad.lab.run.config import load_config
 from quietgrad.lab.run.federated import train_federated
 
@@ -47,5 +48,6 @@ def federated(
         f"ε = {epsilon_text(outcome.epsilon)} at δ = {outcome.delta:g} for each of {outcome.clients} clients; "
         f"{outcome.up_per_client / 1e3:.1f} kB up and {outcome.down_per_client / 1e3:.1f} kB down per client and "
         f"round, {outcome.megabytes_up:.1f} MB up and {outcome.megabytes_down:.1f} MB down expected in all."
+        f"{lost_text(outcome.lost, outcome.rounds, 'rounds')}"
     )
     typer.echo(f"Everything is in {folder}")

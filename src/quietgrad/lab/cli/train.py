@@ -12,6 +12,7 @@ from quietgrad.lab.cli.options import Changes, ConfigFile, DataDir, Json
 from quietgrad.lab.files import to_json
 from quietgrad.lab.formatting import epsilon_text
 from quietgrad.lab.report import write_report
+from quietgrad.lab.run.checkpoints import lost_text
 from quietgrad.lab.run.config import load_config
 from quietgrad.lab.run.progress import Bar
 from quietgrad.lab.run.train import train as run
@@ -36,6 +37,7 @@ def train(
         return
     typer.echo(
         f"{outcome.method}: {outcome.accuracy:.2%} of the test data right, "
-        f"ε = {epsilon_text(outcome.epsilon)} at δ = {outcome.delta:g}, {outcome.seconds:.0f} s"
+        f"ε = {epsilon_text(outcome.epsilon)} at δ = {outcome.delta:g}, {outcome.seconds:.0f} s."
+        f"{lost_text(outcome.lost, outcome.steps + outcome.lost, 'steps')}"
     )
     typer.echo(f"Everything is in {folder}; to read: {page}")

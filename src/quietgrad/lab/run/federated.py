@@ -20,6 +20,7 @@ from torch.utils.data import TensorDataset
 from quietgrad.federated import FederatedServer, encode_update, train_locally
 from quietgrad.federated.shared_start import shorten_task
 from quietgrad.lab.errors import LabError
+from quietgrad.lab.run.checkpoints import Checkpoints, check_any_kept, tell_lost
 from quietgrad.lab.run.config import Config, FederatedConfig
 from quietgrad.lab.run.folder import RunFolder
 from quietgrad.lab.run.interrupt import Stopped, StopRequest
@@ -37,7 +38,8 @@ class FederatedOutcome:
     """What a federated run achieved, and what it sent.
 
     Args:
-        steps: the rounds that were made; those replayed after a crash are in the ledger twice.
+        steps: the rounds that the weights have.
+        lost: rounds that ε counts and the weights do not have, since the run was broken off after them.
         covered, noise_multiplier, noise_to_signal, releases: as in a run on records.
         megabytes_up, megabytes_down: of the *expected* clients in all rounds. How many were drawn is private.
         up_per_client, down_per_client: bytes that one client sends and gets in the last round.
@@ -53,6 +55,7 @@ class FederatedOutcome:
     noise_to_signal: float
     releases: list[dict[str, Any]]
     steps: int = 0
+    lost: int = 0
     accuracy: float = 0.0
     seconds: float = 0.0
     megabytes_up: float = 0.0
@@ -132,7 +135,7 @@ def train_federated(
     )
     with closing(server):
         outcome = _loop(config, server, clients, setup.parts.test, folder, resume, progress)
-        outcome.accuracy, outcome.steps = accuracy(server.model, setup.parts.test), server.round
+        outcome.accuracy = accuracy(server.model, setup.parts.test)
     outcome.seconds = time.perf_counter() - began
     finish(folder, asdict(outcome), server.model)
     return outcome
@@ -174,19 +177,27 @@ def _loop(
     if saved is not None:
         server.load_state_dict(saved["server"])
         outcome = FederatedOutcome(**saved["outcome"])
+    outcome.lost = server.ledger.count - outcome.steps
+    tell_lost(outcome.lost, rounds - server.ledger.count, folder.path)
+    checkpoints = Checkpoints(
+        lambda: folder.save_checkpoint({"server": server.state_dict(), "outcome": asdict(outcome)}),
+        config.training.checkpoint_every,
+    )
     every = evaluation_interval(rounds)
     with StopRequest() as stop:
         while server.ledger.count < rounds and not stop.asked:
             clients.take_part(server, outcome)
+            outcome.steps += 1
             if server.round % every == 0:
                 outcome.evaluate(server, test)
             progress(server.round, rounds, *outcome.last)
-            if server.round % config.training.checkpoint_every == 0 or stop.asked:
-                folder.save_checkpoint({"server": server.state_dict(), "outcome": asdict(outcome)})
+            checkpoints.stepped(server.round)
+        checkpoints.save()
     if server.ledger.count < rounds:
         raise Stopped(
             f"Stopped after {server.round} of {rounds} rounds. Go on with --resume --out {folder.path}."
         )
+    check_any_kept(outcome.steps, rounds, folder.path)
     return outcome
 
 

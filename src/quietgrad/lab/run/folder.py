@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import platform
 import secrets
@@ -18,7 +19,14 @@ from quietgrad.lab.errors import LabError
 from quietgrad.lab.files import make_folder, read_json, to_json, write_whole
 from quietgrad.lab.run.config import Config, load_config
 
+STARTED = ("run.json", "versions.json", "split.json")
+"""What `start` writes before the config."""
+
 PACKAGES = ("torch", "numpy", "scipy", "dp-accounting")
+
+
+CHECKSUM = b"\nsha256:"
+"""Between the content of a file and its checksum, at its end: torch.load does not mind what follows an archive."""
 
 
 class RunFolder:
@@ -47,33 +55,43 @@ class RunFolder:
     def config(self) -> Config:
         if not self.exists:
             raise LabError(
-                f"{self.path} is not a run: it has no config.toml. Make one with quietgrad train --out."
+                f"{self.path} is not a run: it has no config.toml, which is written before anything is released. Make "
+                "one: quietgrad train --out, without --resume."
             )
         return load_config(self.path / "config.toml")
 
     def start(self, config: Config, split: Mapping[str, Any]) -> None:
-        """Make the folder; one that holds anything of another run is left alone."""
+        """Make the folder; one that holds anything of another run is left alone.
+
+        The config comes last, since a folder that has one is resumed: all that a resumed run reads must be there.
+        """
         if self.exists or self.ledger.exists() or self.finished:
             raise LabError(
                 f"{self.path} holds a run already. Give another --out, or --resume to go on with it."
             )
         make_folder(self.path)
-        self.write("config.toml", tomli_w.dumps(config.plain()))
         self.write("run.json", to_json({"id": secrets.token_hex(16)}))
         self.write("versions.json", to_json(versions()))
         self.write("split.json", to_json(dict(split)))
+        self.write("config.toml", tomli_w.dumps(config.plain()))
 
     def resume(self, config: Config) -> None:
-        """Check that the folder holds this very run."""
+        """Check that the folder holds this very run, and all of it, before anything is spent."""
         if self.config != config:
             raise LabError(
                 f"{self.path} was made with another config. Resume with {self.path / 'config.toml'}, "
                 "or give another --out."
             )
+        missing = [name for name in STARTED if not (self.path / name).exists()]
+        if missing:
+            raise LabError(
+                f"{self.path} has no {missing[0]}, without which it cannot finish. Put it back, or start anew with "
+                "another --out."
+            )
 
     def save_weights(self, weights: Mapping[str, Any]) -> None:
-        """Keep the model."""
-        self.save("model.pt", weights)
+        """Keep the model, as a file that torch.load reads."""
+        write_whole(self.path / "model.pt", _packed(weights))
 
     def finish(self, results: Mapping[str, Any]) -> None:
         """Keep the results, last of all: a folder that has them is complete."""
@@ -110,12 +128,22 @@ class RunFolder:
         write_whole(self.path / name, content.encode())
 
     def load(self, name: str) -> dict[str, Any] | None:
-        """What `save` kept, None if nothing. Never runs pickled code."""
+        """What `save` kept, None if nothing. Never runs pickled code.
+
+        Raises:
+            LabError: the file is damaged, be it by a single bit.
+        """
         file = self.path / name
         if not file.exists():
             return None
+        content, _, checksum = file.read_bytes().rpartition(CHECKSUM)
+        if hashlib.sha256(content).hexdigest().encode() != checksum:
+            raise LabError(
+                f"{file} is damaged: its checksum is another. Put it back from a backup, or start a new run with "
+                "another --out."
+            )
         try:
-            state: dict[str, Any] = torch.load(file, weights_only=True)
+            state: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True)
         except Exception as error:
             raise LabError(
                 f"{file} cannot be read ({type(error).__name__}). Start a new run with another --out."
@@ -123,10 +151,16 @@ class RunFolder:
         return state
 
     def save(self, name: str, state: Mapping[str, Any]) -> None:
-        """Weights and plain data only."""
-        buffer = io.BytesIO()  # torch's own writer reports a full disk in words of its own
-        torch.save(state, buffer)
-        write_whole(self.path / name, buffer.getvalue())
+        """Weights and plain data only, and a checksum: torch reads a file whose bits have changed."""
+        content = _packed(state)
+        checksum = hashlib.sha256(content).hexdigest().encode()
+        write_whole(self.path / name, content + CHECKSUM + checksum)
+
+
+def _packed(state: Mapping[str, Any]) -> bytes:
+    buffer = io.BytesIO()  # torch's own writer reports a full disk in words of its own
+    torch.save(state, buffer)
+    return buffer.getvalue()
 
 
 def versions() -> dict[str, str]:

@@ -93,10 +93,10 @@ def set_up_linear_probe(
             warnings.warn(remark, PrivacyWarning, stacklevel=2)
         folder.start(config, task.parts.record)
     statistics = qg.Statistics(program, batches, ledger=folder.ledger)
-    rescale = (
-        _loaded(folder) if resume else _fitted(task, source, statistics, rule, products=options.products)
-    )
-    if not resume:
+    # A run that was broken off before its first release has nothing to load, and all of its budget.
+    kept = statistics.ledger.count > 0
+    rescale = _loaded(folder) if kept else _fitted(task, source, statistics, rule, products=options.products)
+    if not kept:
         folder.save(FEATURES, {"encoder": type(task.encoder).__name__, "rescale": rescale.state_dict()})
     resolved = _resolved(config, rule, len(task.private))
     return _setup(resolved, task, rescale, rule), program, statistics

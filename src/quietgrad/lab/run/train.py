@@ -26,6 +26,7 @@ from quietgrad.accounting.ledger import Ledger
 from quietgrad.lab.data import Parts
 from quietgrad.lab.files import to_json
 from quietgrad.lab.run.augment import make_views
+from quietgrad.lab.run.checkpoints import Checkpoints, check_any_kept, tell_lost
 from quietgrad.lab.run.config import Config, load_config
 from quietgrad.lab.run.folder import RunFolder
 from quietgrad.lab.run.interrupt import Stopped, StopRequest
@@ -52,6 +53,8 @@ class Outcome:
         covered: whether ε describes the run (no research mode, no fixed noise or draws).
         releases: dimension, sensitivity and noise of each release of a step.
         noise_to_signal: length of a step's noise over the longest signal that the clips let through.
+        steps: updates that the weights have.
+        lost: releases that ε counts and the weights do not have, since the run was broken off after them.
         curve: step, ε spent and test accuracy, about twenty times.
     """
 
@@ -69,6 +72,7 @@ class Outcome:
     noise_multiplier: float
     noise_to_signal: float
     releases: list[dict[str, Any]]
+    lost: int = 0
     curve: list[dict[str, float]] = field(default_factory=list)
 
 
@@ -78,6 +82,7 @@ class Run:
 
     setup: Setup
     private: qg.Privatizer
+    updates: int = 0
     curve: list[dict[str, float]] = field(default_factory=list)
     started: float = field(default_factory=time.perf_counter)
 
@@ -86,13 +91,19 @@ class Run:
         return time.perf_counter() - self.started
 
     def state(self) -> dict[str, Any]:
-        own = {"curve": self.curve, "seconds": self.seconds}
+        own = {"curve": self.curve, "seconds": self.seconds, "updates": self.updates}
         return {**self.setup.state(), "private": self.private.state_dict(), **own}
 
     def load(self, saved: dict[str, Any]) -> None:
         self.setup.load(saved)
         self.private.load_state_dict(saved["private"])
         self.curve, self.started = saved["curve"], self.started - saved["seconds"]
+        self.updates = saved["updates"]
+
+    @property
+    def lost(self) -> int:
+        """Releases that the ledger holds and the weights do not have."""
+        return self.setup.batches.steps - self.private.steps_left - self.updates
 
     def step(self, batch: Any) -> None:
         """One private step: capture, release, update."""
@@ -101,6 +112,7 @@ class Run:
             self.private.backward(losses_of(self.setup.model, x, y, config))
         self.private.release()
         self.setup.update()
+        self.updates += 1
 
     def evaluate(self) -> dict[str, float]:
         """A point of the curve; test data are public and never enter training."""
@@ -122,7 +134,8 @@ class Run:
             delta=config.privacy.delta,
             seconds=self.seconds,
             memory_mb=peak_megabytes(),
-            steps=private.step,
+            steps=self.updates,
+            lost=self.lost,
             records=self.setup.batches.units,
             batch=config.training.batch,
             parameters=sum(p.numel() for p in self.setup.model.parameters() if p.requires_grad),
@@ -207,6 +220,10 @@ def train(
         saved = folder.load_checkpoint() if resume else None
         if saved is not None:
             run.load(saved)
+        tell_lost(run.lost, private.steps_left, out)
+        checkpoints = Checkpoints(
+            lambda: folder.save_checkpoint(run.state()), config.training.checkpoint_every
+        )
         reporter.start(config, private, setup)
         every = evaluation_interval(setup.batches.steps)
         try:
@@ -215,17 +232,18 @@ def train(
                 if private.step % every == 0:
                     reporter.evaluated(run.evaluate())
                 reporter.stepped(private.step)
-                if first and private.step % config.training.checkpoint_every == 0:
-                    folder.save_checkpoint(run.state())
+                if first:
+                    checkpoints.stepped(private.step)
                 if (
                     stop.asked or not private.steps_left
                 ):  # replayed steps use the plan up before the last batch
                     break
         finally:
             if first:
-                folder.save_checkpoint(run.state())
+                checkpoints.save()
         if private.steps_left:
             raise Stopped(_how_to_go_on(run, out))
+        check_any_kept(run.updates, setup.batches.steps, out)
         outcome = run.outcome()
     if first:
         finish(folder, outcome.__dict__, setup.evaluated)
