@@ -60,9 +60,9 @@ def test_one_sample_proves_nothing() -> None:
 
 @pytest.mark.parametrize(("channels", "groups"), [(64, 32), (48, 24), (7, 7), (1, 1), (34, 17)])
 def test_fix_swaps_batch_norm_and_keeps_scale_and_shift(channels: int, groups: int) -> None:
-    norm = nn.BatchNorm1d(channels)
+    norm = nn.BatchNorm2d(channels)
     nn.init.normal_(norm.weight)
-    model = qg.fix(nn.Sequential(nn.Linear(3, channels), nn.ModuleDict({"norm": norm})["norm"]))
+    model = qg.fix(nn.Sequential(nn.Conv2d(3, channels, 1), nn.ModuleDict({"norm": norm})["norm"]))
     assert isinstance(model, nn.Sequential)
     assert isinstance(model[1], nn.GroupNorm)
     assert model[1].num_groups == groups

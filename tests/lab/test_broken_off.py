@@ -13,7 +13,6 @@ import torch
 
 from quietgrad.accounting.ledger import Ledger
 from quietgrad.lab.errors import LabError
-from quietgrad.lab.run import checkpoints as cadence
 from quietgrad.lab.run import folder as folders
 from quietgrad.lab.run import train as training
 from quietgrad.lab.run.checkpoints import Checkpoints, LostSteps
@@ -115,7 +114,7 @@ def test_checkpoints_come_after_the_first_step_and_at_least_every_minute(
         saved.append(now[0])
         now[0] += 10.0
 
-    monkeypatch.setattr(cadence.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("quietgrad.lab.run.checkpoints.time.monotonic", lambda: now[0])
     kept = Checkpoints(save, every=1000)
     for step in range(1, 21):
         now[0] += 7.0

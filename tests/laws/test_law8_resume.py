@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import TensorDataset
 
+import quietgrad as qg
 from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad._noise.sources import SeededSource
 from tests.cases.methods import BY_FAMILY, METHODS, MethodCase
@@ -93,3 +95,32 @@ def test_a_shortened_ledger_is_noticed(tmp_path: Path) -> None:
         pytest.raises(ValueError, match="last lines are missing"),
     ):
         private.load_state_dict(checkpoint)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_lost_steps_of_a_schedule_are_skipped(tmp_path: Path, kept: bool) -> None:
+    """On 0.2: made again, they found their events used up, and the run could not be finished."""
+    data = TensorDataset(torch.randn(40, 8), torch.randint(0, 3, (40,)))
+    model, batches = torch.nn.Linear(8, 3), qg.PoissonBatches(data, rate=0.2, steps=15)
+    keep = qg.schedules.Linear(start=1.0, end=0.2, length=2)
+    mechanism = qg.methods.gip(model, batches, clip=1.0, theta=1e-3, keep=keep, group_size=4).with_noise(1.0)
+    assert len({mechanism.event(step) for step in range(15)}) > 1
+
+    def some(private: qg.Privatizer, count: int) -> None:
+        for batch, _ in zip(batches, range(count), strict=False):
+            for x, y in batch.split(64):
+                private.backward(torch.nn.functional.cross_entropy(model(x), y, reduction="none"))
+            private.release()
+
+    path = tmp_path / "ledger.jsonl"
+    with qg.Privatizer(model, mechanism, batches, ledger=path) as private:
+        some(private, 2)
+        checkpoint = saved(private.state_dict())
+        some(private, 2)
+    with qg.Privatizer(model, mechanism, batches, ledger=path) as private:
+        if kept:
+            private.load_state_dict(checkpoint)
+        assert private.step == 4
+        some(private, 15)
+        assert private.steps_left == 0
+        assert private.epsilon(1e-5, spent=True) == pytest.approx(private.epsilon(1e-5))

@@ -13,8 +13,9 @@ MOST_GROUPS = 32
 def fix(model: nn.Module) -> nn.Module:
     """Replace BatchNorm by GroupNorm, and let InstanceNorm forget its statistics.
 
-    The scale and shift are kept. The model is changed in place and returned; a model that is itself a BatchNorm
-    comes back as a new GroupNorm.
+    BatchNorm1d gets one group, which on tables `[n, c]` is LayerNorm: there, a group of one channel is one number, and
+    normalised it is always zero. The scale and shift are kept. The model is changed in place and returned; a model
+    that is itself a BatchNorm comes back as a new GroupNorm.
 
     Returns:
         the model.
@@ -40,7 +41,8 @@ def private_version(module: nn.Module) -> nn.Module:
 
 
 def _group_norm(norm: _BatchNorm) -> nn.GroupNorm:
-    groups = max(g for g in range(1, MOST_GROUPS + 1) if norm.num_features % g == 0)
+    most = 1 if isinstance(norm, nn.BatchNorm1d) else MOST_GROUPS
+    groups = max(g for g in range(1, most + 1) if norm.num_features % g == 0)
     like: Tensor = norm.weight if norm.affine else torch.empty(0)
     new = nn.GroupNorm(
         groups, norm.num_features, eps=norm.eps, affine=norm.affine, device=like.device, dtype=like.dtype

@@ -24,7 +24,7 @@ class Layout:
 
     def samples_first(self, x: Tensor, n: int) -> Shaped[Tensor, "n ..."]:
         """`[n, *shape]` where dimension `dim` of shape became outer·inner: slice i is what belongs to sample i."""
-        outer = x.shape[self.dim] // (n * self.inner)
+        outer = x.shape[self.dim] // (n * self.inner) if self.inner else 1  # a sequence of length 0 has none
         if self.dim == 0 and outer == 1:  # nearly always: one operation instead of three
             return x.unsqueeze(1) if self.inner == 1 else x.unflatten(0, (n, self.inner))
         split = torch.unflatten(x, self.dim, (outer, n, self.inner)).movedim(self.dim + 1, 0)
@@ -84,6 +84,8 @@ def stride_of(layout: Layout, shape: torch.Size) -> int:
 
 def at_stride(stride: int, shape: torch.Size, n: int) -> Layout | None:
     """The layout with that many elements between neighbouring samples, if the samples lie along one dimension."""
+    if 0 in shape:  # sequences of length 0: nobody has anything in it, and strides say nothing
+        return next((Layout(dim) for dim, size in enumerate(shape) if size == n), None)
     suffix = 1
     for dim in range(len(shape) - 1, -1, -1):
         size = shape[dim]

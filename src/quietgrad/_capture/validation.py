@@ -37,6 +37,12 @@ def validate(model: nn.Module) -> None:
             raise ValueError(
                 f"Parameter {name!r} is not initialised yet. Run one forward before making it private."
             )
+        if parameter.requires_grad and parameter.is_complex():
+            raise ValueError(
+                f"Parameter {name!r} is {str(parameter.dtype)[6:]}, and per-sample gradients are real numbers: its "
+                "imaginary part would never be trained. Store real and imaginary part as two real parameters "
+                "(torch.view_as_complex), or freeze it."
+            )
 
 
 def check_norm(module: nn.Module, place: str) -> None:

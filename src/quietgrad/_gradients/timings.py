@@ -91,7 +91,7 @@ class MeasuredTimes:
                 str(shape): {str(algorithm): float(time) for algorithm, time in times.items()}
                 for shape, times in found.items()
             }
-        except (OSError, ValueError, AttributeError, TypeError):
+        except (OSError, ValueError, AttributeError, TypeError, RecursionError):
             return {}
 
     def _write(self, file: Path) -> None:

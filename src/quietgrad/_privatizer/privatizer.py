@@ -120,6 +120,7 @@ class Privatizer:
         whole = self.ledger.plan or planned
         statistics = sum(phase.count for phase in whole) - sum(phase.count for phase in planned)
         self._planned_releases = statistics + sampler.steps
+        self._events_differ = len(planned) > 1
         seed = reducer.broadcast(lambda: secrets.randbits(48) if public_seed is None else public_seed)
         self._state = RunState(self._recorder, mechanism, sampler, seed=seed)
         self._releaser = Releaser(
@@ -140,6 +141,7 @@ class Privatizer:
         self._guards = Guards(self._recorder, batches, self.begin_step, self.independence)
         self.independence.check_model = self._guards.before_release
         self._guards.attach()
+        self._skip_spent_steps()
 
     # ---- one step -------------------------------------------------------------------------------------------
 
@@ -393,6 +395,18 @@ class Privatizer:
         self._current = None
         self._guards.begin_again()
         self.sampler.skip_to(self.step)
+        self._skip_spent_steps()
+
+    def _skip_spent_steps(self) -> None:
+        """Go on behind the steps that the ledger holds, where steps have different events.
+
+        Steps may be paid for and their weights lost. Made again, they would find the events of their place in the
+        schedule used up.
+        """
+        spent = self.sampler.steps - self.steps_left
+        if self.step < spent and self._events_differ:
+            self._state.step = spent
+            self.sampler.skip_to(spent)
 
     def close(self) -> None:
         """Take the hooks off, so that the model is exactly what it was; close a ledger that was given as a path."""

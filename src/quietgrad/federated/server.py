@@ -25,6 +25,7 @@ from quietgrad._capture.recorder import Recorder
 from quietgrad._collective import SingleProcess, default_reducer
 from quietgrad._errors import PrivacyError
 from quietgrad._gradients.blocks import DenseGrad
+from quietgrad._gradients.row_arithmetic import at_least_single
 from quietgrad._gradients.space import Space, coordinates
 from quietgrad._gradients.stages import BlockwiseGrads, Released
 from quietgrad._mechanism.mechanism import Mechanism
@@ -40,6 +41,9 @@ from quietgrad.accounting.planning import plan
 from quietgrad.federated.client import attached, load_weights
 from quietgrad.federated.rounds import Task, Update
 from quietgrad.federated.shares import Shares
+
+NUMBERS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""What a client's update may consist of; torch cannot add the smaller kinds."""
 
 
 class FederatedServer:
@@ -118,6 +122,7 @@ class FederatedServer:
         self._sent: dict[str, Any] = {}
         self._waiting: set[int] = set()
         self.refused: list[str] = []
+        self._skip_spent_rounds()
 
     @property
     def round(self) -> int:
@@ -194,14 +199,13 @@ class FederatedServer:
             "under secure aggregation nobody sends an update in the open: release_sum()"
         )
         problem = self._problem(client, update)
-        if problem:
+        rows = [] if problem else _plain_rows(update, self._spaces(), self._device)
+        if rows is None:
+            problem = "no plain tensors of numbers"
+        if problem or rows is None:
             self.refused.append(f"client {client}: {problem}")
             return False
         self._waiting.discard(client)
-        rows = [
-            BlockwiseGrads({name: DenseGrad(block.detach()[None]) for name, block in blocks.items()}, 1)
-            for blocks in update
-        ]
         self._step.add_encoded(rows)
         return True
 
@@ -269,6 +273,12 @@ class FederatedServer:
         check_checkpoint(saved, self.mechanism, self.ledger)
         load_weights(self.model, saved["weights"])
         self._state.load_state_dict(saved)
+        self._skip_spent_rounds()
+
+    def _skip_spent_rounds(self) -> None:
+        """Go on behind the rounds that the ledger holds: made again, a schedule's events would be used up."""
+        if len(self.plan) > 1:
+            self._state.step = max(self.round, self.ledger.count)
 
     def close(self) -> None:
         """Close the ledger's file."""
@@ -299,6 +309,10 @@ class FederatedServer:
         assert step is not None, "draw() begins a round"
         return [step.codec(index).space for index in range(len(self.mechanism.releases))]
 
+    @property
+    def _device(self) -> torch.device:
+        return next(iter(self._engine.parameters.values())).device
+
     def _problem(self, client: int, update: Any) -> str:
         assert self._step is not None
         if client not in self._waiting:
@@ -307,13 +321,35 @@ class FederatedServer:
             return f"{len(self.mechanism.releases)} releases expected"
         for index, blocks in enumerate(update):
             space = self._step.codec(index).space
-            if not isinstance(blocks, dict) or not all(isinstance(b, Tensor) for b in blocks.values()):
-                return "no tensors"
+            if not isinstance(blocks, dict) or not all(_is_plain(block) for block in blocks.values()):
+                return "no plain tensors of floating-point numbers"
             if {name: block.shape for name, block in blocks.items()} != dict(space):
                 return "another shape than the round's encoded space: another model or method"
-            if not all(block.is_floating_point() for block in blocks.values()):
-                return "no floating-point numbers"
         return ""
+
+
+def _is_plain(block: Any) -> bool:
+    """Whether this is a dense tensor of usual numbers: others raise in the middle of a sum."""
+    plain = type(block) in (Tensor, nn.Parameter) and block.layout is torch.strided and not block.is_nested
+    return plain and block.dtype in NUMBERS
+
+
+def _plain_rows(update: Update, spaces: list[Space], device: torch.device) -> list[BlockwiseGrads] | None:
+    """Copy a client's blocks into fresh memory, in the order of the round's spaces; None if they have no numbers.
+
+    A sum of rows takes blocks by their order, and a copy has no strides, hooks or storage of the client's choice.
+    """
+    try:
+        return [
+            BlockwiseGrads({name: DenseGrad(_copied(blocks[name], device)[None]) for name in space}, 1)
+            for blocks, space in zip(update, spaces, strict=True)
+        ]
+    except (RuntimeError, NotImplementedError):  # of a device that is not there, or of "meta"
+        return None
+
+
+def _copied(block: Tensor, device: torch.device) -> Tensor:
+    return at_least_single(block.detach().to(device)).clone(memory_format=torch.contiguous_format)
 
 
 def _check_shares(shares: Shares | None, mechanism: Mechanism, clients: int, rate: float) -> None:

@@ -24,7 +24,7 @@ class EmbeddingAdapter(Adapter):
         n = len(backprops[0])
         ids = call.input
         ids = inputs_for(ids, layouts[0], backprops[0]).reshape(n, -1).long()
-        values = backprops[0].reshape(n * ids.shape[1], -1)
+        values = backprops[0].flatten(0, -2)
         owner = torch.arange(n, device=ids.device).repeat_interleave(ids.shape[1])
         ids = ids.flatten()
         if module.padding_idx is not None:

@@ -62,7 +62,8 @@ def _from_statistics(
         return None
     n, t = b.shape[:2]
     x, *statistics = (layout.samples_first(part, n) for part in (x, *call.extras))
-    found = norm_gradients(x.reshape(n, t, -1), b.reshape(n, t, -1), *(s.reshape(n, t) for s in statistics))
+    d = b.shape[2:].numel()  # -1 would be ambiguous for sequences of length 0
+    found = norm_gradients(x.reshape(n, t, d), b.reshape(n, t, d), *(s.reshape(n, t) for s in statistics))
     return {name: part.reshape(n, *b.shape[2:]) for name, part in zip(("weight", "bias"), found, strict=True)}
 
 

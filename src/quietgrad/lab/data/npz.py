@@ -15,6 +15,9 @@ from quietgrad.lab.data.errors import DataError
 from quietgrad.lab.data.examples import checked
 from quietgrad.lab.data.source import Source, image_normalisation
 
+MOST_CLASSES = 100_000
+"""Above this, labels are taken for identifiers."""
+
 NAMES = ("x", "y", "public_x", "public_y", "test_x", "test_y")
 
 
@@ -69,6 +72,11 @@ def _arrays(path: Path, names: Sequence[str]) -> Mapping[str, ndarray]:
             arrays = {name: stored[name] for name in stored.files}
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist. Check the path.") from error
+    except MemoryError:
+        raise DataError(
+            f"{path} has an array whose header promises more than fits into memory. Write it anew with numpy.savez, or "
+            "store fewer rows."
+        ) from None
     except (
         OSError,
         ValueError,
@@ -124,4 +132,9 @@ def _num_classes(arrays: Mapping[str, ndarray], path: Path) -> int:
         )
     if labels.max() < 1:
         raise DataError(f"{path}: y has a single class. Number at least two classes from 0.")
+    if labels.max() >= MOST_CLASSES:
+        raise DataError(
+            f"{path}: y numbers more than {MOST_CLASSES:,} classes, and a model has outputs for all of them. Number "
+            "the classes from 0 without gaps."
+        )
     return int(labels.max()) + 1

@@ -112,6 +112,8 @@ def _json_lines(path: Path, content: str) -> Iterator[dict[Any, Any]]:
                 record = json.loads(line)
             except json.JSONDecodeError as error:
                 raise DataError(f"{path}, line {number}: not JSON ({error.msg}). Repair the line.") from None
+            except RecursionError:
+                raise DataError(f"{path}, line {number}: nested too deeply. Repair the line.") from None
             if not isinstance(record, dict):
                 raise DataError(f'{path}, line {number}: not an object. Write {{"text": …, "label": …}}.')
             yield record

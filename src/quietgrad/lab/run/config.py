@@ -237,6 +237,10 @@ def load_config(path: Path, changes: list[str] | None = None) -> Config:
         raise LabError(f"{path} is a folder. Give a TOML file, such as its config.toml.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise LabError(f"{path} is not valid TOML: {error}.") from None
+    except RecursionError:
+        raise LabError(
+            f"{path} is nested too deeply for a config. Write it with one level of sections."
+        ) from None
     # A new method first: it takes the old one's options with it, not those that are set beside it.
     for change in sorted(changes or [], key=lambda change: not change.strip().startswith("method.name")):
         _apply(raw, change)
@@ -284,6 +288,10 @@ def _apply(raw: dict[str, Any], change: str) -> None:
         parsed = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         parsed = value.strip()
+    except RecursionError:
+        raise LabError(
+            f"--set {key}: the value is nested too deeply. Give a number, a word or a list."
+        ) from None
     values = raw.setdefault(section, {})
     if key.strip() == "method.name" and values.get("name") != parsed:
         values.clear()

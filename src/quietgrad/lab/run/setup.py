@@ -84,6 +84,7 @@ def set_up(config: Config, *, data_dir: Path | None = None, parts: Parts | None 
     if parts is None:
         parts = load_task(config, data_dir=data_dir)
     model = build(config.model.name, parts.input_shape, parts.num_classes, **config.model.options)
+    check_tokens(model, parts)
     freeze_layers(model, config.model.frozen)
     batches = make_batches(parts, config)
     if config.training.warm_start == "public":
@@ -98,6 +99,24 @@ def set_up(config: Config, *, data_dir: Path | None = None, parts: Parts | None 
         scheduler=make_scheduler(optimizer, config.training, batches.steps),
         average=weight_average(model, config.averaging.decay) if config.averaging.decay else None,
     )
+
+
+def check_tokens(model: nn.Module, parts: Parts) -> None:
+    """Refuse tokens that the model has no embedding for, before anything is released.
+
+    Raises:
+        LabError: some are outside its vocabulary.
+    """
+    embedding = next((module for module in model.modules() if isinstance(module, nn.Embedding)), None)
+    inputs = [part.tensors[0] for part in (parts.private, parts.public, parts.test) if len(part)]
+    if embedding is None or any(x.is_floating_point() for x in inputs):
+        return
+    size = embedding.num_embeddings
+    if any(int(x.min()) < 0 or int(x.max()) >= size for x in inputs):
+        raise LabError(
+            f"Some tokens are outside the model's vocabulary of {size}. Number them from 0 to {size - 1}, or set "
+            "model.vocabulary."
+        )
 
 
 def make_batches(parts: Parts, config: Config) -> qg.PoissonBatches:
