@@ -18,8 +18,8 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module, Tensor], T
     "layer norm": (lambda: nn.LayerNorm(4), lambda model, x: model(x).sum((1, 2))),
     "group norm": (lambda: nn.GroupNorm(2, 4), lambda model, x: model(x.transpose(1, 2)).sum((1, 2))),
     "turned": (
-        lambda: nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2)),
-        lambda model, x: model[1](model[0](x).transpose(0, 1).reshape(x.shape[1], len(x), 3)).sum((0, 2)),
+        lambda: nn.Linear(4, 3),
+        lambda model, x: model(x.transpose(0, 1)).reshape(x.shape[1], len(x), 3).sum((0, 2)),
     ),
 }
 

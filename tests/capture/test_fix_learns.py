@@ -20,9 +20,9 @@ def test_a_fixed_model_of_tables_learns(norm: type[nn.Module]) -> None:
     torch.manual_seed(0)
     x, y = made_up_table()
     first = nn.LazyBatchNorm1d() if norm is nn.LazyBatchNorm1d else nn.BatchNorm1d(32)
-    model = nn.Sequential(nn.Linear(12, 32), first, nn.ReLU(), nn.Linear(32, 2))
-    model(x)
-    model = qg.fix(model)
+    plain = nn.Sequential(nn.Linear(12, 32), first, nn.ReLU(), nn.Linear(32, 2))
+    plain(x)
+    model = qg.fix(plain)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     for _ in range(150):
         optimizer.zero_grad()
