@@ -185,14 +185,16 @@ def _loop(
     )
     every = evaluation_interval(rounds)
     with StopRequest() as stop:
-        while server.ledger.count < rounds and not stop.asked:
-            clients.take_part(server, outcome)
-            outcome.steps += 1
-            if server.round % every == 0:
-                outcome.evaluate(server, test)
-            progress(server.round, rounds, *outcome.last)
-            checkpoints.stepped(server.round)
-        checkpoints.save()
+        try:
+            while server.ledger.count < rounds and not stop.asked:
+                clients.take_part(server, outcome)
+                outcome.steps += 1
+                if server.round % every == 0:
+                    outcome.evaluate(server, test)
+                progress(server.round, rounds, *outcome.last)
+                checkpoints.stepped(server.round)
+        finally:
+            checkpoints.save()
     if server.ledger.count < rounds:
         raise Stopped(
             f"Stopped after {server.round} of {rounds} rounds. Go on with --resume --out {folder.path}."

@@ -77,6 +77,7 @@ def private_search(
                 train(config, one.path, resume=one.exists, data_dir=data_dir)
             progress()
         _keep_best(out, len(configs))
+    _forget_others(out)
     return _found(folder)
 
 
@@ -111,9 +112,13 @@ def _keep_best(out: Path, tries: int) -> None:
     results = [RunFolder(out / f"try-{place}").read("results.json") for place in range(tries)]
     best = max(range(tries), key=lambda place: float(results[place]["accuracy"]))
     (out / f"try-{best}").rename(out / BEST)
-    for place in set(range(tries)) - {best}:
-        shutil.rmtree(out / f"try-{place}")
-    (out / PLAN).unlink()
+
+
+def _forget_others(out: Path) -> None:
+    """Delete all tries but the best and their number, also those that a search broken off here has left."""
+    for other in out.glob("try-*"):
+        shutil.rmtree(other)
+    (out / PLAN).unlink(missing_ok=True)
 
 
 def _found(folder: Path) -> PrivateFound:
