@@ -14,7 +14,7 @@ Worked example with n = 3 samples and exponents k = (−1, 0, 1):
 
 Exponents have few values, so a batch larger than their number is counted in digits, one more backward for each.
 
-Checked by: tests/capture/test_graph_analysis.py, tests/attacks/test_late_mixing.py
+Checked by: tests/capture/test_graph_analysis.py, tests/capture/test_probing.py, tests/attacks/test_late_mixing.py
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from torch import Tensor
 
 from quietgrad._capture.call import Call
 from quietgrad._capture.layout import Layout, Owners, candidates
-from quietgrad._capture.output_gradients import OutputGradient, gradients_at
+from quietgrad._capture.mask_probing import gradients_under, owners, position_rows, probe_masks
+from quietgrad._capture.output_gradients import OutputGradient
 from quietgrad._gradients.blocks import pack
 
 EXPONENT = 30
@@ -50,11 +51,12 @@ def probe_layouts(losses: Float[Tensor, " n"], gradients: list[OutputGradient]) 
     """Set the layout of each gradient that splits into samples.
 
     Regular layouts are tried first, which takes one more backward. Where none fits, every position gets its owner.
+    Powers of two may over- or underflow on the way, if a record is scaled by e^80. So they confirm layouts, but what
+    they do not confirm is decided by leaving out losses (`mask_probing`), which is exact at every scale.
 
     Returns:
         the calls in which some position belongs to several samples, though the output has room for all of them.
     """
-    unattributed: list[Call] = []
     code = SampleCode(len(losses), half=any(g.gradient.dtype == torch.float16 for g in gradients))
     exponents = code.exponents(0)
     for group in _split(gradients):
@@ -71,21 +73,10 @@ def probe_layouts(losses: Float[Tensor, " n"], gradients: list[OutputGradient]) 
             )
         irregular = [(g, scaled) for g, scaled in zip(group, first, strict=True) if g.layout is None]
         if irregular:
-            unattributed += _find_owners(losses, code, *map(list, zip(*irregular, strict=True)))
-    return unattributed
-
-
-def _find_owners(
-    losses: Float[Tensor, " n"], code: SampleCode, gradients: list[OutputGradient], first: list[Tensor]
-) -> list[Call]:
-    """Find the owner of each position; return the calls in which some have several."""
-    digits = [
-        first,
-        *[_scaled_gradients(losses, gradients, code, digit) for digit in range(1, code.digits)],
-    ]
-    for index, gradient in enumerate(gradients):
-        probe = Probe(gradient.gradient, [scaled[index] for scaled in digits], gradient.sample_dims)
-        gradient.layout = probe.find_owners(code)
+            _find_owners(losses, code, *map(list, zip(*irregular, strict=True)))
+        undecided = [gradient for gradient, _ in irregular if gradient.layout is None]
+        if undecided:
+            probe_masks(losses, undecided)
     return [
         g.call
         for g in gradients
@@ -93,16 +84,24 @@ def _find_owners(
     ]
 
 
+def _find_owners(
+    losses: Float[Tensor, " n"], code: SampleCode, gradients: list[OutputGradient], first: list[Tensor]
+) -> None:
+    """Find the owner of each position."""
+    digits = [
+        first,
+        *[_scaled_gradients(losses, gradients, code, digit) for digit in range(1, code.digits)],
+    ]
+    for index, gradient in enumerate(gradients):
+        probe = Probe(gradient.gradient, [scaled[index] for scaled in digits], gradient.sample_dims)
+        gradient.layout = probe.find_owners(code)
+
+
 def _scaled_gradients(
     losses: Tensor, gradients: list[OutputGradient], code: SampleCode, digit: int
 ) -> list[Tensor]:
     """Run one backward of the losses scaled by this digit of the samples' numbers."""
-    edges = [gradient.output.edge for gradient in gradients]
-    arrived = gradients_at(losses, edges, code.factors(digit, losses), keep_graph=True)
-    return [
-        torch.zeros_like(g.gradient) if found is None else found.reshape(g.output.shape)
-        for g, found in zip(gradients, arrived, strict=True)
-    ]
+    return gradients_under(losses, gradients, code.factors(digit, losses))
 
 
 def _split(gradients: list[OutputGradient]) -> Iterator[list[OutputGradient]]:
@@ -123,7 +122,8 @@ class SampleCode:
         # A generator of its own, so that none of the user's moves; seeded at random, so that no model can be made to
         # fit the numbers.
         generator = torch.Generator().manual_seed(secrets.randbits(62))
-        self._number = torch.randperm(n, generator=generator)
+        # Few samples get numbers from the whole range: the further apart two factors are, the smaller a share shows.
+        self._number = torch.randperm(max(n, self.base), generator=generator)[:n]
 
     @property
     def digits(self) -> int:
@@ -161,20 +161,24 @@ def matches_layout(plain: Tensor, scaled: Tensor, exponents: Int[Tensor, " n"], 
 def _are_multiples(
     rows: Float[Tensor, "k ..."], other: Float[Tensor, "k ..."], exponents: Int[Tensor, " k"]
 ) -> Tensor:
-    """Ask of each row of `other` whether it is 2^k times that of `rows`."""
+    """Ask of each row of `other` whether it is 2^k times that of `rows`, and no number was lost in between."""
     rows, other = rows.flatten(1), other.flatten(1)
+    if rows.numel() == 0:
+        return torch.ones(len(rows), dtype=torch.bool)
     wide = torch.float64 if rows.dtype == torch.float64 else torch.float32
     expected, found = torch.ldexp(rows.to(wide), exponents[:, None].to(rows.device)), other.to(wide)
     # A sample whose gradient is not a number tells nothing; the others still decide.
-    same = (expected == found) | (~expected.isfinite() & ~found.isfinite())
+    absent = ~rows.isfinite()
+    same = (expected == found) & expected.isfinite() | absent
+    size = torch.nan_to_num(expected, 0.0, 0.0, 0.0).abs().amax(1, keepdim=True)
+    # A row that vanished says nothing, and so does not confirm anything.
+    kept = (size >= torch.finfo(rows.dtype).tiny) | (rows.masked_fill(absent, 0) == 0).all(1, keepdim=True)
     if bool(same.all()):
-        return same.all(1)
+        return kept[:, 0]
     # Kernels that add in another order (atomics, threads) round differently, by far less than 2⁻¹². What another
     # sample adds has another factor, up to 2⁶⁰ times as large.
-    size = torch.nan_to_num(expected, 0.0, 0.0, 0.0).abs().amax(1, keepdim=True)
-    smallest = torch.finfo(rows.dtype).tiny * 2.0**EXPONENT
     tolerance = 2.0**-12 if rows.dtype.itemsize > 2 else 2.0**-5
-    return (same | ((found - expected).abs() <= tolerance * size + smallest)).all(1)
+    return (same | ((found - expected).abs() <= tolerance * size)).all(1) & kept[:, 0]
 
 
 @dataclass(frozen=True)
@@ -190,14 +194,14 @@ class Probe:
 
         The largest number of a position suggests an exponent, and all of its numbers have to confirm it.
         """
-        rows = _rows(self.plain, self.dims)
+        rows = position_rows(self.plain, self.dims)
         if rows.numel() == 0:
             return Owners(self.dims, torch.full((code.n, 1), -1))
         largest = torch.nan_to_num(rows, 0.0, 0.0, 0.0).abs().argmax(1, keepdim=True)
         some = torch.nan_to_num(rows.gather(1, largest)[:, 0], 0.0, 0.0, 0.0) != 0
         digits = []
         for scaled in self.scaled:
-            other = _rows(scaled, self.dims)
+            other = position_rows(scaled, self.dims)
             ratio = other.gather(1, largest)[:, 0].double() / rows.gather(1, largest)[:, 0].double()
             digit = torch.nan_to_num(ratio.abs().log2().round(), 0.0, 99.0, -99.0).long()
             digit = digit.masked_fill(~some, 0)
@@ -207,22 +211,4 @@ class Probe:
         sample = code.samples(digits)
         if bool((sample[some] < 0).any()):
             return None
-        return Owners(self.dims, _positions(sample.masked_fill(~some, -1), code.n))
-
-
-def _rows(x: Tensor, dims: int) -> Float[Tensor, "r f"]:
-    """Flatten the positions, and what each of them holds."""
-    return x.reshape(x.shape[:dims].numel(), x.shape[dims:].numel())
-
-
-def _positions(sample: Int[Tensor, " r"], n: int) -> Int[Tensor, "n m"]:
-    """List the positions of each sample, filled up with −1."""
-    owned = sample >= 0
-    position, owner = owned.nonzero()[:, 0], sample[owned]
-    order = owner.argsort(stable=True)
-    position, owner = position[order], owner[order]
-    counts = torch.bincount(owner, minlength=n)
-    rank = torch.arange(len(owner)) - (counts.cumsum(0) - counts)[owner]
-    places = torch.full((n, max(1, int(counts.max()))), -1)
-    places[owner, rank] = position
-    return places
+        return owners(self.dims, sample.masked_fill(~some, -1), code.n)

@@ -33,6 +33,11 @@ def along_other_dims(visit: Visit) -> list[BatchLayout]:
     return visit.all_inputs(BatchAxis.UNKNOWN if visit.dim in touched else visit.layout)
 
 
+def filled(visit: Visit) -> list[BatchLayout]:
+    """Writes one number, which all samples share, to some places of a dimension."""
+    return [along_other_dims(visit)[0], *[BatchAxis.ABSENT] * (len(visit.next_functions) - 1)]
+
+
 def gathered(visit: Visit) -> list[BatchLayout]:
     """As along other dimensions, if every input has all samples."""
     same = all(
@@ -79,8 +84,15 @@ def spatial(channels: int) -> Rule:
 
 
 def patches(visit: Visit) -> list[BatchLayout]:
-    """Turns windows into columns and back; only the first dimension is left alone."""
-    return visit.all_inputs(visit.layout if visit.dim == 0 else BatchAxis.UNKNOWN)
+    """Turns windows `[n, c, h, w]` into columns `[n, c·k, l]` and back; without n, no dimension is left alone."""
+    shape = visit.first_input_shape
+    batched = shape is not None and {len(shape), len(visit.shape)} == {3, 4}
+    return visit.all_inputs(visit.layout if batched and visit.dim == 0 else BatchAxis.UNKNOWN)
+
+
+def channels(visit: Visit) -> list[BatchLayout]:
+    """Moves what lies along dimension 1, however many dimensions follow."""
+    return visit.all_inputs(BatchAxis.UNKNOWN if visit.dim == 1 else visit.layout)
 
 
 @cache
@@ -166,8 +178,8 @@ def attention(visit: Visit) -> list[BatchLayout]:
 
 
 def table(visit: Visit) -> list[BatchLayout]:
-    """Reads a table, which belongs to no sample."""
-    return visit.all_inputs(BatchAxis.ABSENT)
+    """Reads a table, which belongs to no sample; the weights of what is read do."""
+    return [BatchAxis.ABSENT, *[BatchAxis.UNKNOWN] * (len(visit.next_functions) - 1)]
 
 
 def classes(visit: Visit) -> list[BatchLayout]:

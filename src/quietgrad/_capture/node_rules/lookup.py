@@ -30,8 +30,9 @@ RULES: dict[str, Rule] = {
         ),
         arithmetic.along_other_dims: (
             "Softmax LogSoftmax SafeSoftmax Cumsum Cumprod Logcumsumexp Glu Sort Topk Cummax Cummin IndexSelect "
-            "IndexFill FftC2C FftR2C FftC2R Flip Roll"
+            "FftC2C FftR2C FftC2R Flip Roll"
         ),
+        arithmetic.filled: "IndexFill",
         arithmetic.gathered: "Gather Scatter ScatterAdd ScatterReduce IndexAdd IndexCopy",
         arithmetic.reduced: (
             "Sum Mean Amax Amin Logsumexp Prod Max Min Std Var VarMean StdMean LinalgVectorNorm Norm Median "
@@ -45,7 +46,8 @@ RULES: dict[str, Rule] = {
             "UpsampleTrilinear3D UpsampleBilinear2DAa UpsampleBicubic2DAa ReflectionPad1D ReflectionPad2D "
             "ReflectionPad3D ReplicationPad1D ReplicationPad2D ReplicationPad3D"
         ),
-        arithmetic.spatial(1): "GridSampler2D GridSampler3D PixelShuffle PixelUnshuffle ChannelShuffle",
+        arithmetic.spatial(1): "GridSampler2D GridSampler3D PixelShuffle PixelUnshuffle",
+        arithmetic.channels: "ChannelShuffle",
         arithmetic.patches: "Im2Col Col2Im",
         arithmetic.product: "Mm",
         arithmetic.batched_product: "Bmm",

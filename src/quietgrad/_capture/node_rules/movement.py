@@ -75,6 +75,8 @@ def _in_phase(visit: Visit, start: int, shape: torch.Size | None) -> BatchLayout
 
 def concatenated(visit: Visit) -> list[BatchLayout]:
     """Puts inputs one after the other along a dimension."""
+    if any(shape is not None and len(shape) != len(visit.shape) for shape in visit.input_shapes):
+        return unknown(visit)  # empty vectors, which fit to everything
     if visit.saved_dim(len(visit.shape)) != visit.dim:
         return visit.all_inputs(visit.layout)
     period = visit.n * visit.layout.inner
@@ -115,7 +117,10 @@ def indexed(visit: Visit) -> list[BatchLayout]:
     if visit.dim >= first + added:
         return visit.all_inputs(visit.moved_to(visit.dim - added + len(used)))
     counted = [p for p in used if _counts(indices[p], visit.n, added - 1 - (visit.dim - first))]
-    return visit.all_inputs(visit.moved_to(counted[0]) if counted else BatchAxis.UNKNOWN)
+    shape = visit.first_input_shape
+    # Of more than n rows the first n are asked for: those behind them get no gradient, and must not break the layout.
+    fits = bool(counted) and shape is not None and shape[counted[0]] % visit.n == 0
+    return visit.all_inputs(visit.moved_to(counted[0]) if fits else BatchAxis.UNKNOWN)
 
 
 def _counts(index: Tensor, n: int, after: int) -> bool:
