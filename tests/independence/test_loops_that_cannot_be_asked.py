@@ -49,8 +49,12 @@ def test_a_loop_that_cannot_be_checked_is_refused_or_not_covered() -> None:
 def test_a_data_loader_is_warned_about_once() -> None:
     records, model = data.rows(), nn.Linear(data.FEATURES, data.CLASSES)
     sampler = qg.PoissonSampler(len(records), rate=0.5, steps=6)
-    collate = qg.collate_possibly_empty(records, data.stack)  # type: ignore[arg-type]
-    loader = DataLoader(records, batch_sampler=sampler, collate_fn=collate)  # type: ignore[arg-type]
+    collate = qg.collate_possibly_empty(records, data.stack)
+    loader: DataLoader[list[Tensor]] = DataLoader(
+        records,  # type: ignore[arg-type]  # any map-style data set does
+        batch_sampler=sampler,
+        collate_fn=collate,
+    )
     with qg.Privatizer(model, MECHANISM, sampler) as private, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for x, y in loader:
