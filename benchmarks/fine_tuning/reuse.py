@@ -23,7 +23,6 @@ from torch import Tensor, nn
 import quietgrad as qg
 from benchmarks.fine_tuning.activations import Ragged
 from quietgrad._collective import default_reducer
-from quietgrad._gradients import BlockwiseGrads, FactoredGrad
 from quietgrad._noise.sources import as_source
 from quietgrad._release.noise_states import NoiseStates
 from quietgrad._release.releaser import AccountedDraw, Releaser
@@ -129,9 +128,9 @@ class Steps:
         self, draw: AccountedDraw, slopes: Float[Tensor, " n"], phi: Float[Tensor, "n p"]
     ) -> Float[Tensor, " p"]:
         """Release g_j over the expected size of a draw: one J-th of what the draw may release."""
-        block = FactoredGrad(phi[:, None, :], slopes[:, None, None], algorithm="outer")
+        block = qg.FactoredGrad(phi[:, None, :], slopes[:, None, None], algorithm="outer")
         clip = self.program.training.releases[0].clip
-        total = clip(BlockwiseGrads({"line": block}, block.samples), draw.step)
+        total = clip(qg.BlockwiseGrads({"line": block}, block.samples), draw.step)
         released = draw.release(total, std=draw.std(total.sensitivity, share=1 / self.often))
         return released.blocks["line"][0]
 

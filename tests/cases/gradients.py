@@ -1,4 +1,4 @@
-"""Per-sample gradients of every kind and way, from rows that a test makes up: what law 2 runs over."""
+"""Per-sample gradients of every kind and algorithm, from rows that a test makes up: what law 2 runs over."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class KindCase:
-    """One kind of block on one way.
+    """One kind of block with one algorithm.
 
     Args:
         draw: (samples, generator) → its tensors, standard normal.

@@ -143,16 +143,16 @@ def test_nothing_is_written_unless_a_folder_is_named(
 
 def test_the_rule_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     timed, tuner = counting(monkeypatch), Tuner(None, deterministic=True)
-    settled = [tuner.select_algorithm("w", block(t=t))[0] for t in (1, 2, 40)]
-    assert [b.algorithm for b in settled if isinstance(b, TunableGrads)] == ["outer", "ghost", "chunked"]
+    selected = [tuner.select_algorithm("w", block(t=t))[0] for t in (1, 2, 40)]
+    assert [b.algorithm for b in selected if isinstance(b, TunableGrads)] == ["outer", "ghost", "chunked"]
     assert not timed
 
 
 def test_what_does_not_fit_the_budget_is_not_kept() -> None:
     tuner = Tuner(100, deterministic=False)
-    settled, _ = tuner.select_algorithm("w", block())
-    assert isinstance(settled, TunableGrads)
-    assert settled.memory_cost()[settled.algorithm] == 0
+    selected, _ = tuner.select_algorithm("w", block())
+    assert isinstance(selected, TunableGrads)
+    assert selected.memory_cost()[selected.algorithm] == 0
 
 
 def test_layers_share_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:

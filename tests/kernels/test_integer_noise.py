@@ -78,19 +78,19 @@ def test_every_level_draws_the_integers_of_the_reference(level: str, count: int)
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_points_that_float64_cannot_decide_and_both_ends_are_settled_alike(
+def test_points_that_float64_cannot_decide_and_both_ends_are_decided_alike(
     level: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a margin of 2⁻¹² a tenth of the boxes' points are doubtful; a million draws reach an end now and then."""
     monkeypatch.setattr("quietgrad._noise.sources.MARGIN", 2.0**-12)
     asked: list[int] = []
-    settled = RoundedGaussian._lies_below
+    decide = RoundedGaussian._lies_below
 
     def counted(
         self: RoundedGaussian, box: int, integer: int, first: int, second: int, words: RandomWords
     ) -> bool:
         asked.append(box)
-        return settled(self, box, integer, first, second, words)
+        return decide(self, box, integer, first, second, words)
 
     monkeypatch.setattr(RoundedGaussian, "_lies_below", counted)
     found, after = drawn(level, 26, 20_000, 5)

@@ -31,8 +31,8 @@ def test_precision_of_what_was_released_equals_the_ledger(case: MethodCase) -> N
         run(private, batches, model, lr=0.1)
         phases = private.ledger.phases
     assert len(observer.precisions) == len(DRAWS)
-    told = [mechanism.multiplier(step) ** -2 for step in range(len(DRAWS))]
-    assert observer.precisions == pytest.approx(told, rel=1e-9)
+    planned = [mechanism.multiplier(step) ** -2 for step in range(len(DRAWS))]
+    assert observer.precisions == pytest.approx(planned, rel=1e-9)
     assert sum(phase.count for phase in phases) == len(DRAWS)
     assert all(phase.rate == 0.25 for phase in phases)
 

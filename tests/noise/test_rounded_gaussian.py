@@ -164,7 +164,7 @@ def test_a_point_of_a_box_counts_below_the_curve_only() -> None:
     assert trial(sampler, box, int((share + 1e-6) * 2**64)) is None
 
 
-def test_doubtful_points_are_settled_by_exact_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doubtful_points_are_decided_by_exact_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
     """A point whose drawn bits lie on the curve to float64's precision."""
     sampler = default()
     asked: list[tuple[Span, Span]] = []

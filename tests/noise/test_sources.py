@@ -144,7 +144,7 @@ def test_coins_have_the_right_chance(x: float) -> None:
 
 
 @pytest.mark.parametrize("x", [0.5, 1.0, 2.25])
-def test_a_doubtful_coin_is_settled_by_exact_arithmetic(x: float) -> None:
+def test_a_doubtful_coin_is_decided_by_exact_arithmetic(x: float) -> None:
     with localcontext() as context:
         context.prec = 60
         word = int((-Decimal(x)).exp() * 2**64)
@@ -152,7 +152,7 @@ def test_a_doubtful_coin_is_settled_by_exact_arithmetic(x: float) -> None:
     assert not dg.decide_exactly(word + 1, x)
 
 
-def test_doubtful_coins_are_the_ones_that_are_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doubtful_coins_are_the_ones_that_are_decided(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, float]] = []
 
     def yes(bits: int, x: float) -> bool:

@@ -92,8 +92,8 @@ def train(model: Net, batches: qg.PoissonBatches, mechanism: qg.Mechanism) -> No
 def test_a_real_step_forms_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     formed: list[str] = []
     for kind in (FactoredGrad, ConvGrad):
-        for way in ("dense", "chunks"):
-            monkeypatch.setattr(kind, way, lambda self: formed.append(type(self).__name__))
+        for algorithm in ("dense", "chunks"):
+            monkeypatch.setattr(kind, algorithm, lambda self: formed.append(type(self).__name__))
     model, batches, mechanism = prepared(1.0)
     train(model, batches, mechanism)
     assert formed == []

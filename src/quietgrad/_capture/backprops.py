@@ -68,6 +68,7 @@ class Backward:
         outputs = [
             (call, output) for call in calls for output in call.outputs if output.edge.node in graph.children
         ]
+        # A single sample owns every entry, so there is nothing to analyse.
         analysis = GraphAnalysis(graph, n) if n > 1 else None
         layouts: dict[Key, BatchLayout] = {
             key_of((call, output)): BatchAxis.ABSENT
@@ -86,6 +87,8 @@ class Backward:
             ends |= {consumer.edge.node for found in consumers.values() for consumer in found}
             ready = ready_outputs(losses, graph.onward(ends), outputs, layouts)
         self.attribution.by_graph_analysis.update(call.module_name for call, _, _ in ready)
+        # What the analysis attributes for certain is used up in hooks while the backward runs. Its memory is free
+        # before the next layer's gradient exists; only the rest is collected below.
         consumed = {key_of((call, output)) for call, output, _ in ready}
         with consume_during_backward(ready, n, take):
             remaining = [pair for pair in outputs if key_of(pair) not in consumed]
@@ -157,6 +160,7 @@ def _output_gradients(
     """
     plain = [pair for pair in outputs if key_of(pair) not in consumers]
     edges = [output.edge for _, output in plain]
+    # The order matters: the gradients come back in the order of the edges, and are read one after the other below.
     edges += [consumer.edge for found in consumers.values() for consumer in found]
     arrived = iter(gradients_at(losses, edges, torch.ones_like(losses), keep_graph=keep_graph))
     gradients = [
@@ -184,6 +188,7 @@ def _backward_per_sample(
     for one_hot in torch.eye(len(losses), dtype=losses.dtype, device=losses.device):
         arrived = gradients_at(losses, edges, one_hot, keep_graph=True)
         for row, gradient, found in zip(rows, gradients, arrived, strict=True):
+            # No gradient means that this sample does not use the output; its row is zero, and must still be there.
             full = torch.zeros_like(gradient.gradient) if found is None else found
             row.append(full.reshape(gradient.output.shape))
     return [torch.stack(row) for row in rows]

@@ -36,6 +36,8 @@ class GraphAnalysis:
             (graph.root.node, graph.root.output_nr): Layout(0)
         }
         children, names = graph.children, graph.names
+        # In the order of a backward every consumer of a node comes before it, so one pass sees all its layouts
+        # complete.
         for node in graph.order:
             if next_functions := children[node]:
                 self._visit(node, names[node], next_functions)
@@ -73,6 +75,8 @@ class GraphAnalysis:
             for there, new in zip(next_functions, found, strict=True):
                 if there[0] is None:
                     continue
+                # Autograd adds the gradients of all paths that meet here. The sum has a batch axis only if all of them
+                # have the same one; otherwise an entry may belong to two samples, and probing has to say.
                 known = layouts.setdefault(there, new)
                 if known is not new and known != new:  # two paths disagree
                     layouts[there] = BatchAxis.UNKNOWN

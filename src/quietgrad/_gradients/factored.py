@@ -116,6 +116,8 @@ class FactoredGrad(TunableGrads):
         t, (o, i) = self.a.shape[1], self.matrix
         if self.is_outer:
             return "outer"
+        # Gram matrices of t positions take t²·(i + o) multiplications, forming takes t·i·o: the rule compares the two.
+        # It only serves deterministic runs; others measure.
         return "ghost" if t * (i + o) < i * o else "chunked"
 
     def memory_cost(self) -> dict[str, int]:
@@ -153,9 +155,12 @@ class FactoredGrad(TunableGrads):
 
     def squared_norms(self) -> Float64[Tensor, " n"]:
         if self.algorithm == "outer":
+            # ‖b aᵀ‖ = ‖a‖·‖b‖ for one position: nothing is multiplied out.
             a, b = self._squared_lengths()
             return a * b
         if self.algorithm == "ghost":
+            # Σ_st ⟨a_s, a_t⟩⟨b_s, b_t⟩ is exact in real numbers, but positions that cancel leave mostly rounding. The
+            # few samples where that happens are formed.
             return self._ghost().with_formed(lambda careful: self._rows(careful).squared_norms())
         if self.algorithm == "formed":
             return row_squared_norms(self._keep())
@@ -169,6 +174,8 @@ class FactoredGrad(TunableGrads):
             return self._chunked_sum(weights)
         if self._ordinary(weights) if self.algorithm == "outer" else not self._ghost().cancels:
             return self._matmul_sum(weights)
+        # A batched product rounds relative to its largest terms. Samples that cancel or have extreme factors would come
+        # out wrong by more than their clip allows, so they are summed on their own.
         careful = self._ghost().careful if self.algorithm == "ghost" else self._extreme(weights)
         total = self._matmul_sum(weights.masked_fill(careful, 0.0))
         return total + self._rows(careful).weighted_sum(weights[careful])
@@ -192,6 +199,7 @@ class FactoredGrad(TunableGrads):
     def drop_factors(self) -> BlockGrads:
         if self.algorithm == "formed":
             return DenseGrad(self._keep())
+        # Norms are computed now, while the factors are still in the cache, and kept: the sum needs the factors alone.
         if self.algorithm == "ghost":
             self._ghost()
         elif self.algorithm == "outer":

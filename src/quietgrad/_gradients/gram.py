@@ -116,6 +116,7 @@ def _sums_of(
     inputs: Float[Tensor, "n t t"], outputs: Float[Tensor, "n t t"], lost: float, roundings: int
 ) -> GramSums:
     wide = torch.promote_types(inputs.dtype, outputs.dtype)
+    # Only the positions' lengths are kept beside the norm: by Cauchy and Schwarz they bound how far rounding can go.
     squared = torch.linalg.vecdot(inputs.to(wide), outputs.to(wide)).double().sum(1)
     a, b = (
         (each.diagonal(dim1=1, dim2=2).double().clamp_min(0.0) + lost).sqrt() for each in (inputs, outputs)

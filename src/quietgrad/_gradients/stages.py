@@ -117,6 +117,8 @@ class BlockwiseGrads(PerSampleGrads):
 
     def squared_norms(self) -> Float64[Tensor, " n"]:
         parts: list[BlockGrads | FusedBlocks] = [*self._single.values(), *self._fused.values()]
+        # The squared norm of a sample is the sum over its blocks. It is added in float64, so that many blocks lose less
+        # than the clip's margin: a norm below the truth would let a sample through unclipped.
         norms = [part.squared_norms() for part in parts]
         return torch.stack(norms).sum(0) if norms else torch.zeros(self.samples, dtype=torch.float64)
 
@@ -127,6 +129,8 @@ class BlockwiseGrads(PerSampleGrads):
     def weighted_sum(self, weights: Float[Tensor, " n"]) -> Blocks:
         names, single, sums = list(self.blocks), self._single, dict[str, Tensor]()
         for name in list(single):
+            # Without factors to keep, each block is freed as soon as it is summed: factors and sums of all blocks never
+            # exist at once.
             sums[name] = single[name].weighted_sum(weights)
             if not self._keep_factors:
                 del single[name], self._blocks[name]
@@ -197,6 +201,8 @@ class ClippedSum:
         return self.space.part(name).dtype
 
     def _add(self, mine: Tensor, theirs: Tensor) -> Tensor:
+        # On the grid, sums are whole numbers of steps and add exactly. The total is then the same for any micro-batches
+        # and any order, which sensitivity and resumed runs rely on.
         if self.grid is None:
             return mine.double() + theirs
         return self.grid.values(self.grid.steps(mine) + self.grid.steps(theirs))

@@ -61,6 +61,7 @@ class TiedGrad(BlockGrads):
         return norms
 
     def weighted_sum(self, weights: Float[Tensor, " n"]) -> Float64[Tensor, "*shape"]:
+        # Samples that the norms could not bound get weight 0 in the fast sum and are added one by one.
         _, careful = self._norms
         plain = weights.masked_fill(careful, 0.0)
         total = self.matrix.weighted_sum(plain).double()
@@ -95,6 +96,8 @@ class TiedGrad(BlockGrads):
             self.matrix.a.shape[1],
         )
         lengths = self.matrix.lengths()
+        # ‖E + M‖² = ‖E‖² + ‖M‖² + 2⟨E, M⟩ for an embedding E tied to an output matrix M. The three terms may cancel, so
+        # the rounding of each enters a bound, and samples beyond it are formed.
         bound = slack(self.dtype, positions) * (4 * (first + second) + 2 * lengths * first.sqrt())
         squared = first + second + 2 * self._cross()
         within = (bound <= OVERCLIP * squared) & (second <= CANCELS**2 * squared)

@@ -138,6 +138,8 @@ class Tuner:
                 layer=name, algorithm=block.algorithm, milliseconds=0.0, megabytes=block.row_bytes / 1e6
             )
             return block, report
+        # Blocks come in the order in which the backward reaches them, and the first ones may take most of the budget.
+        # An algorithm that keeps nothing is always left, so a small budget makes steps slower and never fails.
         memory_cost = {
             algorithm: bytes_ for algorithm, bytes_ in block.memory_cost().items() if bytes_ <= self._left
         }
@@ -153,6 +155,7 @@ class Tuner:
     def _choice(self, block: TunableGrads, memory_cost: dict[str, int]) -> AlgorithmChoice:
         if self.deterministic:
             return AlgorithmChoice(block.rule(), 0.0)
+        # The affordable algorithms are part of the key: with less budget left, the same shape has another best choice.
         key = (*block.signature(), *sorted(memory_cost))
         if key not in self._choices:
             self._choices[key] = self._fastest(block, memory_cost)
@@ -186,11 +189,14 @@ class Tuner:
 
         It is the processor time of one thread, which other processes and spinning threads do not disturb.
         """
+        # Times depend on shapes and hardly on values, so a few rows of the batch at hand serve as well as made-up ones.
         few = block.first(self._trial_samples(block))
         best = dict.fromkeys(algorithms, math.inf)
         with _one_thread():
             for turn in range(ROUNDS):
                 for algorithm in algorithms:
+                    # One that lost clearly in the first turn is not tried again; the others take turns, so that a
+                    # processor which changes its frequency meanwhile is unfair to none.
                     if turn == 0 or best[algorithm] < HOPELESS * min(best.values()):
                         best[algorithm] = min(best[algorithm], self._time(few, algorithm))
         return {algorithm: time / few.samples for algorithm, time in best.items()}
@@ -204,6 +210,8 @@ class Tuner:
         candidate = block.with_algorithm(algorithm, self._chunk(block))
         weights = torch.full((block.samples,), 0.5, dtype=torch.float64, device=candidate.device)
         start = time.thread_time()
+        # The two operations of every clipped sum. Some algorithms form gradients for the norms and use them again for
+        # the sum, so their times cannot be measured apart.
         candidate.squared_norms()
         candidate.weighted_sum(weights)
         return 1e3 * (time.thread_time() - start)

@@ -55,6 +55,7 @@ def products_in_runs(
     Args:
         places: the runs; together they are all positions of all samples.
     """
+    # The kernel reads whole rows as vectors, so the last dimension must be contiguous; other strides are passed on.
     a, b = (x if x.stride(2) == 1 else x.contiguous() for x in (a, b))
     total = torch.empty(b.shape[2], a.shape[2], dtype=torch.float64)
     _sum_into(total, b, a, weights, places)

@@ -87,6 +87,7 @@ def register(
             f"Expected an operation among {', '.join(CONTRACTS)}, got {operation!r}. "
             "Declare it with @operation() beside its torch reference and add its contract to CONTRACTS."
         )
+    # Appended, not replaced: several backends may serve one device, each for the shapes and dtypes that it supports.
     implementation = Implementation(operation, device, backend, run, supports)
     _IMPLEMENTATIONS.setdefault((operation, device), []).append(implementation)
     return implementation

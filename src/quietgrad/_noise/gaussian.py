@@ -84,8 +84,8 @@ class Gaussian(Noise):
 
     Formal guarantee: with std = σ/√f·S for a release of sensitivity S and share f, all releases of a batch together
     are one Gaussian mechanism of multiplier σ, because Σ_j (S_j/s_j)² = Σ_j f_j/σ² = σ⁻². Rounding the sum first makes
-    its sensitivity S + γ√p, which S_j and s_j include (`widened`); everything after the integer sum is a function of
-    it. Integers add exactly: order, micro-batches and ranks do not touch what is released.
+    its sensitivity S + γ√p, which S_j and s_j include (`widen_noise`); everything after the integer sum is a function
+    of it. Integers add exactly: order, micro-batches and ranks do not touch what is released.
 
     Args:
         factor: σ is multiplied by this at each step; a schedule makes the ledger's phases.
@@ -111,6 +111,8 @@ class Gaussian(Noise):
             return without_noise(total, draw), state
         wide = on_grid(total, draw)
         scale = wide.grid.step / draw.divisor
+        # Alone, rounding, noise and scaling are one pass over the sum. Ranks must first add whole numbers: float sums
+        # depend on the order of the ranks, and so would what is released.
         if draw.reducer.world == 1:
             out = total.space.empty()
             add_integers(total.blocks, wide.grid, draw.source, out, scale=scale)
@@ -152,6 +154,8 @@ def add_integers(
         if source is None:
             add_steps(group, None, step=grid.step, scale=scale)
             continue
+        # The draws of several small blocks are made together: a call of the sampler has a fixed cost, and a model has
+        # many biases. Scratch memory is used again, because fresh pages would cost more than the copy.
         with SCRATCH.borrow("drawn", sum(value.numel() for value, _ in group), np.int32) as memory:
             drawn = torch.from_numpy(memory)
             source.fill(drawn)
@@ -173,6 +177,8 @@ def add_steps(
     for values, targets in pieces:
         for first in range(0, values.numel(), AT_ONCE):
             value, target = values[first : first + AT_ONCE], targets[first : first + AT_ONCE]
+            # In float64 throughout: whole numbers up to 2⁵³ are exact there, so sum and noise add without another
+            # rounding.
             whole = grid.round(value)
             if drawn is not None:
                 whole += drawn[start + first : start + first + len(value)].to(value.device)

@@ -1,4 +1,4 @@
-"""What a private step does, for people: each layer's way through the engine, each release's size and noise."""
+"""What a private step does: each layer's algorithm, each release's size and noise."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ReleaseReport:
 
     Args:
         dimension: coordinates that receive noise.
-        sensitivity: how far one record, or person, can move the sum.
+        sensitivity: how far one record, or user, can move the sum.
         std: of the noise on each coordinate of the sum.
         noise_norm: √dimension · std, the noise's expected length, to hold against the sensitivity.
     """

@@ -61,7 +61,7 @@ class Privatizer:
         noise_source: "default" or "hardened", or a NoiseSource.
         public_seed: of masks, random bases and public losses, to make a run again; drawn if left out.
         research: allow observers that read private gradients; the run is then reported as not covered by ε.
-        deterministic: choose the engine's ways by rule instead of by measurement.
+        deterministic: choose the engine's algorithms by rule instead of by measurement.
         reducer: `qg.distributed.AllReduce()` for several ranks; each takes its part of one global draw.
         require_independence: refuse a loop of which it cannot be checked whether records influence each other. False
             accepts it, and the run is reported as not covered by ε. A loop that mixes records is always refused.
@@ -184,7 +184,7 @@ class Privatizer:
         return grads if self._keep_factors or sums > 1 else grads.drop_factors()
 
     def _are_units(self, first: int, rows: int) -> bool:
-        """Whether each of these rows is all that its person has: nothing is to be pooled, as with records."""
+        """Whether each of these rows is all that its user has: nothing is to be pooled, as with records."""
         counts = self.sampler.counts(self.step)
         return counts is None or self._contributions.single(counts, first, rows)
 
@@ -194,12 +194,12 @@ class Privatizer:
         step.add(grads)
 
     def pool(self, grads: BlockwiseGrads, first: int = 0, counts: list[int] | None = None) -> BlockwiseGrads:
-        """The gradients of what is protected: each record's own, or those of people.
+        """The gradients of what is protected: each record's own, or those of users.
 
         Args:
             grads: of records.
             first: the place of the first of them in the draw.
-            counts: how many records each person has; those of the draw if left out.
+            counts: how many records each user has; those of the draw if left out.
         """
         counts = self.sampler.counts(self.step) if counts is None else counts
         return grads if counts is None else self._contributions.pool(grads, counts, first)
@@ -231,7 +231,7 @@ class Privatizer:
 
     @property
     def _contributions(self) -> Contributions:
-        assert self._users is not None, "only people have counts of rows"
+        assert self._users is not None, "only users have counts of rows"
         return self._users
 
     def begin_step(self) -> Step:
@@ -326,7 +326,7 @@ class Privatizer:
         return private and not self._research and not self.independence.unchecked
 
     def explain(self, *inputs: Any) -> Explanation:
-        """Per layer the engine's way, time and memory; per release its dimension, sensitivity and noise.
+        """Per layer the algorithm, time and memory; per release its dimension, sensitivity and noise.
 
         Given model inputs, also proves on them that no sample's output depends on another sample. Changes nothing: a
         step that has not begun is looked at and not begun.

@@ -109,9 +109,9 @@ class PoissonBatches:
         workers: processes that load records ahead.
         collate_fn: makes a micro-batch of a list of records, as a DataLoader's does (padding, dictionaries); it is
             never given an empty list. With `unit` it must keep the order of the records.
-        unit: the person of each record, where people are protected instead of records; see `PoissonSampler`.
-        most_records: with `unit`, how many records of a person a step uses at most, drawn afresh.
-        pooled: with `unit`, whether the gradients of a person's records are averaged ("mean") or added ("sum").
+        unit: the user of each record, where users are protected instead of records; see `PoissonSampler`.
+        most_records: with `unit`, how many records of a user a step uses at most, drawn afresh.
+        pooled: with `unit`, whether the gradients of a user's records are averaged ("mean") or added ("sum").
 
     Example:
         batches = qg.PoissonBatches(train_set, rate=0.25, steps=10)
@@ -146,7 +146,7 @@ class PoissonBatches:
     def replay(
         cls, dataset: MapStyle, draws: Sequence[Sequence[int]], *, rate: float, **unit: Any
     ) -> PoissonBatches:
-        """Batches with explicit draws (of people, given `unit`), for audits; marked not private."""
+        """Batches with explicit draws (of users, given `unit`), for audits; marked not private."""
         batches = cls(dataset, rate=rate, steps=len(draws), **unit)
         sampler = batches.sampler
         batches.sampler = ReplayedSampler(sampler.records, draws, rate=rate, users=sampler.users)
@@ -154,7 +154,7 @@ class PoissonBatches:
 
     @property
     def units(self) -> int:
-        """N: how many records, or people, may be drawn."""
+        """N: how many records, or users, may be drawn."""
         return self.sampler.units
 
     @property
@@ -248,10 +248,10 @@ def _as_list(records: list[Any]) -> list[Any]:
 
 
 def _parts(counts: int | list[int], size: int) -> Iterator[tuple[int, int]]:
-    """Micro-batches as (first row, row after the last): cut between people, through one only who has too many rows.
+    """Micro-batches as (first row, row after the last): cut between users, through one only who has too many rows.
 
     Args:
-        counts: the number of rows, or of each person's rows.
+        counts: the number of rows, or of each user's rows.
     """
     if isinstance(counts, int):
         yield from ((start, min(start + size, counts)) for start in range(0, counts, size))
