@@ -174,13 +174,7 @@ def test_every_algorithm_is_offered_by_a_layer_above() -> None:
     assert offered | {"direct"} == {*OF_FACTORS, *OF_CONVOLUTIONS}
 
 
-ONE_BACKWARD_PER_SAMPLE = {"conv2d_unbatched", "positions_multiplied"}
-"""Their NaN reaches every backward, so every sample is dropped."""
-
-
-@pytest.mark.parametrize(
-    "case", [case for case in LAYERS if case.name not in ONE_BACKWARD_PER_SAMPLE], ids=str
-)
+@pytest.mark.parametrize("case", LAYERS, ids=str)
 def test_a_dropped_row_is_exactly_zero_even_if_it_is_not_a_number(case: LayerCase) -> None:
     """The factor of one loss is not a number, so neither are its gradients, whatever the layer is given."""
     model, inputs = case.model(), case.batch(N)

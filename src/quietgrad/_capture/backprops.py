@@ -11,9 +11,12 @@ the gradient at an output `[n, …]` is that of loss i. What has to be found out
 3. A backward per sample, where entries belong to several samples. Whether the samples share them or are mixed, which
    no gradient shows, is for the caller to decide (`Backward.unattributed`).
 
+A record that is not a number must not change the rows of others. Graph analysis keeps them apart whatever the values
+are. The other two approaches start again, by a backward per sample without such numbers (`finite`).
+
 Everything is found anew for every batch. Nothing is remembered, so nothing can change after it was checked.
 
-Checked by: tests/laws/test_law1_per_sample.py
+Checked by: tests/laws/test_law1_per_sample.py, tests/attacks/test_not_a_number_of_others.py
 """
 
 from __future__ import annotations
@@ -27,11 +30,19 @@ from torch import Tensor
 from quietgrad._capture.broadcast import BroadcastConsumer, Consumers, gradient_before_broadcast
 from quietgrad._capture.call import Call
 from quietgrad._capture.consumption import Take, consume_during_backward, ready_outputs
+from quietgrad._capture.finite import all_finite, finite_gradients
 from quietgrad._capture.graph import Graph
 from quietgrad._capture.graph_analysis import GraphAnalysis
 from quietgrad._capture.layout import BatchAxis, BatchLayout, Layout, Placement, whole
-from quietgrad._capture.output_gradients import CallOutput, Key, OutputGradient, gradients_at, key_of
-from quietgrad._capture.probing import probe_layouts
+from quietgrad._capture.output_gradients import (
+    CallOutput,
+    Key,
+    OutputGradient,
+    gradients_at,
+    key_of,
+    sample_dims,
+)
+from quietgrad._capture.probing import layout_of_rows, may_hold_samples, probe_layouts
 from quietgrad._errors import PrivacyError
 
 
@@ -79,7 +90,7 @@ class Backward:
         consumers = {} if analysis is None else _find_consumers(graph, analysis, outputs, layouts)
         # Where a layout is missing, more backwards follow. Otherwise autograd frees the graph as it goes.
         keep_graph = n > 1 and not all(
-            isinstance(layout, Layout) or key in consumers for key, layout in layouts.items()
+            _is_row(layouts[key_of(pair)], pair) or key_of(pair) in consumers for pair in outputs
         )
         ready = []
         if n > 1 and not keep_graph:
@@ -93,14 +104,18 @@ class Backward:
         with consume_during_backward(ready, n, take):
             remaining = [pair for pair in outputs if key_of(pair) not in consumed]
             gradients = _output_gradients(losses, remaining, consumers, keep_graph=keep_graph)
-        self._find_layouts(losses, gradients, layouts)
+        self._find_layouts(losses, gradients, layouts, graph)
         for call in calls:
             own = [gradient for gradient in gradients if gradient.call is call]
             if own:
-                take(call.narrow_to([gradient.output for gradient in own]), *self._rows(losses, own))
+                take(call.narrow_to([gradient.output for gradient in own]), *self._rows(losses, own, graph))
 
     def _find_layouts(
-        self, losses: Float[Tensor, " n"], gradients: list[OutputGradient], layouts: dict[Key, BatchLayout]
+        self,
+        losses: Float[Tensor, " n"],
+        gradients: list[OutputGradient],
+        layouts: dict[Key, BatchLayout],
+        graph: Graph,
     ) -> None:
         """Give each gradient its layout, from graph analysis or by probing."""
         unknown = []
@@ -109,16 +124,18 @@ class Backward:
             if len(losses) == 1:
                 gradient.layout = whole(gradient.output.shape) if gradient.sample_dims else None
             elif isinstance(layout, Layout):
-                # With the samples among the features, every position belongs to all of them.
-                gradient.layout = layout if layout.dim < gradient.sample_dims else None
+                gradient.layout = layout if _is_row(layout, (gradient.call, gradient.output)) else None
             elif layout is BatchAxis.UNKNOWN and gradient.sample_dims:
                 unknown.append(gradient)
         if unknown:
-            self.unattributed = probe_layouts(losses, unknown)
+            sound = [gradient for gradient in unknown if all_finite([gradient.gradient])]
+            broken = [gradient for gradient in unknown if gradient not in sound]
+            self.unattributed = probe_layouts(losses, sound) if sound else []
+            self.unattributed += _find_layouts_without(losses, broken, graph) if broken else []
             self.attribution.by_probing.update(g.call.module_name for g in unknown if g.layout is not None)
 
     def _rows(
-        self, losses: Float[Tensor, " n"], gradients: list[OutputGradient]
+        self, losses: Float[Tensor, " n"], gradients: list[OutputGradient], graph: Graph
     ) -> tuple[list[Placement | None], list[Float[Tensor, "n ..."]]]:
         """Return the layouts and gradients of one call's outputs, samples first."""
         name = gradients[0].call.module_name
@@ -129,7 +146,16 @@ class Backward:
             self.attribution.by_graph_analysis.add(name)
             return [None] * len(gradients), [gradient.gradient for gradient in gradients]
         self.attribution.by_sample.add(name)
-        return [None] * len(gradients), _backward_per_sample(losses, gradients)
+        rows = _backward_per_sample(losses, gradients)
+        if not all_finite(rows):
+            with finite_gradients(graph.order):
+                rows = _backward_per_sample(losses, gradients)
+        return [None] * len(gradients), rows
+
+
+def _is_row(layout: BatchLayout, pair: CallOutput) -> bool:
+    """Ask whether each sample has positions of its own; with samples among the features, all share every position."""
+    return isinstance(layout, Layout) and layout.dim < sample_dims(pair)
 
 
 def _find_consumers(
@@ -192,6 +218,24 @@ def _backward_per_sample(
             full = torch.zeros_like(gradient.gradient) if found is None else found
             row.append(full.reshape(gradient.output.shape))
     return [torch.stack(row) for row in rows]
+
+
+def _find_layouts_without(
+    losses: Float[Tensor, " n"], gradients: list[OutputGradient], graph: Graph
+) -> list[Call]:
+    """Take gradients that are not finite again, sample by sample, and set the layouts of those that split.
+
+    Returns:
+        the calls in which some position belongs to several samples, as `probe_layouts` does.
+    """
+    with finite_gradients(graph.order):
+        found = _backward_per_sample(losses, gradients)
+    for gradient, rows in zip(gradients, found, strict=True):
+        gradient.layout = layout_of_rows(rows, gradient.sample_dims)
+        if gradient.layout is not None:
+            # One sample's number and zeros, which is exact; in memory as it was, so that nothing rounds otherwise.
+            gradient.gradient = torch.empty_like(gradient.gradient).copy_(rows.sum(0))
+    return [g.call for g in gradients if g.layout is None and may_hold_samples(g, len(losses))]
 
 
 def mixing_error(module_name: str) -> PrivacyError:

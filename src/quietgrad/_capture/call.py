@@ -19,6 +19,7 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from quietgrad._capture.finite import zeroed
 from quietgrad._capture.layout import Placement
 from quietgrad._errors import PrivacyError
 from quietgrad._gradients.blocks import BlockGrads
@@ -132,12 +133,13 @@ def inputs_for(
 ) -> Shaped[Tensor, "n ..."]:
     """An input with the samples first.
 
-    Where there is no layout it is shared by all samples, but zero for those that the output's gradient does not reach:
-    another sample's NaN times their zero would be NaN.
+    Where there is no layout it is shared by all samples, but zero for those that the output's gradient does not reach.
+    Numbers that are not finite are zero in it: the NaN of one sample times the zero of another would be NaN.
     """
     n = len(backprops)
     if layout is not None:
         return layout.samples_first(x, n)
+    x = zeroed(x)
     return zero_rows(x.unsqueeze(0).expand(n, *x.shape), (backprops == 0).flatten(1).all(1))
 
 

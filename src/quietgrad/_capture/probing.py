@@ -77,11 +77,34 @@ def probe_layouts(losses: Float[Tensor, " n"], gradients: list[OutputGradient]) 
         undecided = [gradient for gradient, _ in irregular if gradient.layout is None]
         if undecided:
             probe_masks(losses, undecided)
-    return [
-        g.call
-        for g in gradients
-        if g.layout is None and any(candidates(g.output.shape, code.n, g.sample_dims))
-    ]
+    return [g.call for g in gradients if g.layout is None and may_hold_samples(g, code.n)]
+
+
+def may_hold_samples(gradient: OutputGradient, n: int) -> bool:
+    """Ask whether an output has room for all samples, so that one without a layout may mix them."""
+    return any(candidates(gradient.output.shape, n, gradient.sample_dims))
+
+
+def layout_of_rows(rows: Float[Tensor, "n ..."], dims: int) -> Layout | Owners | None:
+    """Find the layout of an output from the gradient of each sample: a position belongs to the only one that has any.
+
+    Returns:
+        None if several samples have a gradient at one position.
+
+    Checked by: tests/attacks/test_not_a_number_of_others.py
+    """
+    n, shape = len(rows), rows.shape[1:]
+    if shape.numel() == 0:
+        return Owners(dims, torch.full((n, 1), -1))
+    reached = (rows != 0).reshape(n, shape[:dims].numel(), -1).any(2)
+    if bool((reached.sum(0) > 1).any()):
+        return None
+    owner = torch.where(reached.any(0), reached.int().argmax(0), -1).cpu()
+    for layout in candidates(shape, n, dims):
+        parts = layout.samples_first(owner.reshape(shape[:dims]), n).flatten(1)
+        if bool(((parts == torch.arange(n)[:, None]) | (parts == -1)).all()):
+            return layout
+    return owners(dims, owner, n)
 
 
 def _find_owners(

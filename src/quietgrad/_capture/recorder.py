@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from quietgrad._capture.backprops import Backward
@@ -166,6 +166,8 @@ class Recorder:
     ) -> dict[str, BlockGrads]:
         pieces: dict[str, list[BlockGrads]] = {}
         times_used = Counter(name for call in calls for name in call.unit.names.values())
+        bad = ~losses.detach().isfinite()
+        any_bad = bool(bad.any())
         self._current_tuner.begin()
         self._algorithms = {}
 
@@ -174,6 +176,8 @@ class Recorder:
             adapter = call.unit.adapter
             # Rows are normed, clipped and summed in float32 at least; a replay needs what its module works with.
             rows = backprops if adapter.replays else [at_least_single(b) for b in backprops]
+            if any_bad:
+                rows = [mark_rows(b, bad) for b in rows]
             for local, piece in trained_pieces(call, layouts, rows).items():
                 name = call.unit.names[local]
                 # Pieces of a parameter that is used several times are combined first, and need their factors.
@@ -240,6 +244,15 @@ def _lowest_precision(calls: list[Call]) -> torch.dtype:
         for parameter in call.unit.module.parameters()
     ]
     return min(used, key=lambda dtype: dtype.itemsize, default=torch.float32)
+
+
+def mark_rows(b: Float[Tensor, "n ..."], bad: Bool[Tensor, " n"]) -> Float[Tensor, "n ..."]:
+    """Make rows of samples whose loss is not finite NaN, so that the clip drops them: they contribute zero.
+
+    Mostly they are, and nothing is copied: rows of others are then computed from the same memory as ever.
+    """
+    unmarked = bad & b.flatten(1).isfinite().all(1) if b.dim() > 1 else bad
+    return b.masked_fill(unmarked.view(-1, *[1] * (b.dim() - 1)), torch.nan) if bool(unmarked.any()) else b
 
 
 def check_losses(losses: Tensor) -> None:

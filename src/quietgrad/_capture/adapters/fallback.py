@@ -18,10 +18,12 @@ from torch.utils import _pytree as pytree
 
 from quietgrad._capture.adapters.functional import called_with
 from quietgrad._capture.call import Adapter, Call, Pieces
+from quietgrad._capture.finite import all_finite, finite_gradients
+from quietgrad._capture.graph import Graph
 from quietgrad._capture.layout import Layout, Placement, candidates
 from quietgrad._errors import PrivacyError
 from quietgrad._gradients.blocks import DenseGrad
-from quietgrad._gradients.row_arithmetic import at_least_single
+from quietgrad._gradients.row_arithmetic import at_least_single, zero_rows
 
 Arrangement = tuple[Layout | None, ...]
 """How each tensor among the inputs holds the samples; None: all samples share it."""
@@ -116,7 +118,17 @@ class Replay:
             gradients, outputs = self._run(inputs, dims)
         except REFUSALS:
             return None  # the module does not take inputs of this shape
-        return gradients if self._reproduces(outputs) else None
+        if not self._reproduces(outputs):
+            return None
+        return gradients if any(layout is not None for layout in self.layouts) else self._apart(gradients)
+
+    def _apart(self, gradients: dict[str, Float[Tensor, "n ..."]]) -> dict[str, Float[Tensor, "n ..."]]:
+        """Keep what is not finite in an input that all samples share from the rows of those it does not belong to."""
+        if not all_finite(gradients.values()):
+            with surroundings(self.call):
+                gradients, _ = self._rerun_in_loop(self.tensors, (None,) * len(self.tensors), finite=True)
+        unreached = torch.stack([(b == 0).flatten(1).all(1) for b in self.backprops]).all(0)
+        return {name: zero_rows(rows, unreached) for name, rows in gradients.items()}
 
     def _run(
         self, inputs: list[Tensor], dims: tuple[int | None, ...]
@@ -144,9 +156,13 @@ class Replay:
         return gradients, list(outputs)
 
     def _rerun_in_loop(
-        self, inputs: list[Tensor], dims: tuple[int | None, ...]
+        self, inputs: list[Tensor], dims: tuple[int | None, ...], *, finite: bool = False
     ) -> tuple[dict[str, Tensor], list[Tensor]]:
-        """For modules that vmap cannot run."""
+        """For modules that vmap cannot run.
+
+        Args:
+            finite: let nothing pass that is not finite (`finite_gradients`).
+        """
         rows: list[dict[str, Tensor]] = []
         outputs: list[tuple[Tensor, ...]] = []
         for i in range(self.n):
@@ -154,9 +170,10 @@ class Replay:
             parameters = {name: p.clone().requires_grad_() for name, p in self.parameters.items()}
             with torch.enable_grad():
                 value, outs = self._scalar(parameters, tuple(b[i] for b in self.backprops), *sample)
-                found = torch.autograd.grad(
-                    value, list(parameters.values()), allow_unused=True, materialize_grads=True
-                )
+                with finite_gradients(Graph.of(value).order) if finite else contextlib.nullcontext():
+                    found = torch.autograd.grad(
+                        value, list(parameters.values()), allow_unused=True, materialize_grads=True
+                    )
             rows.append(dict(zip(parameters, found, strict=True)))
             outputs.append(tuple(out.detach() for out in outs))
         stacked = {name: torch.stack([row[name] for row in rows]) for name in self.parameters}
