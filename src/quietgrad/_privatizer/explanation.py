@@ -37,6 +37,12 @@ class ReleaseReport:
     noise_norm: float
 
 
+NOT_FINITE = (
+    "a record whose gradient is NaN or infinite adds zero and is paid for; how many there are is private"
+)
+"""Said of every run: whether and how often it happened would tell of records."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
     """`print` it, or read the fields.
@@ -52,6 +58,7 @@ class Explanation:
     releases: tuple[ReleaseReport, ...]
     independence: str
     kernels: str
+    not_finite: str = NOT_FINITE
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -65,6 +72,7 @@ class Explanation:
             _table([dataclasses.asdict(layer) for layer in self.layers]),
             f"independence of samples: {self.independence}",
             f"kernels: {self.kernels}",
+            f"rows that are not finite: {self.not_finite}",
         ]
         return "\n".join(parts)
 

@@ -209,7 +209,8 @@ def _with_aes_masks(name: str) -> ModuleType:
     spec.loader.exec_module(copy)
     if not hasattr(copy, _GENERATOR):
         raise ImportError(
-            f"{name} has no {_GENERATOR}: this Flower is too new. Install flwr==1.36, which was tested."
+            f"{name} has no {_GENERATOR}: its masks cannot be replaced. Install a Flower that was tested: "
+            "pip install 'quietgrad[flower]'."
         )
     setattr(copy, _GENERATOR, aes_masks)
     return copy
