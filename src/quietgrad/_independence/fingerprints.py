@@ -78,7 +78,7 @@ def _differ(old: Tensor, new: Tensor, allowed: Tensor) -> Bool[Tensor, " n"]:
 
 
 class TakeFingerprints:
-    """Take fingerprints from per-sample gradients, without forming them.
+    """Take fingerprints from per-sample gradients, formed only where their kind has no cheaper projection.
 
     The random direction follows from a secret seed, so it is the same in every pass, and no memory is kept for it.
     """
