@@ -197,7 +197,8 @@ def test_a_disk_that_fills_up_during_training_keeps_the_run_resumable(
     monkeypatch.setattr(os, "fsync", soon_full)
     assert "No space left" in refused("train", config, "--out", out)
     monkeypatch.undo()
-    done = runner.invoke(app, ["train", str(config), "--out", str(out), "--resume"])
+    with pytest.warns(UserWarning, match="1 releases of its plan are spent without a checkpoint"):
+        done = runner.invoke(app, ["train", str(config), "--out", str(out), "--resume"])
     assert done.exit_code == 0, done.output
 
 
@@ -254,7 +255,10 @@ class Bomb:
 
 def test_a_damaged_checkpoint_or_one_that_holds_code_is_refused(finished: Path) -> None:
     checkpoint, config = finished / "checkpoint.pt", finished / "config.toml"
-    checkpoint.write_bytes(checkpoint.read_bytes()[:100])
+    whole = checkpoint.read_bytes()
+    checkpoint.write_bytes(whole[:50] + bytes([whole[50] ^ 1]) + whole[51:])
+    assert "is damaged" in refused("train", config, "--out", finished, "--resume")
+    checkpoint.write_bytes(whole[:100])
     assert "cannot be read" in refused("train", config, "--out", finished, "--resume")
     torch.save(Bomb(finished / "exploded"), checkpoint)
     assert "cannot be read" in refused("train", config, "--out", finished, "--resume")

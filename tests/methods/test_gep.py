@@ -252,14 +252,26 @@ def test_public_losses_that_are_not_the_models_are_refused() -> None:
         step_once(qg.methods.gep(lambda _: elsewhere, rank=2))
 
 
-def test_public_losses_made_of_the_private_forward_are_refused() -> None:
+def test_public_losses_made_of_a_private_forward_are_refused() -> None:
+    """Those of the step before: a step asks for its public losses before its own forward."""
     current: dict[str, Tensor] = {}
-    mechanism = qg.methods.gep(lambda _: 2 * current["losses"], rank=2).with_noise(1.0)
-    with privatizer(mechanism, [ROWS]) as (private, batches, model):
-        for x, y in next(iter(batches)).split(8):
-            current["losses"] = F.cross_entropy(model(x), y, reduction="none")
-            with pytest.raises(ValueError, match="used outside the forward of every module"):
-                private.backward(current["losses"])
+
+    def losses(model: nn.Module) -> Tensor:
+        return 2 * current["losses"] if current else public_losses(model)
+
+    mechanism = qg.methods.gep(losses, rank=2).with_noise(1.0)
+    with privatizer(mechanism, [ROWS] * 3) as (private, batches, model):
+        draws = iter(batches)
+        for x, y in next(draws).split(8):
+            private.backward(F.cross_entropy(model(x), y, reduction="none"))
+        private.release()
+        for x, y in next(draws).split(8):
+            with torch.enable_grad():
+                current["losses"] = F.cross_entropy(model(x), y, reduction="none")
+            private.backward(current["losses"])
+        private.release()
+        with pytest.raises(ValueError, match="used outside the forward of every module"):
+            private.begin_step()
 
 
 def test_public_gradients_that_vanish_leave_the_residual() -> None:

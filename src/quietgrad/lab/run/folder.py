@@ -136,8 +136,10 @@ class RunFolder:
         file = self.path / name
         if not file.exists():
             return None
-        content, _, checksum = file.read_bytes().rpartition(CHECKSUM)
-        if hashlib.sha256(content).hexdigest().encode() != checksum:
+        content, mark, checksum = file.read_bytes().rpartition(CHECKSUM)
+        if not mark:  # finished weights, which any program may load, and whatever 0.2 wrote
+            content = checksum
+        elif hashlib.sha256(content).hexdigest().encode() != checksum:
             raise LabError(
                 f"{file} is damaged: its checksum is another. Put it back from a backup, or start a new run with "
                 "another --out."
