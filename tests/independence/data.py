@@ -34,6 +34,15 @@ def images(count: int = 64) -> list[Record]:
     return [(torch.randn(3, 8, 8, generator=generator), i % CLASSES) for i in range(count)]
 
 
+def flat_images(count: int = 64) -> list[Record]:
+    """Images of four equal parts: a maximum has ties, which rounding may break either way."""
+    generator = torch.Generator().manual_seed(4)
+    parts = [torch.randn(3, 2, 2, generator=generator) for _ in range(count)]
+    return [
+        (part.repeat_interleave(4, 1).repeat_interleave(4, 2), i % CLASSES) for i, part in enumerate(parts)
+    ]
+
+
 def labels(records: list[Record]) -> Tensor:
     return torch.tensor([label for _, label in records])
 

@@ -174,12 +174,27 @@ class _Interrogation:
         records = [self._records[i] for i in half.tolist()]
         question = ProbePass(records, half, torch.arange(len(half)), evaluating=True)
         answer = yield question
-        self._compare_shapes(answer)
-        if not (yield from self._moved(answer, question)):
+        same_shapes = self._compare_shapes(answer)
+        before = original.fingerprints.select(question.stayed)
+        moved = before.moved(answer.fingerprints.select(question.places))
+        if not bool(moved.any()):
             return None
         if (yield from self._differs_by_itself(evaluating=True)):
             return self._unchecked(OWN_GENERATOR)
+        # Kernels round differently for another number of rows, which may break a tie of a maximum the other way and
+        # so move the gradients of a few records. Mixing moves most of them, or moves them among equally many rows too.
+        few = int(moved.sum()) * 2 <= len(moved)
+        if few and same_shapes and not (yield from self._moves_repeated(half)):
+            return None
         return IndependenceVerdict(IndependenceOutcome.MIXED, ragged=self._ragged)
+
+    def _moves_repeated(self, half: Int64[Tensor, " k"]) -> Generator[ProbePass, PassResult, bool]:
+        """Ask about one half again, repeated until there are as many records as in the micro-batch."""
+        repeated = [int(half[i % len(half)]) for i in range(len(self._records))]
+        records = [self._records[i] for i in repeated]
+        question = ProbePass(records, half, torch.arange(len(half)), evaluating=True)
+        answer = yield question
+        return (yield from self._moved(answer, question))
 
     def _original(self, *, evaluating: bool) -> Generator[ProbePass, PassResult, PassResult]:
         if evaluating not in self._known:
