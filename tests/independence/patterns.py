@@ -332,6 +332,7 @@ APART = [
     picture("convolution, instance norm", lambda: cnn(nn.InstanceNorm2d(8, affine=True), nn.ReLU())),
     picture("convolution, dropout of channels", lambda: cnn(nn.Dropout2d(0.3), nn.ReLU())),
     picture("convolution, maximum", lambda: cnn(nn.MaxPool2d(2))),
+    Pattern("maximum with ties", lambda: cnn(nn.MaxPool2d(2)), records=data.flat_images),
     picture(
         "flipped images",
         cnn,
