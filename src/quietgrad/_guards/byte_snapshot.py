@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,8 +13,7 @@ from torch import Tensor
 from quietgrad._guards.model_tensors import ModelTensor
 
 WORD = 8
-COPIED = 1 << 16
-"""Bytes up to which a copy is taken: it is as fast as sums, and no write can hide in it."""
+COPIED = 1 << 16  # bytes up to which a copy is taken: it is as fast as sums, and no write can hide in it
 
 
 class ByteSnapshot:
@@ -26,27 +24,20 @@ class ByteSnapshot:
         read_parameters: whether parameters are compared byte by byte too. All other tensors are.
     """
 
-    def __init__(self, tensors: Iterable[ModelTensor], *, read_parameters: bool) -> None:
-        self._tensors = {tensor.name: tensor.value for tensor in tensors}
-        self._states = {tensor.name: _state(tensor) for tensor in tensors}
-        self._checksums = {
-            tensor.name: checksum(tensor.value)
-            for tensor in tensors
-            if read_parameters or not tensor.is_parameter
-        }
+    def __init__(self, tensors: list[ModelTensor], *, read_parameters: bool) -> None:
+        self._states = {tensor.name: (tensor.value, _state(tensor)) for tensor in tensors}
+        read = [tensor for tensor in tensors if read_parameters or not tensor.is_parameter]
+        self._checksums = {tensor.name: checksum(tensor.value) for tensor in read}
 
     def find_change(self, tensors: Iterable[ModelTensor], *, read_bytes: bool) -> str | None:
-        """Return the name of a tensor that is new, exchanged or written to; None if there is none.
-
-        Args:
-            read_bytes: also find writes that torch does not count, through `.data` or numpy.
-        """
+        """Return the name of a tensor that is new, exchanged or written to; else None."""
         for tensor in tensors:
-            name = tensor.name
-            if self._tensors.get(name) is not tensor.value or self._states[name] != _state(tensor):
-                return name
-            if read_bytes and name in self._checksums and self._checksums[name] != checksum(tensor.value):
-                return name
+            value, state = self._states.get(tensor.name, (None, None))
+            if value is not tensor.value or state != _state(tensor):
+                return tensor.name
+            known = self._checksums.get(tensor.name) if read_bytes else None
+            if known is not None and known != checksum(value):  # torch counts no writes through `.data`
+                return tensor.name
         return None
 
 
@@ -65,30 +56,16 @@ def _state(tensor: ModelTensor) -> tuple[Any, ...]:
 
 
 def checksum(value: Tensor | NDArray[np.generic]) -> bytes | tuple[int, ...]:
-    """Return a copy of short values; of others Σ of the 8-byte words of each half, and the CRC of the rest.
+    """Return a copy of short values; of others Σ of the 8-byte words of each half, and the last bytes.
 
     One changed element always shows. There are two sums, since a queue that is rolled along keeps the sum of the whole.
     """
-    if isinstance(value, Tensor):
-        if value.device.type != "cpu":
-            return _on_device(value)
-        raw: NDArray[np.uint8] = _flat(value).view(torch.uint8).numpy()
-    else:
-        raw = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+    if not isinstance(value, Tensor):
+        value = torch.from_numpy(np.ascontiguousarray(value).reshape(-1).view(np.uint8))
+    raw = value.detach().contiguous().reshape(-1).view(torch.uint8)
     if len(raw) <= COPIED:
-        return raw.tobytes()
-    words = raw[: len(raw) // WORD * WORD].view(np.int64)
-    half = len(words) // 2
-    sums = [int(np.add.reduce(part)) for part in (words[:half], words[half:])]
-    return *sums, zlib.crc32(raw[len(words) * WORD :].data)
-
-
-def _on_device(value: Tensor) -> tuple[int, ...]:
-    same_size = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    numbers = _flat(value).view(same_size[min(value.element_size(), WORD)])
-    half = len(numbers) // 2
-    return int(numbers[:half].sum()), int(numbers[half:].sum())
-
-
-def _flat(value: Tensor) -> Tensor:
-    return value.detach().contiguous().reshape(-1)
+        return raw.cpu().numpy().tobytes()
+    raw = raw if raw.storage_offset() % WORD == 0 else raw.clone()  # torch reads words at multiples of 8 only
+    count = len(raw) // WORD
+    words = raw[: count * WORD].view(torch.int64)
+    return int(words[: count // 2].sum()), int(words[count // 2 :].sum()), *raw[count * WORD :].tolist()

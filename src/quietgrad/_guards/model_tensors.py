@@ -14,12 +14,11 @@ from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
-OF_TORCH = frozenset(vars(nn.Module()))
-"""Attributes that torch itself keeps in every module; parameters and buffers are read from the model."""
-
+OF_TORCH = frozenset(
+    vars(nn.Module())
+)  # torch keeps these in every module, parameters and buffers among them
 PLAIN = frozenset({int, float, bool, str, type(None)})
-MOST_NESTED = 4
-"""How many lists and dictionaries inside each other are followed."""
+MOST_NESTED = 4  # so many lists and dictionaries inside each other are followed
 
 
 class ModelTensor(NamedTuple):
@@ -41,15 +40,13 @@ def model_tensors(model: nn.Module) -> Iterator[ModelTensor]:
         for key, buffer in module._buffers.items():
             if buffer is not None and key not in derived:
                 yield ModelTensor(f"buffer {prefix + key!r}", buffer)
-        attributes = vars(module)
-        for key in attributes.keys() - OF_TORCH:
-            if type(attributes[key]) not in PLAIN and key not in derived:
-                yield from _inside(prefix + key, attributes[key], MOST_NESTED)
+        for key in vars(module).keys() - OF_TORCH - derived:
+            yield from _inside(prefix + key, vars(module)[key], MOST_NESTED)
 
 
 def _inside(name: str, value: Any, depth: int) -> Iterator[ModelTensor]:
-    if isinstance(value, nn.Parameter):
-        return  # yielded by its module; recurrent layers list theirs once more
+    if type(value) in PLAIN or isinstance(value, nn.Parameter):
+        return  # a parameter is yielded by its module; recurrent layers list theirs once more
     if isinstance(value, Tensor) or (isinstance(value, np.ndarray) and value.dtype.hasobject is False):
         yield ModelTensor(f"attribute {name!r}", value)
     elif depth and isinstance(value, Mapping):
@@ -57,8 +54,7 @@ def _inside(name: str, value: Any, depth: int) -> Iterator[ModelTensor]:
             yield from _inside(f"{name}[{key!r}]", part, depth - 1)
     elif depth and isinstance(value, list | tuple | deque | set):
         for index, part in enumerate(value):
-            if type(part) not in PLAIN:
-                yield from _inside(f"{name}[{index}]", part, depth - 1)
+            yield from _inside(f"{name}[{index}]", part, depth - 1)
 
 
 def _derived_names(module: nn.Module) -> set[str]:
