@@ -87,6 +87,8 @@ class Backward:
             else analysis.layout_of(output.edge, output.shape)
             for call, output in outputs
         }
+        # Outputs without a batch axis are not lost: if they were broadcast to the samples, the gradient at the
+        # broadcast still has one slice for each sample.
         consumers = {} if analysis is None else _find_consumers(graph, analysis, outputs, layouts)
         # Where a layout is missing, more backwards follow. Otherwise autograd frees the graph as it goes.
         keep_graph = n > 1 and not all(
@@ -94,6 +96,9 @@ class Backward:
         )
         ready = []
         if n > 1 and not keep_graph:
+            # The engine is asked for gradients only at these nodes. One of them that others lie behind is passed on
+            # the way, and can run a hook. One that nothing lies behind is an end, and its gradient is returned
+            # instead.
             ends = {output.edge.node for call, output in outputs if key_of((call, output)) not in consumers}
             ends |= {consumer.edge.node for found in consumers.values() for consumer in found}
             ready = ready_outputs(losses, graph.onward(ends), outputs, layouts)
@@ -104,6 +109,8 @@ class Backward:
         with consume_during_backward(ready, n, take):
             remaining = [pair for pair in outputs if key_of(pair) not in consumed]
             gradients = _output_gradients(losses, remaining, consumers, keep_graph=keep_graph)
+        # What remains is one of three: single samples, outputs whose layout the analysis left open, and outputs
+        # without any batch axis. Probing names the owners in the second, a backward per sample splits the third.
         self._find_layouts(losses, gradients, layouts, graph)
         for call in calls:
             own = [gradient for gradient in gradients if gradient.call is call]
@@ -128,6 +135,8 @@ class Backward:
             elif layout is BatchAxis.UNKNOWN and gradient.sample_dims:
                 unknown.append(gradient)
         if unknown:
+            # Probing compares ratios of gradients, and NaN has none. A gradient that holds one is taken again, sample
+            # by sample, so that a bad record cannot decide how the layouts of the others are found.
             sound = [gradient for gradient in unknown if all_finite([gradient.gradient])]
             broken = [gradient for gradient in unknown if gradient not in sound]
             self.unattributed = probe_layouts(losses, sound) if sound else []
@@ -139,6 +148,8 @@ class Backward:
     ) -> tuple[list[Placement | None], list[Float[Tensor, "n ..."]]]:
         """Return the layouts and gradients of one call's outputs, samples first."""
         name = gradients[0].call.module_name
+        # The outputs of one call go together: an adapter gets them all with samples first, or all with a row per
+        # sample. So the slowest approach that one output needs is used for every output of the call.
         if all(gradient.layout is not None for gradient in gradients):
             self.attribution.by_graph_analysis.update({name} - self.attribution.by_probing)
             return [g.layout for g in gradients], [g.samples_first(len(losses)) for g in gradients]
@@ -147,6 +158,7 @@ class Backward:
             return [None] * len(gradients), [gradient.gradient for gradient in gradients]
         self.attribution.by_sample.add(name)
         rows = _backward_per_sample(losses, gradients)
+        # The one-hot backward of sample i multiplies the paths of others by zero, and zero times their NaN is NaN.
         if not all_finite(rows):
             with finite_gradients(graph.order):
                 rows = _backward_per_sample(losses, gradients)
@@ -162,6 +174,8 @@ def _find_consumers(
     graph: Graph, analysis: GraphAnalysis, outputs: list[CallOutput], layouts: dict[Key, BatchLayout]
 ) -> dict[Key, list[BroadcastConsumer]]:
     """Find where outputs without a batch axis were broadcast to all samples, as far as the graph tells."""
+    # Consumers are followed for calls with one output only. The gradients of several would have to come from one
+    # backward.
     shared = [
         pair for pair in outputs if layouts[key_of(pair)] is BatchAxis.ABSENT and len(pair[0].outputs) == 1
     ]

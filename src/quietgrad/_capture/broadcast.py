@@ -55,6 +55,9 @@ class Consumers:
             None where the graph does not tell, or where the output reaches a loss in another way.
         """
         found: list[BroadcastConsumer] = []
+        # Follow the output from operation to operation, towards the losses. Each consumer is one of three: it
+        # broadcasts to the samples, and the search ends there; it has no batch axis either, and is followed on; or it
+        # is anything else, as a product with the samples, where the gradient is not that of the output itself.
         ahead, seen = [edge], {_key(edge)}
         while ahead:
             source = ahead.pop()
@@ -106,6 +109,8 @@ def _backward_of_all(
         for source, row in zip(sources, rows, strict=True)
     ]
     try:
+        # Between the source and the output no sample is involved, so the same piece of graph serves all n rows,
+        # batched by vmap.
         return torch.autograd.grad(sources, [edge], arriving, retain_graph=True, is_grads_batched=True)[0]
     except RuntimeError:  # a function of the user's that vmap does not know
         each = [

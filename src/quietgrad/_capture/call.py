@@ -213,6 +213,8 @@ class Call:
 
     def check_inputs(self) -> None:
         """Refuse inputs that were written to after the module had read them."""
+        # Inputs are kept by reference, not copied. torch counts writes to each tensor, so a changed counter is the
+        # cheapest sign that the numbers are no longer those the module saw.
         if self.versions != versions(tensors_of(self.args, self.kwargs)):
             raise PrivacyError(
                 f"The input of module {self.module_name!r} was changed in place after the module used it, so its "
@@ -245,6 +247,7 @@ def record_call(
     """The call, or None where no gradient will come back."""
     inputs = tensors_of(args, kwargs)
     tensors = tensors_of((result,), {})
+    # Only an output that requires grad can carry a gradient back; a frozen part of the model needs no memory here.
     outputs = [
         output_of(place, tensor, inputs) for place, tensor in enumerate(tensors) if tensor.requires_grad
     ]
@@ -261,6 +264,7 @@ def record_call(
         results=[tensor.detach().clone() for tensor in tensors] if unit.adapter.replays else [],
         extras=unit.adapter.extras(result),
         input_nodes=[tensor.grad_fn for tensor in inputs if tensor.grad_fn is not None],
+        # A replay has to run under the same precision, or its outputs would not be those recorded.
         autocast=(torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")),
         rng=rng,
         versions=versions(inputs),
@@ -278,6 +282,8 @@ def output_of(position: int, tensor: Tensor, inputs: list[Tensor]) -> Output:
     """A linear layer on 3-D input returns a view, whose own edge a later in-place operation would cut off: the
     gradient is taken at its base."""
     base = tensor._base
+    # The base must not be an input of the call: a module that returns a view of its input would otherwise get the
+    # gradient of the whole input, with the paths that do not lead through the module.
     if base is not None and base.requires_grad and _same_order(base, tensor) and _is_owned(base, inputs):
         return Output(position, edge_of(base), tensor.shape)
     return Output(position, edge_of(tensor), tensor.shape)

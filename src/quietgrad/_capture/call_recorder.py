@@ -69,6 +69,8 @@ class CallRecorder:
         watch = opened.pop() if opened else None
         if watch is not None:
             watch.__exit__(None, None, None)
+            # The watch has reported each use of a parameter by itself; to record the module as well would count them
+            # twice.
             if watch.complete:
                 return None
         if result is None or not self._is_active:
@@ -105,6 +107,9 @@ class CallRecorder:
 
     def forget(self, calls: list[Call]) -> None:
         """Drop the calls that losses used, and everything older; after public losses only what they used."""
+        # Calls older than those used belong to forwards that never got a backward (an evaluation with grad on). They
+        # would hold their inputs for ever. Public losses come between a private forward and its backward, and drop
+        # only their own.
         newest = max((call.serial for call in calls), default=-1)
         done = {id(call) for call in calls}
         self._calls = [

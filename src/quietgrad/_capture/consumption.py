@@ -39,6 +39,8 @@ def ready_outputs(
     return [
         (call, output, layout)
         for call, output in outputs
+        # Calls with several outputs wait until all of their gradients are there. A replay runs a forward, which must
+        # not happen inside the engine.
         if isinstance(layout := layouts[key_of((call, output))], Layout)
         and layout.dim < sample_dims((call, output))
         and len(call.outputs) == 1
@@ -51,6 +53,7 @@ def ready_outputs(
 def consume_during_backward(ready: list[ReadyOutput], n: int, take: Take) -> Iterator[None]:
     """Hand each ready output's gradient to `take` when the one backward inside this context reaches it."""
     waiting: dict[Node, list[ReadyOutput]] = {}
+    # Several calls may end at one node, as where a module returns what another returned. Each takes the gradient.
     for one in ready:
         waiting.setdefault(one[1].edge.node, []).append(one)
 
@@ -63,6 +66,7 @@ def consume_during_backward(ready: list[ReadyOutput], n: int, take: Take) -> Ite
 
         return hook
 
+    # A prehook sees the gradient after all paths to the node were added, and before the node's own backward runs.
     handles = [node.register_prehook(hook_for(node)) for node in waiting]
     try:
         yield

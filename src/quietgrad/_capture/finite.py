@@ -51,6 +51,8 @@ def finite_gradients(nodes: Iterable[Node]) -> Iterator[None]:
     handles = []
     for node in nodes:
         if PRODUCTS.match(node.name()):
+            # A product adds over its inner dimension within one kernel. NaN in one factor has reached the sum before
+            # any hook sees it, so the factor itself is replaced.
             _clean_saved(node)
         if node.next_functions:
             handles.append(node.register_hook(_clean_gradients))

@@ -42,6 +42,7 @@ def private_version(module: nn.Module) -> nn.Module:
 
 def _group_norm(norm: _BatchNorm) -> nn.GroupNorm:
     most = 1 if isinstance(norm, nn.BatchNorm1d) else MOST_GROUPS
+    # GroupNorm needs a number of groups that divides the channels; the largest one of at most 32 is the usual choice.
     groups = max(g for g in range(1, most + 1) if norm.num_features % g == 0)
     like: Tensor = norm.weight if norm.affine else torch.empty(0)
     new = nn.GroupNorm(

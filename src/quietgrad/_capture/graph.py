@@ -39,6 +39,8 @@ class Graph:
         children: dict[Node, NextFunctions] = {}
         names: dict[Node, str] = {}
         left: list[Node] = []
+        # Without recursion, since a graph of a recurrent model is deeper than Python's stack. None on the stack marks
+        # that the node below it is left, after everything behind it was.
         stack: list[Node | None] = [root.node]
         while stack:
             node = stack.pop()
@@ -65,6 +67,7 @@ class Graph:
     def onward(self, nodes: set[Node]) -> set[Node]:
         """Find those of the nodes from which the backward goes on to others of them."""
         leading: set[Node] = set()
+        # From the leaves upwards: a node leads to one of `nodes` if any child is one of them, or leads to one itself.
         for node in reversed(self.order):
             for child, _ in self.children[node]:
                 if child in leading or child in nodes:
@@ -78,6 +81,8 @@ class Graph:
 
     def inside(self, call: Call) -> set[Node]:
         """Find the nodes between a call's outputs and its inputs."""
+        # The walk stops at the nodes that made the inputs, which lie before the call. What is left between is what
+        # the module itself computed.
         children, done = self.children, {None, *call.input_nodes}
         found: set[Node] = set()
         stack: list[Node | None] = [output.edge.node for output in call.outputs]
@@ -112,6 +117,8 @@ def find_uncovered(graph: Graph, calls: Iterable[Call], used: set[Use]) -> set[U
     left = set(used)
     for call in calls:
         names = call.unit.names.values()
+        # A use counts as covered only if the call's unit has gradients for that very parameter. A parent module that
+        # passes a weight through without accounting for it covers nothing.
         left.difference_update([(node, name) for node in graph.inside(call) for name in names])
     return left
 

@@ -57,11 +57,15 @@ class GraphAnalysis:
         layout, own = self.at(edge), self._shapes[edge.node][edge.output_nr]
         if not isinstance(layout, Layout) or own == shape:
             return layout
+        # A view keeps the order of the elements in memory, so the stride from sample to sample is the same before and
+        # after.
         return at_stride(stride_of(layout, own), shape, self._n) or BatchAxis.UNKNOWN
 
     def _visit(self, node: Node, name: str, next_functions: NextFunctions) -> None:
         """Send the layouts at a node's outputs on to its inputs."""
         layouts = self._layouts
+        # A node may have several outputs (`split`, `max` with indices), each with a layout of its own. All of them
+        # send gradients to the same inputs, and the loop over `there` below lets them agree or disagree.
         for number, shape in enumerate(self._shapes[node]):
             layout = layouts.get((node, number))
             if layout is None:

@@ -129,6 +129,8 @@ def accumulating(parameters: Sequence[nn.Parameter]) -> list[Node]:
     if not torch.is_grad_enabled():
         with torch.enable_grad():
             return accumulating(parameters)
+    # The public way to these nodes is `p.expand_as(p).grad_fn.next_functions`, one operation for each parameter.
+    # `DelayedError` takes any number of tensors and makes one node for all of them.
     read: Any = torch._C._functions.DelayedError("never run", len(parameters))(*parameters)
     node: Any = (read if isinstance(read, Tensor) else read[0]).grad_fn
     return [following for following, _ in node.next_functions]

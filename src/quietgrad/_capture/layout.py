@@ -24,6 +24,8 @@ class Layout:
 
     def samples_first(self, x: Tensor, n: int) -> Shaped[Tensor, "n ..."]:
         """`[n, *shape]` where dimension `dim` of shape became outer·inner: slice i is what belongs to sample i."""
+        # For example [3, 2·n·5] merged as (outer 2, n, inner 5): unflatten gives [3, 2, n, 5], the samples move to
+        # the front, and [n, 3, 2·5] is left.
         outer = x.shape[self.dim] // (n * self.inner) if self.inner else 1  # a sequence of length 0 has none
         if self.dim == 0 and outer == 1:  # nearly always: one operation instead of three
             return x.unsqueeze(1) if self.inner == 1 else x.unflatten(0, (n, self.inner))
@@ -48,6 +50,8 @@ class Owners:
         rows = x.flatten(0, self.dims - 1)
         if len(rows) == 0:
             return x.new_zeros(*self.places.shape, *rows.shape[1:])
+        # Where −1 fills up, any valid row is read and then overwritten by zero: a position that does not exist adds
+        # nothing to a sum of products.
         taken = rows[self.places.clamp_min(0).flatten()].unflatten(0, self.places.shape)
         missing = (self.places < 0).view(*self.places.shape, *[1] * (rows.dim() - 1))
         filled: Tensor = taken.masked_fill(missing, 0)
@@ -86,6 +90,8 @@ def at_stride(stride: int, shape: torch.Size, n: int) -> Layout | None:
     """The layout with that many elements between neighbouring samples, if the samples lie along one dimension."""
     if 0 in shape:  # sequences of length 0: nobody has anything in it, and strides say nothing
         return next((Layout(dim) for dim, size in enumerate(shape) if size == n), None)
+    # A dimension holds the samples at this stride if the product of the sizes behind it divides the stride, and n
+    # blocks of what remains fill the dimension. The search begins with the last dimension, whose `suffix` is 1.
     suffix = 1
     for dim in range(len(shape) - 1, -1, -1):
         size = shape[dim]

@@ -75,6 +75,7 @@ class MaskCode:
 
     def samples(self, words: Int[Tensor, " r"]) -> Int[Tensor, " r"]:
         """Return the sample of each word; −1 where there is none."""
+        # A table from word to sample. With 14 digits it has 16384 entries for up to 3432 samples.
         inverse = torch.full((1 << self.digits,), -1)
         inverse[self._words] = torch.arange(self.n)
         return inverse[words]
@@ -95,6 +96,8 @@ class MaskProbe:
     def add(self, found: Tensor, kept: Bool[Tensor, " n"]) -> None:
         """Take the gradient under the losses that the next digit keeps."""
         n = len(kept)
+        # Layouts drop out digit by digit and never come back. One that survives all digits explains every gradient
+        # seen.
         self._possible = [
             layout
             for layout in self._possible
@@ -102,6 +105,8 @@ class MaskProbe:
         ]
         rows, other = position_rows(self._plain, self._dims), position_rows(found, self._dims)
         there = (torch.nan_to_num(other, 0.0, 0.0, 0.0) != 0).any(1).cpu()
+        # The same is asked without any layout: a position is either unchanged, and then its owner was kept, or zero.
+        # Anything in between shows two owners.
         self._splits = self._splits and _are_kept(rows, other, there)
         self._words |= there.long() << self._digit
         self._digit += 1
@@ -124,6 +129,8 @@ def _are_kept(rows: Float[Tensor, "k ..."], other: Float[Tensor, "k ..."], kept:
     if bool(same.all()):
         return True
     size = torch.nan_to_num(rows, 0.0, 0.0, 0.0).abs().amax(1, keepdim=True)
+    # Only where the sample was kept may anything be rounded. Where it was left out nothing but zero will do, since
+    # the smallest share of another sample must be seen there.
     near = (rows - other).abs() <= ROUNDINGS * torch.finfo(rows.dtype).eps * size
     return bool((same | (kept & near)).all())
 
@@ -140,6 +147,8 @@ def owners(dims: int, sample: Int[Tensor, " r"], n: int) -> Owners:
     order = owner.argsort(stable=True)
     position, owner = position[order], owner[order]
     counts = torch.bincount(owner, minlength=n)
+    # `position` is sorted by owner, so the rank of an entry within its sample is its place in the sorted list minus
+    # the place where the sample begins.
     rank = torch.arange(len(owner)) - (counts.cumsum(0) - counts)[owner]
     places = torch.full((n, max(1, int(counts.max()))), -1)
     places[owner, rank] = position

@@ -77,6 +77,8 @@ class Tables:
     def same(self, modules: list[nn.Module]) -> bool:
         """Whether the tables of these modules hold what was remembered."""
         tables: list[Table] = list(map(self._of, modules))
+        # `is_` and not `==`: comparing tensors by value would return tensors, and a replaced parameter must be
+        # noticed though its numbers are the same. The loop runs in C, since it runs over all modules at every step.
         return list(map(list, tables)) == self._keys and all(
             map(is_, chain.from_iterable([table.values() for table in tables]), self._values)
         )

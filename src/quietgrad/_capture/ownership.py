@@ -37,6 +37,8 @@ class ParameterOwnership:
 
     def resolve(self, graph: Graph, calls: list[Call], used: set[Use]) -> list[Unit]:
         """Find the owners in the graph of the first losses; return the units that own something."""
+        # Units with the mark contain their children's calls. A use is first looked for in the calls of the holders
+        # themselves, and only what those do not cover is given to a marked unit, whose replay is slower.
         outer = [call for call in calls if call.unit.name.endswith(MARK)]
         self._users = find_users(graph, [call for call in calls if call not in outer], outer, used)
         self.units = [kept for unit in self.units if (kept := self._owned_part(unit))]
@@ -67,6 +69,8 @@ class ParameterOwnership:
         wanted = unit.name if unit.name.endswith(MARK) else None
         local: dict[str, str] = {}
         for key, full in unit.names.items():
+            # A tied parameter has several local names in one module. It must get one gradient, or the sum would count
+            # it twice.
             if self.owner_of(full) == wanted and full not in local.values():
                 local[key] = full
         return dataclasses.replace(unit, names=local) if local else None

@@ -58,6 +58,9 @@ def probe_layouts(losses: Float[Tensor, " n"], gradients: list[OutputGradient]) 
         the calls in which some position belongs to several samples, though the output has room for all of them.
     """
     code = SampleCode(len(losses), half=any(g.gradient.dtype == torch.float16 for g in gradients))
+    # The first digit is enough to confirm a regular layout: every entry of sample i must have the factor of sample i.
+    # In batches larger than the base some samples share a factor, and what mixes just these goes unseen. Which ones is
+    # drawn anew for each batch: two given samples share a factor with probability 1/base.
     exponents = code.exponents(0)
     for group in _split(gradients):
         first = _scaled_gradients(losses, group, code, 0)
@@ -71,6 +74,8 @@ def probe_layouts(losses: Float[Tensor, " n"], gradients: list[OutputGradient]) 
                 ),
                 None,
             )
+        # A mask or an index leaves positions in no regular order. Now all digits are needed, to read the number of
+        # the owner off each position by itself.
         irregular = [(g, scaled) for g, scaled in zip(group, first, strict=True) if g.layout is None]
         if irregular:
             _find_owners(losses, code, *map(list, zip(*irregular, strict=True)))
@@ -97,9 +102,12 @@ def layout_of_rows(rows: Float[Tensor, "n ..."], dims: int) -> Layout | Owners |
     if shape.numel() == 0:
         return Owners(dims, torch.full((n, 1), -1))
     reached = (rows != 0).reshape(n, shape[:dims].numel(), -1).any(2)
+    # One position with two samples is enough: its row of the weight gradient could not be divided among them.
     if bool((reached.sum(0) > 1).any()):
         return None
     owner = torch.where(reached.any(0), reached.int().argmax(0), -1).cpu()
+    # A regular layout is preferred to a list of owners, because `samples_first` is then a view and not a copy. A
+    # position without gradient fits to every sample.
     for layout in candidates(shape, n, dims):
         parts = layout.samples_first(owner.reshape(shape[:dims]), n).flatten(1)
         if bool(((parts == torch.arange(n)[:, None]) | (parts == -1)).all()):
@@ -189,6 +197,8 @@ def _are_multiples(
     if rows.numel() == 0:
         return torch.ones(len(rows), dtype=torch.bool)
     wide = torch.float64 if rows.dtype == torch.float64 else torch.float32
+    # `ldexp` changes the exponent alone. It is compared in float32 at least: a float16 product could overflow here
+    # though neither gradient did.
     expected, found = torch.ldexp(rows.to(wide), exponents[:, None].to(rows.device)), other.to(wide)
     # A sample whose gradient is not a number tells nothing; the others still decide.
     absent = ~rows.isfinite()
@@ -220,12 +230,15 @@ class Probe:
         rows = position_rows(self.plain, self.dims)
         if rows.numel() == 0:
             return Owners(self.dims, torch.full((code.n, 1), -1))
+        # The largest entry has most bits to spare before it underflows, so its ratio is the most reliable one.
         largest = torch.nan_to_num(rows, 0.0, 0.0, 0.0).abs().argmax(1, keepdim=True)
         some = torch.nan_to_num(rows.gather(1, largest)[:, 0], 0.0, 0.0, 0.0) != 0
         digits = []
         for scaled in self.scaled:
             other = position_rows(scaled, self.dims)
             ratio = other.gather(1, largest)[:, 0].double() / rows.gather(1, largest)[:, 0].double()
+            # Rounding to a whole exponent only guesses. The comparison that follows tests this guess on every entry
+            # of the position, so an entry with a ratio between two powers, as of two samples, is found there.
             digit = torch.nan_to_num(ratio.abs().log2().round(), 0.0, 99.0, -99.0).long()
             digit = digit.masked_fill(~some, 0)
             if bool((digit.abs() > code.largest).any()) or not bool(_are_multiples(rows, other, digit).all()):

@@ -118,8 +118,11 @@ class Recorder:
         Formal guarantee: a record's views enter one row, ḡ_i = (1/K)·Σ_j g_ij, so the clip bounds the record and not
         each view.
         """
+        # The mean over views is part of the graph. Its backward brings 1/K of each view into the row of the record.
         losses = losses.mean(1) if losses.dim() == 2 else losses
         self._check(losses)
+        # A Poisson draw may be empty. The step still happens, with noise on a sum of zeros, or its absence would be
+        # seen.
         if len(losses) == 0:
             self._calls.forget_all()
             return BlockwiseGrads({name: ZeroGrad(0, p) for name, p in self.parameters.items()}, 0)
@@ -127,6 +130,7 @@ class Recorder:
             graph = Graph.of(losses)
             calls = [call for call in self._calls.calls if graph.reaches(call)]
             used = uses(graph, self.parameters)
+            # Ownership is decided once, on the first losses. Afterwards only modules that own something are recorded.
             if not self._ownership.is_resolved:
                 self.hooks.record(self._ownership.resolve(graph, calls, used))
             calls = [kept for call in calls if (kept := self._ownership.restrict(call))]
@@ -136,6 +140,8 @@ class Recorder:
                 self.graph_shape, self.precision = graph.shape, _lowest_precision(calls)
         assert {name for _, name in used} <= set(blocks), "a parameter that is used has no gradient"
         self._calls.forget(calls)
+        # A parameter that these losses do not use has the gradient zero, and noise is added to it like to all others.
+        # Leaving it out would show which parameters the batch has used.
         rows = {name: blocks.get(name) or ZeroGrad(len(losses), p) for name, p in self.parameters.items()}
         grads = BlockwiseGrads(rows, len(losses))
         grads = grads if pool is None else pool(grads)
@@ -166,6 +172,8 @@ class Recorder:
     ) -> dict[str, BlockGrads]:
         pieces: dict[str, list[BlockGrads]] = {}
         times_used = Counter(name for call in calls for name in call.unit.names.values())
+        # Only losses that are not finite are marked here. A gradient that is not finite, of a finite loss, makes its
+        # own norm NaN, and the clip drops that row as well.
         bad = ~losses.detach().isfinite()
         any_bad = bool(bad.any())
         self._current_tuner.begin()

@@ -89,6 +89,8 @@ def adapter_for(module: nn.Module, trained: Collection[str]) -> Adapter:
     Raises:
         ValueError: a user's adapter does not name one of them.
     """
+    # From the module's own class to its bases. A user's adapter is taken as it is, after its names were checked. A
+    # built-in one only if its formula covers the options of this module; otherwise the search goes on.
     for kind in type(module).__mro__:
         adapter = ADAPTERS.get(kind)
         if adapter is None or not computes_like(module, kind):
@@ -151,6 +153,8 @@ def find_units(model: nn.Module, names: dict[int, str]) -> Iterator[Unit]:
         if module in skipped:
             continue
         own = {key: p for key, p in module._parameters.items() if p is not None}
+        # Children that are used but never called run no hooks. Their parameters count as the parent's own, under a
+        # dotted name.
         children = list(uncalled_children(module))
         skipped.update(inner for child in children for inner in child.modules())
         borrowed = {

@@ -62,6 +62,8 @@ def pack(items: Iterable[T], size: Callable[[T], int], limit: int) -> Iterator[l
     run: list[T] = []
     filled = 0
     for item in items:
+        # An item is never cut. One above the limit gets a run of its own, so the limit bounds runs of several items
+        # only.
         if run and filled + size(item) > limit:
             yield run
             run, filled = [], 0
@@ -113,6 +115,8 @@ def fuse(blocks: Mapping[str, BlockGrads]) -> dict[tuple[str, ...], FusedBlocks]
     for name, block in blocks.items():
         if (key := block.fusion_key) is not None:
             groups.setdefault(key, {})[name] = block
+    # A model has a bias or a scale for almost every layer. To start an operation costs more than to norm a thousand
+    # numbers, so all of them together take about as long as one.
     return {tuple(group): key.fused(group) for key, group in groups.items() if len(group) > 1}
 
 
@@ -267,6 +271,8 @@ class DenseGrad(BlockGrads):
         left: Float[Tensor, "o ..."] | None = None,
         right: Float[Tensor, "i ..."] | None = None,
     ) -> DenseGrad:
+        # Left and right act on the two sides of a matrix. Scaling acts on the last dimension, so the rows are
+        # transposed in between and back.
         matrices = self.rows.reshape(self.samples, self.shape[0] if self.shape else 1, -1)
         columns = scale_each(matrices, right).transpose(1, 2)
         return DenseGrad(scale_each(columns, left, transposed=True).transpose(1, 2).reshape(self.rows.shape))

@@ -15,6 +15,9 @@ from quietgrad._gradients.tied import TiedGrad
 
 def combine(pieces: Sequence[BlockGrads]) -> BlockGrads:
     """One block whose gradients are the pieces' sums; formed only where kinds do not join."""
+    # Uses of one parameter have to be added before the norm is taken: clipping each use by itself would give a sample
+    # several times its share. Sums of like kinds stay unformed, because outer products of another use are only
+    # further positions.
     factored = [piece for piece in pieces if isinstance(piece, FactoredGrad)]
     tables = [piece for piece in pieces if isinstance(piece, IndexedGrad)]
     convs = [piece for piece in pieces if isinstance(piece, ConvGrad)]
@@ -23,6 +26,7 @@ def combine(pieces: Sequence[BlockGrads]) -> BlockGrads:
             return _concatenate(factored)
         return TiedGrad(_merge(tables), _concatenate(factored)) if factored else _merge(tables)
     if len(convs) == len(pieces) and len({(c.window, c.inputs.shape, c.backprops.shape) for c in convs}) == 1:
+        # The second dimension counts pictures of one sample, so further uses of the same kernel are further pictures.
         inputs, backprops = (
             torch.cat(parts, 1) for parts in zip(*((c.inputs, c.backprops) for c in convs), strict=True)
         )

@@ -104,6 +104,8 @@ class ConvGrad(TunableGrads):
         return self.inputs.device
 
     def rule(self) -> str:
+        # A convolution is a matrix product of patches [t, i·kh·kw] with the flattened kernel, so the rule of
+        # `FactoredGrad` holds. Grouped kernels are block-diagonal and have no such factors.
         t, o, i = self.positions, self.window.kernel[0], self.window.taps
         return "ghost" if self.window.groups == 1 and t * (i + o) < i * o else "chunked"
 
@@ -114,6 +116,8 @@ class ConvGrad(TunableGrads):
         if kernel_gradients.find_kernel(self.inputs, self.backprops, self.window) is not None:
             algorithms["direct"] = formed
         if self.window.groups == 1:
+            # Limits on what is unfolded for a moment: 256 MB of patches, 128 MB of Gram matrices. Beyond them an
+            # algorithm is not offered, since a trial alone would be the peak of the step.
             patches = self.samples * t * self.window.taps * size
             if self.window.dims == 2 and patches < (1 << 28):
                 algorithms["patches"] = formed
@@ -213,6 +217,8 @@ class ConvGrad(TunableGrads):
     def _ghost(self) -> GramNorms:
         if self._gram is None:
             if self.algorithm == "pixels":
+                # Both branches give the Gram matrix of the patches. From pixels it takes fewer multiplications where
+                # a kernel is large and its stride small, because every pixel is in many patches.
                 inputs = pixel_gram(self.inputs, self.window)
             else:
                 patches = patches_of(self.inputs, self.window)
@@ -230,6 +236,7 @@ class ConvGrad(TunableGrads):
         )
 
     def _matmul_sum(self, weights: Float[Tensor, " n"]) -> Float[Tensor, "*shape"]:
+        # Taps come out with the channels last, the order in which whole stretches of a picture can be copied.
         total = patch_products(self.inputs, self.backprops, weights, self.window)
         if self.window.dims != 2:
             return total.reshape(self.shape)

@@ -102,6 +102,8 @@ class FactoredGrad(TunableGrads):
         """Σ_t ‖a_t‖‖b_t‖, what all positions add up to at most."""
         if self.algorithm == "ghost":
             return self._ghost().lengths
+        # By the triangle inequality ‖Σ_t b_t a_tᵀ‖ ≤ Σ_t ‖a_t‖‖b_t‖. The quotient of the two says how much positions
+        # cancel, and with it how coarsely a sum over positions is rounded.
         norms = (row_squared_norms(factor.flatten(0, 1)) for factor in self.factors())
         a, b = (squared.view(self.samples, -1).sqrt() for squared in norms)
         return (a * b).sum(1)
@@ -124,6 +126,8 @@ class FactoredGrad(TunableGrads):
         if self.is_outer:
             return {"outer": 0}
         size, (o, i) = self.a.element_size(), self.matrix
+        # Bytes beyond the factors, which the backward has left in any case. Gram matrices and chunks are freed before
+        # the next layer, so only formed gradients count.
         algorithms = {"ghost": 0, "formed": self.samples * o * i * size, "chunked": 0}
         t = self.a.shape[1]
         if self.samples * t**2 * size > (1 << 28):
@@ -140,6 +144,8 @@ class FactoredGrad(TunableGrads):
     def work(self) -> dict[str, float]:
         t, (o, i) = self.a.shape[1], self.matrix
         product = float(t * o * i)
+        # Multiplications for one sample. Norms by Gram matrices cost t²(o + i), and the sum is one product on top. To
+        # form costs a product too, after which norm and sum only read each number once. Chunks are formed twice.
         ghost = t * t * (o + i) + product
         return {"outer": product, "ghost": ghost, "formed": product + 2 * o * i, "chunked": 2 * product}
 

@@ -32,6 +32,7 @@ class Grid:
 
     def round(self, values: Float[Tensor, "*shape"]) -> Float64[Tensor, "*shape"]:
         """Compute round(x/γ), whole numbers that float64 holds exactly."""
+        # A copy, since the operations that follow work in place and the sum belongs to the caller.
         quotient = values.to(torch.float64, copy=True)
         return quotient.div_(self.step).clamp_(-LARGEST, LARGEST).round_()
 

@@ -40,6 +40,8 @@ class IndexedGrad(BlockGrads):
         if single:
             self.ids, self.owner, self.values = ids, owner, at_least_single(values)
             return
+        # A token that a sample reads several times has one gradient, the sum over its positions. Norms need that sum:
+        # ‖x + y‖² is not ‖x‖² + ‖y‖². One number for sample and token together makes it a single sort.
         keys, position = torch.unique(owner * table + ids, return_inverse=True)
         self.owner, self.ids = keys // table, keys % table
         wide = at_least_single(values)
@@ -117,6 +119,7 @@ class OneRowTables(FusedBlocks):
 
     def weighted_sum(self, weights: Float[Tensor, " n"]) -> Blocks:
         heights = [table.shape[0] for table in self._tables.values()]
+        # All tables lie below each other in one tall table, and the ids of each are shifted by where it begins.
         starts = [sum(heights[:place]) for place in range(len(heights))]
         ids = torch.stack([t.ids + start for t, start in zip(self._tables.values(), starts, strict=True)])
         w = weights.double().repeat(len(heights))

@@ -82,6 +82,8 @@ def patches_of(inputs: Float[Tensor, "n m i *space"], window: Window) -> Float[T
 
 def _unfolded_at_once(samples: int, positions: int, patch_bytes: int) -> Iterator[slice]:
     """Group samples whose patches are in the cache together: as many as are in one run, or a multiple."""
+    # Runs of `rounding` are cut by the number of positions and samples. Parts of whole runs leave these cuts where
+    # they would be without parts, and with them the bound on the rounding.
     together = max(1, POSITIONS // max(1, positions))
     step = together * max(1, IN_CACHE // max(1, together * positions * patch_bytes))
     return (slice(start, start + step) for start in range(0, max(1, samples), step))
@@ -112,6 +114,8 @@ def form_in_groups(
     n = len(inputs)
     if n == 0:
         return inputs.new_zeros(0, *window.kernel)
+    # With groups = n, convolution channels of group i see inputs of sample i only. The one kernel gradient that torch
+    # then returns holds those of all samples, one after the other.
     gradient = weight_backward(fold_samples(inputs), fold_samples(backprops), window, n)
     return gradient.reshape(n, *window.kernel)
 
@@ -128,6 +132,7 @@ def weight_backward(
     copies: int,
 ) -> Float[Tensor, "no *rest"]:
     """Call torch's own weight gradient of `copies` convolutions side by side."""
+    # Only the shape of the kernel is read, never its numbers, so that no memory is taken for it.
     kernel = inputs.new_empty(1).expand(copies * window.kernel[0], *window.kernel[1:])
     gradient: Tensor = torch.ops.aten.convolution_backward(
         backprops,

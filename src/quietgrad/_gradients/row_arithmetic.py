@@ -86,6 +86,8 @@ def _squared_in_runs(flat: Float[Tensor, "n p"]) -> Float64[Tensor, " n"]:
     whole = size - size % SQUARES
     squared = torch.zeros(len(flat), dtype=torch.float64, device=flat.device)
     if whole:
+        # torch adds the squares of one run of 128 numbers in float32, in an order of its own. The bound on its error
+        # counts additions only, so it holds for every order.
         norms = torch.linalg.vector_norm(flat[:, :whole].unflatten(1, (-1, SQUARES)), dim=2)
         squared += norms.double().square_().sum(1)
     if whole < size:
@@ -95,6 +97,7 @@ def _squared_in_runs(flat: Float[Tensor, "n p"]) -> Float64[Tensor, " n"]:
 
 def _squared_in_float64(flat: Float[Tensor, "n p"]) -> Float64[Tensor, " n"]:
     squared = torch.zeros(len(flat), dtype=torch.float64, device=flat.device)
+    # In parts, since a float64 copy of all rows would take twice the memory of the gradients themselves.
     step = max(1, AT_ONCE // max(1, len(flat)))
     for start in range(0, flat.shape[1], step):
         squared += flat[:, start : start + step].double().square().sum(1)
@@ -142,6 +145,7 @@ def products_in_runs(
 
     Checked by: tests/kernels/test_product_sums.py, tests/attacks/test_conspiring_rows.py
     """
+    # By filling in and not by multiplying: zero times NaN is NaN, and a dropped sample is often one that holds a NaN.
     dropped = weights == 0
     a, b = zero_rows(a, dropped), zero_rows(b, dropped)
     w = weights.to(a.dtype).view(-1, 1, 1)
@@ -160,6 +164,8 @@ def weighted_rows(weights: Float[Tensor, " n"], rows: Float[Tensor, "n p"]) -> F
 
     Checked by: tests/gradients/test_precision.py, tests/kernels/test_rows.py
     """
+    # A weight is C/‖g‖. For a record scaled by 10³⁰ or more, weight times row is an ordinary number, but the weight
+    # itself is near the smallest float32. So these few rows are added in float64.
     ordinary = weights.abs() >= TINY
     if bool(ordinary.all()):
         return _in_runs(weights, rows)
@@ -170,6 +176,7 @@ def weighted_rows(weights: Float[Tensor, " n"], rows: Float[Tensor, "n p"]) -> F
 
 
 def _in_runs(weights: Float[Tensor, " n"], rows: Float[Tensor, "n p"]) -> Float[Tensor, " p"]:
+    # A small matrix is widened as a whole: one product in float64 takes less time than several runs.
     if rows.dtype == torch.float64 or (len(rows) > RUN and rows.numel() <= SMALL):
         return weights.double() @ rows.double()
     w = weights.to(rows.dtype)

@@ -147,6 +147,7 @@ class BlockwiseGrads(PerSampleGrads):
     @cached_property
     def _single(self) -> dict[str, BlockGrads]:
         """The blocks that take operations of their own."""
+        # Fused blocks are normed and summed by one operation for all of them; the others each by their own.
         shared = {name for names in self._fused for name in names}
         return {name: block for name, block in self.blocks.items() if name not in shared}
 
@@ -228,6 +229,7 @@ class Released:
     @property
     def precision(self) -> float:
         """(S/s)²: what this release adds to σ_eff⁻² of its step."""
+        # A release that no sample moves costs nothing. One without noise that samples do move costs everything.
         if self.sensitivity == 0.0:
             return 0.0
         return (self.sensitivity / self.std) ** 2 if self.std > 0.0 else float("inf")

@@ -88,6 +88,8 @@ class TiedGrad(BlockGrads):
     def _norms(self) -> tuple[Float64[Tensor, " n"], Bool[Tensor, " n"]]:
         """Norms with their rounding bound, and the rows whose parts cancel: those are formed instead."""
         if self._one_by_one:
+            # All rows are marked as careful, and the norms are placeholders: every one is replaced by that of a
+            # formed row.
             everyone = torch.ones(self.samples, dtype=torch.bool, device=self.device)
             return everyone.double(), everyone
         first, second, positions = (
@@ -114,6 +116,8 @@ class TiedGrad(BlockGrads):
 
     def _cross_term(self, i: int, mine: slice) -> Float64[Tensor, ""]:
         """Of one sample, whose entries lie side by side."""
+        # Only rows of M that the sample's tokens select meet anything in E, which is zero elsewhere: a few rows
+        # instead of the whole vocabulary.
         rows = self.matrix.b[i][:, self.table.ids[mine]].T @ self.matrix.a[i]
         return (rows.double() * self.table.values[mine]).sum()
 

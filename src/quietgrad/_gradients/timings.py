@@ -75,6 +75,8 @@ class MeasuredTimes:
 
     def keep(self, shape: tuple[Any, ...], times: Times) -> None:
         """Add times; what another process has written in the meantime stays."""
+        # Read again before writing. Two processes may still lose one another's newest line, which costs a
+        # measurement.
         merged = {**self._read(), **self._known}
         merged[repr(shape)] = {**merged.get(repr(shape), {}), **times}
         self._known = merged

@@ -165,6 +165,8 @@ class Tuner:
         """Choose the algorithm of the least time, as measured before or now."""
         if len(memory_cost) == 1:
             return AlgorithmChoice(next(iter(memory_cost)), 0.0)
+        # Trials cost time too, in the first batch of every new shape. An algorithm with several times the
+        # multiplications of another hardly ever wins, so it is not even tried.
         hopeful = self._hopeful(block, memory_cost)
         shape = block.signature()[1:]
         times = self._measured_times.of(shape)
@@ -218,6 +220,7 @@ class Tuner:
 
     def _chunk(self, block: TunableGrads) -> int:
         """Choose the samples formed at once: a chunk takes at most 1/16 of the budget and 16 MB."""
+        # Eight bytes for each number, as of float64: the chunk is then small enough in either precision.
         one = max(1, math.prod(block.shape)) * 8
         return max(1, min(self.budget // 16, 1 << 24) // one)
 

@@ -40,5 +40,7 @@ def _where_built(supports: Callable[..., bool]) -> Callable[..., bool]:
     return lambda *args, **kwargs: level() != OFF and supports(*args, **kwargs)
 
 
+# Registered at import, whether the library was built or not: the predicate asks at every call, so that a test or the
+# environment can switch kernels off at any time.
 for _run, _supports in KERNELS:
     register(_run.__name__, device="cpu", backend="C", run=_run, supports=_where_built(_supports))

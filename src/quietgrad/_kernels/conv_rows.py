@@ -46,6 +46,7 @@ def kernel_gradients(
     kernel, stride, padding, dilation = (
         two(*pair) for pair in (window.kernel[2:], window.stride, window.padding, window.dilation)
     )
+    # All strides are passed, so no picture has to be copied into another order first.
     movement = Movement(
         m, channels, height, width, outputs, *backprops.shape[3:],
         kernel, stride, padding, dilation, five(*inputs.stride()), five(*backprops.stride()),

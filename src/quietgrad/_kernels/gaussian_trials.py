@@ -81,6 +81,8 @@ def draw_tents(
     ):
         place, raw = words.place(), np.empty(0 if kind else 8 * count, np.uint8)
         if kind:
+            # Fused with AES where the processor has it: random bytes then never leave the cache. Either path uses the
+            # same bytes of the stream, so the draws are the same.
             words.skip(8 * count)  # the kernel makes these bits itself
         else:
             words.fill(raw)
@@ -101,6 +103,7 @@ def draw_tents(
         )
         if found < 0:
             raise MemoryError("No memory for a draw of noise.")
+        # Copies: the scratch memory goes back to its pool when this block ends.
         return places[:found].copy(), slots[:found].copy()
 
 

@@ -57,6 +57,8 @@ def gram_sums(a: Float[Tensor, "n t i"], b: Float[Tensor, "n t o"], lost: float)
     a, b = (x if x.stride(2) == 1 else x.contiguous() for x in (a, b))
     squared = torch.empty(len(a), dtype=torch.float64)
     roots = torch.empty(len(a), 3, dtype=torch.float64)
+    # Only half of each Gram matrix is computed, since it is symmetric, and no entry is written to memory: each pair
+    # of tiles is multiplied and added at once.
     of_a, of_b = (Factor(x.data_ptr(), x.stride(1), x.shape[2]) for x in (a, b))
     load_library().qg_gram_sums(
         ctypes.byref(of_a),

@@ -53,6 +53,8 @@ def key_stream(place: KeyPlace, out: NDArray[np.uint8]) -> None:
     """Overwrite `out` with the bytes from this place on; the processor makes whole blocks of them."""
     kind = aes_instructions()
     assert kind, "bytes left as they were would be no noise at all"
+    # AES makes blocks of 16 bytes. A position inside a block means that its first bytes were used by somebody else;
+    # they are made again and cut off, so that no bit serves twice.
     first, inside = divmod(place.position, BLOCK)
     count = -(-(inside + len(out)) // BLOCK)
     whole = inside == 0 and len(out) == count * BLOCK

@@ -37,6 +37,8 @@ def native() -> ctypes.CDLL | None:
     if found is None or found.origin is None:
         return None
     try:
+        # Called through ctypes and not as an extension module: one build serves all versions of Python, and torch's
+        # C++ headers are not needed to make it.
         library = ctypes.CDLL(found.origin)
     except OSError:
         return None  # built for another machine

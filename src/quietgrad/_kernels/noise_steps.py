@@ -37,6 +37,7 @@ def add_steps(
     pieces: Sequence[Piece], drawn: Int32[Tensor, " count"] | None, *, step: float, scale: float | None
 ) -> None:
     """Write scale·(round(x/step) + z) of each piece (x, target), the draws z of all pieces one after the other."""
+    # All pieces go in one call: a model has hundreds of small parameters, and each call has a fixed cost.
     count = len(pieces)
     sizes = [value.numel() for value, _ in pieces]
     function("qg_add_steps")(

@@ -46,6 +46,7 @@ def unfold(inputs: Float[Tensor, "n m i *space"], window: Window) -> Float[Tenso
     """Unfold patches, taps in the kernel's own order (channel, then space)."""
     patches = pad_pictures(inputs, window)
     for axis in range(window.dims):
+        # A window of `reach` pixels holds all taps of the axis; with dilation only every so-many-th pixel is one.
         reach = (window.kernel[2 + axis] - 1) * window.dilation[axis] + 1
         patches = patches.unfold(3 + axis, reach, window.stride[axis])[..., :: window.dilation[axis]]
     space = range(3, 3 + window.dims)
@@ -68,6 +69,8 @@ def _rows_view(inputs: Float[Tensor, "n m i h w"], window: Window) -> Float[Tens
     (kh, kw), (sh, sw), (dh, dw) = window.kernel[2:], window.stride, window.dilation
     n, m, rows, columns, channels = wide.shape
     height, width = (rows - (kh - 1) * dh - 1) // sh + 1, (columns - (kw - 1) * dw - 1) // sw + 1
+    # Neighbouring patches overlap, so the view has the same pixel several times and copies nothing. Moving the patch
+    # by one steps over `stride` pixels, moving within it over `dilation`.
     a, b, c, d, e = wide.stride()
     return wide.as_strided((n, m, height, width, kh, kw, channels), (a, b, c * sh, d * sw, c * dh, d * dw, e))
 
@@ -102,6 +105,7 @@ def pixel_gram(inputs: Float[Tensor, "n 1 i h w"], window: Window) -> Float[Tens
     n, _, _, rows, columns = inputs.shape
     pixels = inputs[:, 0].flatten(2)
     gram = torch.bmm(pixels.transpose(1, 2), pixels).view(n, rows, columns, rows, columns)
+    # The sum over taps (y, x) is one over x of one over y. Done one after the other, kh·kw additions become kh + kw.
     for axis in (1, 0):
         gram = _diagonal_sums(gram, window, axis)
     return gram.flatten(3, 4).flatten(1, 2)
@@ -118,6 +122,8 @@ def _diagonal_sums(gram: Float[Tensor, "n h w h2 w2"], window: Window, axis: int
     total = gram.new_zeros(shape)
     for tap in range(taps):
         offset = tap * spread - pad
+        # Patch number p touches pixel p·step + offset with this tap. `first` and `last` are the patches for which
+        # that pixel is inside the picture; outside it there is padding, and nothing to add.
         first = max(0, -(offset // step))
         last = min(count - 1, (size - 1 - offset) // step)
         if first > last:

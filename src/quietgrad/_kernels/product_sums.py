@@ -41,6 +41,8 @@ class Rows(ctypes.Structure):
 
 def takes_products(b: Tensor, a: Tensor, _: Tensor, places: Sequence[slice]) -> bool:
     """Tell whether the kernel is faster: several float32 runs, on a processor with wide vectors."""
+    # A single run is one matrix product, which torch's own library does as fast; only the sum over runs in float64 is
+    # slow there.
     return len(places) > 1 and level_number() > 0 and is_float32(a, b)
 
 
@@ -83,6 +85,7 @@ def patch_products(
 ) -> Float64[Tensor, "o taps"]:
     """Compute the same sum for the patches of a picture, each strip read where it lies: nothing is unfolded."""
     b = positions_first(backprops)
+    # The kernel reads whole vectors along the last dimension; the others may have any stride.
     b = b if b.stride(2) == 1 else b.contiguous()
     places = list(runs(len(b), b.shape[1], b.dtype))
     parts = strips(inputs, window)
@@ -102,6 +105,7 @@ def _sum_into(
 ) -> None:
     (n, t, o), i, library = b.shape, a.shape[-1], load_library()
     w = weights.float().contiguous()
+    # C gets the same cuts between runs as the reference, so both obey the same rounding bound.
     starts = (ctypes.c_int64 * (len(places) + 1))(*(place.start for place in places), n * t)
     library.qg_packed_room.restype = ctypes.c_int64
     room = library.qg_packed_room(*(ctypes.c_int64(size) for size in (o, i, n * t, len(places))))

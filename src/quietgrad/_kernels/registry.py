@@ -99,6 +99,8 @@ class Operation(Generic[Parameters, Result]):
     def __init__(self, reference: Callable[Parameters, Result], device_of: Callable[..., str]) -> None:
         self.name, self.reference, self._device_of = reference.__name__, reference, device_of
         assert self.name in CONTRACTS, f"{self.name} has no contract in CONTRACTS"
+        # Name, docstring and signature stay those of the reference, so that go-to-definition and `help` lead to the
+        # mathematics.
         functools.update_wrapper(self, reference)
 
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:

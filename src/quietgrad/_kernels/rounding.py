@@ -65,9 +65,12 @@ def runs(samples: int, positions: int, dtype: torch.dtype, most: int = POSITIONS
         most: positions of a run.
     """
     total, each = samples * positions, max(1, positions)
+    # float64 needs no runs: its error over any batch that fits into memory is far below the margin of a clip.
     if dtype == torch.float64:
         return iter([slice(0, total)])
     if each <= most:
+        # As many whole samples as fit into a run. The cut never depends on values, only on counts that two
+        # neighbouring batches share, where a missing sample is a row of zeros.
         step = most // each * each
         return (slice(start, min(start + step, total)) for start in range(0, max(1, total), step))
     # A long sample is cut into parts of nearly the same length, and shares none of them with another sample.
@@ -82,6 +85,8 @@ def runs(samples: int, positions: int, dtype: torch.dtype, most: int = POSITIONS
 def longest(positions: int) -> float:
     """Return κ, the largest Σ_t ‖a_t‖‖b_t‖/‖G‖ of a sample with which a run of products stays within SPENT."""
     together = max(1, POSITIONS // max(1, positions))
+    # The bound of the module docstring, solved for κ. A sample that has its runs for itself leaves them empty in the
+    # other batch, so that only one of the two sums is rounded.
     terms = min(max(1, positions) * together, POSITIONS)
     partial_sums = terms if together == 1 else 2 * (together * terms - together * (together - 1) / 2)
     return SPENT / (UNIT * partial_sums)

@@ -44,6 +44,7 @@ class Scratch(threading.local):
 
 def _allocate_aligned(size: int) -> NDArray[np.uint8]:
     """Begin at a cache line, as numpy does not: products written across lines take a third longer."""
+    # One line more than asked for: somewhere in it is an address that is a multiple of 64.
     raw = np.empty(size + LINE, np.uint8)
     start = -raw.ctypes.data % LINE
     return raw[start : start + size]

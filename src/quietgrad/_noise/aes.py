@@ -23,6 +23,7 @@ def key_stream(place: KeyPlace, out: NDArray[np.uint8]) -> None:
     Checked by: tests/noise/test_aes.py, tests/kernels/test_integer_noise.py
     """
     block, inside = divmod(place.position, BLOCK)
+    # A counter of 128 bits: eight bytes name the stream, eight count its blocks. Streams of one key never overlap.
     nonce = place.number.to_bytes(8, "big") + block.to_bytes(8, "big")
     stream = Cipher(algorithms.AES(place.key), modes.CTR(nonce)).encryptor()
     stream.update(ZEROS[:inside])

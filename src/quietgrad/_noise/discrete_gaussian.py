@@ -34,6 +34,8 @@ def discrete_gaussian(count: int) -> NDArray[np.int64]:
     missing = count
     while missing:
         drawn = discrete_laplace(missing)
+        # exp(−y²/2σ²) divided by exp(−|y|/σ) is exp(−(|y| − σ)²/2σ²) times a constant, so this is the probability
+        # that turns a Laplace draw into a Gaussian one.
         squares = (np.abs(drawn) - SIGMA).astype(np.float64) ** 2
         accepted = drawn[flips(squares / (2.0 * SIGMA**2))]
         found[count - missing : count - missing + len(accepted)] = accepted
@@ -83,6 +85,8 @@ def decide_exactly(word: int, x: float) -> bool:
     """Return whether u < e^{−x}, drawing as many further bits of u as the answer takes."""
     bits, digits = word, 64
     while True:
+        # u is known to 2⁻ᵈⁱᵍⁱᵗˢ and the chance to far more. If they are closer than 4 units, further bits of u
+        # decide.
         bits, digits = (bits << 128) | int.from_bytes(os.urandom(16), "little"), digits + 128
         with localcontext() as context:
             context.prec = digits  # decimal digits: over three times what the bits need

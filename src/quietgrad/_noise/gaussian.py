@@ -65,6 +65,7 @@ def widen_noise(*, std: float, sensitivity: float, coordinates: int, steps: floa
         sensitivity: S, of the sum before it is rounded.
         coordinates: p.
     """
+    # Above one half the fixed point below explodes: at one, no width of noise would pay for its own rounding.
     lost = WORST_ROUNDING * std / sensitivity * math.sqrt(coordinates) / steps
     if lost > 0.5:
         raise ValueError(

@@ -60,6 +60,8 @@ class RoundedGaussian:
         pieces = cut(self.std)
         self._height, self._tents = pieces.height, int(pieces.tents.sum())
         self._end = self._height * Fraction(UNIT) / STRIPS
+        # Slots are laid out as [tents | boxes]. A slot below `tents` names the centre of its tent. Each slot behind
+        # them stands for 256 boxes, and eight more bits choose one of these.
         numbers = np.zeros(SLOTS, np.int8)
         numbers[: self._tents] = np.repeat(np.arange(-REACH * PER_STD, REACH * PER_STD + 1), pieces.tents)
         strips = np.repeat(np.arange(len(pieces.boxes)), pieces.boxes)
@@ -67,9 +69,13 @@ class RoundedGaussian:
         # Integers of few bits and small whole levels: each is represented exactly.
         self._box = np.zeros(len(strips) + rest, BOX)
         mine = self._box[: len(strips)]
+        # A box is found by its strip: where the strip begins, how many tents stand on the two centres beside it
+        # (their roof is linear in between), and how many boxes lie below it in the strip.
         mine["start"] = (strips - REACH * PER_STD * STRIPS) * (self._apart // STRIPS)
         mine["left"], mine["right"] = pieces.tents[strips // STRIPS], pieces.tents[strips // STRIPS + 1]
         mine["level"] = np.concatenate([np.arange(count) for count in pieces.boxes])
+        # The first two of the rest are the endless boxes (`_beyond`). What is left over lies above the curve and
+        # rejects every point, which keeps all boxes equally likely.
         self._box["level"][len(strips) :] = NEVER
         self._tables = PieceTables(
             centre=numbers,
@@ -96,6 +102,8 @@ class RoundedGaussian:
         while len(holes):
             # One trial in 800 is rejected: points of further trials take its place.
             spare = np.empty(len(holes) + len(holes) // 16 + 16, np.int32)
+            # Slightly more trials than holes are made, since some of these are rejected again. Surplus points are
+            # dropped; which ones does not depend on their values.
             counts = np.ones(len(spare), np.bool_)
             counts[self._trials(spare, words)] = False
             kept = spare[counts][: len(holes)]
@@ -145,6 +153,8 @@ class RoundedGaussian:
         """The same comparison for one point, exactly."""
         within = self._within
         fraction = Fraction(first & ((1 << within) - 1), 1 << within)
+        # All of these are dyadic numbers that float64 holds exactly, so the fractions are the true coordinates of the
+        # point.
         roof = Fraction(float(roofs(self._tables, np.array([box]), np.array([integer]))[0]))
         level = Fraction(float(self._box["level"][box]))
         height = self._height * Fraction(UNIT)
@@ -161,6 +171,8 @@ class RoundedGaussian:
         falls by more than e there.
         """
         part, drawn = 0, words.take(2).tolist()
+        # Heads and tails choose the part: part k with probability 2⁻ᵏ⁻¹, which is exactly its share of the endless
+        # box.
         while drawn[part] & 1:
             part += 1
             drawn += words.take(1).tolist()

@@ -84,6 +84,8 @@ def draw_boxes(
     y *= tables.height
     curve = np.exp(-0.5 * x * x)
     out[places] = integer
+    # The two endless boxes have no single height, so their points are left to exact arithmetic. A point near the
+    # curve is too: closer than MARGIN, the rounding of exp might turn the answer round.
     ends = (box == tables.boxes) | (box == tables.boxes + 1)
     verdicts: NDArray[np.uint8] = np.where(y < curve, np.uint8(BELOW), np.uint8(0))
     verdicts[(np.abs(y - curve) < tables.margin) | ends] = UNDECIDED

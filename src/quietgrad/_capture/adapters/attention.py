@@ -112,6 +112,8 @@ class LinearWatch(Watch):
         for name, parameter in self._parameters.items():
             if used is parameter or used._base is parameter:
                 width = parameter[0].numel()
+                # The input projection is one parameter [3·d, d], and `chunk` hands out its thirds as views. Where a
+                # view begins in memory says which rows it is.
                 start = (used.storage_offset() - parameter.storage_offset()) // width
                 return RowRange(name, start, len(used), len(parameter))
         return None
@@ -125,6 +127,8 @@ class LinearWatch(Watch):
 
 def _seeing(linear: Callable[..., Tensor]) -> Callable[..., Any]:
     """`multi_head_attention_forward` with another `linear`; so do the functions that project for it."""
+    # A function finds the names that it uses in its globals. A copy with other globals calls another `linear`, while
+    # `torch.nn.functional` itself stays as it is for everybody else.
     names: dict[str, Any] = {**vars(F), "linear": linear}
     for name in ("_in_projection", "_in_projection_packed", "multi_head_attention_forward"):
         original = getattr(F, name)

@@ -92,6 +92,8 @@ class LSTMCells(RecurrentCell):
         self.states = _with_start(start[0], len(gates))
         self._cells, self._squashed = _with_start(start[1], len(gates)), gates.new_zeros(*gates.shape[:2], h)
         out = self.states[1:] if weights.w_hr is None else torch.zeros_like(self._squashed)
+        # Everything is written in place: `gates` begins as the products of the inputs and ends as the gates after
+        # their nonlinearity, which is all that the backward needs.
         back = weights.w_hh.T
         for t, size in enumerate(sizes):
             pre, squashed, cell = gates[t, :size], self._squashed[t, :size], self._cells[t + 1, :size]
@@ -120,6 +122,8 @@ class LSTMCells(RecurrentCell):
         torch.mul(self._cells[:-1] * f, 1 - f, out=slopes[:, :, 1])
         torch.mul(i, 1 - g * g, out=slopes[:, :, 2])
         torch.mul(self._squashed * o, 1 - o, out=slopes[:, :, 3])
+        # Slopes of all steps at once. Gates i, f and g reach the loss through the cell c_t, and o through tanh c_t
+        # alone: ∂c/∂i = g·i(1 − i), ∂c/∂f = c_{t−1}·f(1 − f), ∂c/∂g = i(1 − g²), ∂h/∂o = tanh(c)·o(1 − o).
         to_cell = o * (1 - self._squashed * self._squashed)
         found, projected = slopes, None if self._w.w_hr is None else torch.empty_like(outputs)
         state, cell = outputs[-1], memory[0].clone()
@@ -129,9 +133,11 @@ class LSTMCells(RecurrentCell):
                 projected[t, :size] = moved
                 projected[t, size:] = 0.0
                 moved = moved @ self._w.w_hr
+            # The gradient of c_t is what the next step left in `cell` plus what comes from h_t through the tanh.
             here.addcmul_(moved, to_cell[t, :size])
             mine[:, :3].mul_(here[:, None])  # the slopes are not needed again
             mine[:, 3].mul_(moved)
+            # c_t = f·c_{t−1} + …, so the gradient goes on to the cell before through the forget gate.
             here.mul_(f[t, :size])
             found[t, size:] = 0.0
             state = _earlier(outputs, t, size, mine.view(size, 4 * h) @ self._w.w_hh, state)
@@ -164,12 +170,14 @@ class GRUCells(RecurrentCell):
     def at_state(self, d: Float[Tensor, "*m g"], arranged: Arranged) -> Float[Tensor, "*m g"]:
         h = self._inner.shape[2]
         reached = d.clone()
+        # The third part of W_hh h + b_hh is multiplied by the reset gate before it joins the gates.
         reached[..., 2 * h :].mul_(arranged(self._gates[:, :, :h]))
         return reached
 
     def backward(self, outputs: Steps, memory: tuple[Tensor, ...]) -> GateGradients:
         steps, n, h = self._inner.shape
         r, z, m = self._gates.view(steps, n, 3, h).unbind(2)
+        # h = (1 − z)·m + z·h₋: ∂h/∂z = h₋ − m, ∂h/∂m = 1 − z, and m depends on r through r·(W_hn h₋ + b_hn).
         to_z = (self.states[:-1] - m) * z * (1 - z)
         to_m = (1 - z) * (1 - m * m)
         to_r = self._inner * r * (1 - r)
@@ -181,6 +189,7 @@ class GRUCells(RecurrentCell):
             torch.mul(moved, to_m[t, :size], out=mine[:, 2])
             torch.mul(moved, to_z[t, :size], out=mine[:, 1])
             torch.mul(mine[:, 2], to_r[t, :size], out=mine[:, 0])
+            # `back` is d_t as W_hh sees it: the third part comes through the reset gate, as in `at_state`.
             back[:, :2] = mine[:, :2]
             torch.mul(mine[:, 2], r[t, :size], out=back[:, 2])
             found[t, size:] = 0.0

@@ -48,6 +48,8 @@ def pad_input(module: Conv, x: Tensor) -> tuple[Tensor, tuple[int, ...]]:
     symmetric = not isinstance(module.padding, str)
     if module.padding_mode == "zeros" and symmetric:
         return x, tuple(int(side) for side in module.padding)
+    # Reflected, circular and one-sided padding is done once, ahead of everything. The kernels then only know zeros on
+    # both sides.
     pads = module._reversed_padding_repeated_twice
     mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
     batched = x if x.dim() == 2 + len(module.stride) else x.unsqueeze(0)

@@ -30,6 +30,7 @@ class EmbeddingAdapter(Adapter):
         if module.padding_idx is not None:
             kept = ids != module.padding_idx
             ids, owner, values = ids[kept], owner[kept], values[kept]
+        # One position for each sample: its norm is that of one row, and no ids have to be compared for repetitions.
         single = backprops[0].numel() == n * backprops[0].shape[-1]
         grads = IndexedGrad(ids, owner, values, samples=n, table=module.num_embeddings, single=single)
         return {"weight": grads}
@@ -55,6 +56,8 @@ class EmbeddingBagAdapter(Adapter):
             table = module.num_embeddings
             return {"weight": IndexedGrad(ids, owner, values, samples=n, table=table, single=True)}
         ids, bag, scale = bags(module, call)
+        # `bag` counts bags in the order of the output, while `values` are in the order of the samples. `row` maps the
+        # first to the second.
         where = layouts[0].samples_first(torch.arange(len(values), device=ids.device), n).flatten()
         row = torch.empty_like(where)
         row[where] = torch.arange(len(values), device=ids.device)  # where a bag's gradient went
@@ -87,6 +90,7 @@ def bags(module: nn.EmbeddingBag, call: Call) -> tuple[Tensor, Tensor, Tensor]:
         starts = offsets[:-1] if module.include_last_offset else offsets
         count = len(starts)
         places = torch.arange(len(ids), device=ids.device)
+        # The bag of an entry is the last one that starts at or before it.
         bag = torch.searchsorted(starts.long().contiguous(), places, right=True) - 1
     ids, scale = ids.flatten().long(), torch.ones(ids.numel(), dtype=torch.float64, device=ids.device)
     kept = torch.ones_like(ids, dtype=torch.bool) if module.padding_idx is None else ids != module.padding_idx

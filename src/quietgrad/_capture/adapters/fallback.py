@@ -55,6 +55,8 @@ class FallbackAdapter(Adapter):
         self, call: Call, layouts: list[Placement | None], backprops: list[Float[Tensor, "n ..."]]
     ) -> Pieces:
         replay = Replay(call, layouts, backprops, self.arguments(call), self.chunk)
+        # What worked for the k-th call in the last batch is tried alone in the next. It is checked against the
+        # outputs again, like any other.
         known = self._known.get(call.index)
         for arrangement in [known] if known is not None and replay.fits(known) else replay.arrangements():
             gradients = replay.attempt(arrangement)
@@ -98,6 +100,8 @@ class Replay:
         if all(layout is None for layout in self.layouts):
             yield (None,) * len(self.tensors)
             return
+        # Which inputs hold samples, and along which dimension, is not known. So possibilities are tried until a
+        # replay gives the recorded outputs. Their number is bounded: each costs a run of the module.
         options = [self._options(tensor) for tensor in self.tensors]
         yield from itertools.islice(itertools.product(*options), MOST_ARRANGEMENTS)
 
@@ -145,6 +149,8 @@ class Replay:
         mapped = vmap(
             grad(self._scalar, has_aux=True),
             in_dims=(None, tuple(0 for _ in self.backprops), *dims),
+            # Each sample draws its own dropout mask. vmap draws them as one tensor, in the order of the batch, as the
+            # recorded call did.
             randomness="different",
             chunk_size=self.chunk,
         )
@@ -189,6 +195,8 @@ class Replay:
         result = called_with(self.call.unit.module, parameters, args, kwargs)
         tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
         chosen = tuple(tensors[output.position] for output in self.call.outputs)
+        # The derivative of ⟨module(x_i), b_i⟩ in the parameters is the row of sample i, by the chain rule: b_i is
+        # constant here.
         products = [(out * b).sum() for out, b in zip(chosen, backprops, strict=True)]
         return torch.stack(products).sum(), chosen
 

@@ -87,6 +87,7 @@ class WeightUse(Function):
         ctx: Any, run: DirectionRun, kinds: tuple[str, ...], shape: torch.Size, *weights: Tensor
     ) -> Tensor:
         ctx.run, ctx.kinds = run, kinds
+        # A single zero, stretched: it costs no memory, and its gradient still has the full shape.
         return weights[0].new_zeros(()).expand(shape)
 
     @staticmethod
@@ -198,6 +199,8 @@ class RecurrentWatch(Watch):
         if not any(func is known for known in FUNCTIONS) or not self._known(args):
             return func(*args, **(kwargs or {}))
         self.complete = True
+        # torch's recurrent functions have two signatures: (input, hx, weights, …) and (data, batch_sizes, hx,
+        # weights, …).
         x, hx = args[0], args[2] if self._is_packed(args) else args[1]
         start = hx if isinstance(hx, tuple) else (hx,)
         return self._run_ragged(x, args[1], start) if self._is_packed(args) else self._regular(x, start)
@@ -310,6 +313,8 @@ class PackedLengths:
         steps, entries = len(self.sizes), self.sizes[0]
         taken = torch.arange(entries) < sizes[:, None]
         self._step, self._entry = taken.nonzero().T
+        # Step s of the reversed sequence j is step length_j − 1 − s of the original. Steps behind the end map to
+        # themselves, so that reversing twice gives the sequence back.
         lengths = taken.sum(0)
         back = (lengths - 1 - torch.arange(steps)[:, None]).clamp_min(0)
         self._back = torch.where(taken, back, torch.arange(steps)[:, None])

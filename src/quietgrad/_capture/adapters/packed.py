@@ -36,6 +36,8 @@ def packed_pieces(
     owner = _owners(call, rows, layouts, n)
     module = call.unit.module
     totals = {name: p.new_zeros(n, *p.shape) for name, p in _parameters(call).items()}
+    # One replay for each sequence. The gradients at its own outputs are used, so that sequences of one sample add up
+    # and those of others never enter.
     for rank, sample in enumerate(owner):
         if sample >= 0:
             for name, gradient in _gradient(call, module, rows, hx, full, rank).items():

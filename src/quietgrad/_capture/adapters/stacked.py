@@ -33,6 +33,8 @@ class Stacked(nn.Module):
             state = tuple(part[rows] for part in hx) if long else hx[rows]
             x, *end = self._layer(x, state, layer)
             ends.append(end)
+            # torch's kernel draws its masks inside and does not return them. Here they are arguments, so vmap can
+            # give each sample its own.
             if layer < len(masks):
                 x = x * masks[layer]
         joined = [torch.cat(parts) for parts in zip(*ends, strict=True)]
@@ -59,6 +61,8 @@ def masks(module: nn.RNNBase, x: Tensor) -> list[Float[Tensor, "..."]]:
     time_first = x.transpose(0, 1) if module.batch_first and x.dim() == 3 else x
     width = (module.proj_size or module.hidden_size) * (2 if module.bidirectional else 1)
     drawn = []
+    # The generator is in the state that it had before the recorded call. Masks drawn in torch's order and shape are
+    # therefore the same ones; the comparison of the outputs proves it.
     for _ in range(module.num_layers - 1):
         mask = F.dropout(time_first.new_ones(*time_first.shape[:-1], width), module.dropout, training=True)
         drawn.append(mask.transpose(0, 1) if time_first is not x else mask)

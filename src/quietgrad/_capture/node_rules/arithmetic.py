@@ -10,6 +10,10 @@ from quietgrad._capture.node_rules.node_names import name_of
 from quietgrad._capture.node_rules.visit import Rule, Visit, unknown
 
 
+# A rule answers one question: given that the gradient at the node's output has its samples along `visit.dim`, along
+# which dimension do they lie in the gradients that the node sends to its inputs? It may read the shapes and what
+# autograd saved, never the values. If it cannot tell for certain it answers UNKNOWN, which costs a probing backward.
+# A wrong answer would hand one sample's gradient to another, so every rule refuses what it has not checked.
 def elementwise(visit: Visit) -> list[BatchLayout]:
     """Inputs are broadcast to the output; along a dimension of size one all samples share an input."""
     if len(visit.next_functions) == 1:  # most often
@@ -61,6 +65,7 @@ def reduced(visit: Visit) -> list[BatchLayout]:
     )
     if len(visit.shape) == rank:
         return visit.all_inputs(BatchAxis.UNKNOWN if visit.dim in gone else visit.layout)
+    # Dimension d of the result is the d-th one of the input that was not summed away.
     kept = [dim for dim in range(rank) if dim not in gone]
     return visit.all_inputs(visit.moved_to(kept[visit.dim]))
 
@@ -126,6 +131,8 @@ def added_batched_product(visit: Visit) -> list[BatchLayout]:
 
 def _product(visit: Visit, batch: int) -> list[BatchLayout]:
     """`[…, i, k] × […, k, j]`: rows of the result are rows of the first, columns those of the second."""
+    # dA = dC·Bᵀ and dB = Aᵀ·dC. Samples along the rows of C are rows of dA too, while dB adds up over them. For
+    # samples along the columns the roles are swapped. A batch dimension is in all three.
     if visit.dim < batch:
         return [visit.layout, visit.layout]
     if visit.dim == batch:
@@ -169,6 +176,7 @@ def attention(visit: Visit) -> list[BatchLayout]:
     """Keeps queries, keys and values of every sample and head apart; a mask is broadcast."""
     if visit.dim > 1 or visit.number > 0:
         return unknown(visit)
+    # Grouped queries have fewer heads for keys and values than for queries, so one of their heads may serve several.
     sizes = [shape is None or shape[visit.dim] == visit.shape[visit.dim] for shape in visit.input_shapes[:3]]
     first: list[BatchLayout] = [visit.layout if same else BatchAxis.UNKNOWN for same in sizes]
     return [*first, *[visit.broadcast(shape) for shape in visit.input_shapes[3:]]]

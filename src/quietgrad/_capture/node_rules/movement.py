@@ -12,6 +12,8 @@ from quietgrad._capture.node_rules.visit import Visit, unknown, wrap_dim
 def viewed(visit: Visit) -> list[BatchLayout]:
     """Keeps the row-major order, and with it the stride from one sample to the next."""
     shape = visit.first_input_shape
+    # Views that merge or split dimensions ([n, t, d] → [n·t, d]) have no dimension that stays. What stays is the
+    # number of elements between neighbouring samples, from which the new layout is computed.
     found = None if shape is None else at_stride(stride_of(visit.layout, visit.shape), shape, visit.n)
     return visit.all_inputs(found or BatchAxis.UNKNOWN)
 
@@ -86,6 +88,8 @@ def concatenated(visit: Visit) -> list[BatchLayout]:
 
 def stacked(visit: Visit) -> list[BatchLayout]:
     """Adds a dimension that counts the inputs."""
+    # The new dimension is in the result only. Dimensions behind it have a number that is smaller by one in the
+    # inputs.
     added = visit.saved_dim(len(visit.shape))
     return visit.all_inputs(
         BatchAxis.UNKNOWN if added == visit.dim else visit.moved_to(visit.dim - (added < visit.dim))
@@ -108,6 +112,8 @@ def indexed(visit: Visit) -> list[BatchLayout]:
     indices = list(visit.saved("indices"))
     if visit.layout.inner != 1 or any(i is not None and i.dtype != torch.long for i in indices):
         return unknown(visit)
+    # Advanced indexing replaces the indexed dimensions by those of the (broadcast) index, at the place of the first
+    # of them. That holds only if they are adjacent; otherwise torch moves the result to the front.
     used = [place for place, index in enumerate(indices) if index is not None]
     if used != list(range(used[0], used[-1] + 1)):
         return unknown(visit)
@@ -116,6 +122,8 @@ def indexed(visit: Visit) -> list[BatchLayout]:
         return visit.all_inputs(visit.layout)
     if visit.dim >= first + added:
         return visit.all_inputs(visit.moved_to(visit.dim - added + len(used)))
+    # The samples lie in a dimension that came from the index. Result i then belongs to sample i, and so must what it
+    # reads: one of the indices has to count 0, 1, … n − 1 along exactly this dimension.
     counted = [p for p in used if _counts(indices[p], visit.n, added - 1 - (visit.dim - first))]
     shape = visit.first_input_shape
     # Of more than n rows the first n are asked for: those behind them get no gradient, and must not break the layout.

@@ -79,6 +79,8 @@ class Visit:
         """Find the samples in an input that is broadcast to the output: dimensions agree from the last on."""
         if shape is None:
             return BatchAxis.UNKNOWN
+        # A negative number means that the input lacks the dimension of the samples, and size one that it was
+        # stretched along it. Either way autograd adds the gradient over the samples.
         dim = self.layout.dim - (len(self.shape) - len(shape))
         return BatchAxis.ABSENT if dim < 0 or shape[dim] == 1 else self.moved_to(dim)
 
