@@ -221,6 +221,12 @@ def tempered(model: nn.Module, batch: Any) -> Tensor:
     return entropy(model(batch[0]) / 2.0, batch[1]) / 64
 
 
+def hook_of_each(model: nn.Module, batch: Any) -> Tensor:
+    z = model(batch[0])
+    z.register_hook(lambda g: g.clamp(-0.1, 0.1))
+    return entropy(z, batch[1])
+
+
 def shifted(model: nn.Module, batch: Any) -> Tensor:
     return plainly(model, batch) + 1e4
 
@@ -283,6 +289,7 @@ APART = [
     Pattern("two views", mlp, views),
     Pattern("weights of classes, constant", mlp, weighted),
     Pattern("divided by a constant", mlp, tempered),
+    Pattern("a hook that keeps records apart", mlp, hook_of_each),
     Pattern("an offset of 1e4", mlp, shifted),
     Pattern("one by one", mlp, one_by_one),
     Pattern("reconstruction", lambda: nn.Linear(data.FEATURES, data.CLASSES), reconstructed),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.graph import GradientEdge
+from torch.autograd.graph import GradientEdge, Node
 
 from quietgrad._capture.call import Call, Output
 from quietgrad._capture.layout import Placement
@@ -60,7 +61,23 @@ def sample_dims(pair: CallOutput) -> int:
 def gradients_at(
     losses: Tensor, edges: list[GradientEdge], factors: Tensor, *, keep_graph: bool
 ) -> list[Tensor | None]:
-    """Run one backward of Σ_i factors_i·losses_i to these edges; None where no gradient arrives."""
+    """Run one backward of Σ_i factors_i·losses_i to these edges; None where no gradient arrives.
+
+    Gradients are those after hooks that users registered on the outputs, wherever the backward ends.
+    """
     if not edges:
         return []
-    return list(torch.autograd.grad(losses, edges, factors, retain_graph=keep_graph, allow_unused=True))
+    # Where a backward ends, torch.autograd.grad returns the gradient after the tensor's hooks; where it goes on, the
+    # one before them. A node's prehook comes after them and runs exactly where the backward goes on.
+    passed: dict[Node, tuple[Tensor | None, ...]] = {}
+    nodes = {edge.node for edge in edges}
+    handles = [node.register_prehook(partial(passed.__setitem__, node)) for node in nodes]
+    try:
+        found = torch.autograd.grad(losses, edges, factors, retain_graph=keep_graph, allow_unused=True)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return [
+        passed[edge.node][edge.output_nr] if edge.node in passed else gradient
+        for edge, gradient in zip(edges, found, strict=True)
+    ]
