@@ -46,8 +46,10 @@ def mechanisms(names: dict[str, Any]) -> Iterator[qg.Mechanism]:
 def take_a_step(model: nn.Module, mechanism: qg.Mechanism, *watching: qg.Observer) -> None:
     """The first step of a plan on 60 records: every parameter gets a finite gradient, not all of them zero."""
     x = torch.randn(60, 8)
-    batches = qg.PoissonBatches(TensorDataset(x, (x[:, 0] > 0).long()), rate=0.5, steps=400)
     noisy = mechanism if mechanism.noise_multiplier else mechanism.with_noise(1.0)
+    groups = noisy.event(0).separation
+    data = TensorDataset(x, (x[:, 0] > 0).long())
+    batches = qg.PoissonBatches(data, rate=0.5 / groups, steps=400, groups=groups)
     with qg.Privatizer(model, noisy, batches, research=bool(watching)) as private:
         for observer in watching:
             private.watch(observer)

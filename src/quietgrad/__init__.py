@@ -25,6 +25,8 @@ from quietgrad._representations.low_rank.low_rank import LowRank
 from quietgrad._representations.masks.mask import RandomMask
 from quietgrad._representations.subspace.subspace import Subspace
 from quietgrad._noise.gaussian import Gaussian
+from quietgrad._noise.banded import BandedNoise
+from quietgrad._noise.choose_bands import BandChoice, band_choices, choose_bands
 from quietgrad._noise.sources import SeededSource
 
 # Calibrate it, alone or with statistics that are released first.
@@ -81,6 +83,10 @@ __all__ = [
     "LowRank",
     "Subspace",
     "Gaussian",
+    "BandedNoise",
+    "BandChoice",
+    "band_choices",
+    "choose_bands",
     "SeededSource",
     "calibrate",
     "Program",

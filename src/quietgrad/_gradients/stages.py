@@ -217,6 +217,10 @@ class Released:
 
     Both are in the units of `blocks` (divided by qN like them); their ratio is what the accountant counts.
 
+    Args:
+        gain: how much wider the noise in `blocks` is than `std`. Above 1 for correlated noise, of which later releases
+            take a part back.
+
     Example:
         released, _ = qg.Gaussian().release(total, draw, qg.NoiseState())
         assert released.std / released.sensitivity == draw.std / total.sensitivity
@@ -225,6 +229,12 @@ class Released:
     blocks: Blocks
     std: float
     sensitivity: float
+    gain: float = 1.0
+
+    @property
+    def noise_std(self) -> float:
+        """The standard deviation of the noise on each coordinate of `blocks`."""
+        return self.std * self.gain
 
     @property
     def precision(self) -> float:

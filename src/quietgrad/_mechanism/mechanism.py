@@ -78,6 +78,8 @@ class Mechanism:
                 f"{type(self.noise).__name__} accounts for one release of a batch, and {self.name} makes "
                 f"{len(shares)}. Use it in a mechanism of one release, or combine mechanisms with Gaussian noise."
             )
+        if self.noise.needs_fixed_space:
+            _check_fixed(self)
         if self.noise_multiplier is not None:
             _check_multiplier(self.noise_multiplier)
             object.__setattr__(self, "noise_multiplier", float(self.noise_multiplier))
@@ -189,6 +191,16 @@ def then(mechanism: Mechanism, post: Post) -> Mechanism:
         the mechanism with that step after its others.
     """
     return replace(mechanism, post=(*mechanism.post, post))
+
+
+def _check_fixed(mechanism: Mechanism) -> None:
+    moving = [r.representation for r in mechanism.releases if not r.representation.is_fixed]
+    if moving:
+        raise ValueError(
+            f"{type(mechanism.noise).__name__} takes noise of earlier steps back, coordinate by coordinate, and those "
+            f"of {type(moving[0]).__name__} change from step to step. Use it with dp_sgd, or keep Gaussian noise for "
+            f"{mechanism.name}."
+        )
 
 
 def _check_multiplier(value: float) -> None:

@@ -84,6 +84,9 @@ class Noise(ABC):
     """Whether `event` accounts for a single release of a draw, as with a selection. Gaussian parts of several add up
     under their shares; anything else that a release reveals would be counted once and revealed several times."""
 
+    needs_fixed_space: ClassVar[bool] = False
+    """Whether releases of different steps must have the same coordinates, as with correlated noise."""
+
     @abstractmethod
     def multiplier(self, noise_multiplier: float, step: int) -> float:
         """Return the effective Gaussian multiplier of a step.
@@ -107,6 +110,10 @@ class Noise(ABC):
             space: the blocks of the sum.
         """
         return NoiseState()
+
+    def grid_steps(self, source: NoiseSource) -> float:
+        """Return how many steps of the grid make one std of noise: the source's own, unless its draws are mixed."""
+        return float(source.std)
 
     @abstractmethod
     def release(self, total: ClippedSum, draw: NoiseDraw, state: NoiseState) -> tuple[Released, NoiseState]:

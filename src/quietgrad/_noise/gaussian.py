@@ -111,21 +111,23 @@ class Gaussian(Noise):
         if draw.std == 0.0:
             return without_noise(total, draw), state
         wide = on_grid(total, draw)
-        scale = wide.grid.step / draw.divisor
-        # Alone, rounding, noise and scaling are one pass over the sum. Ranks must first add whole numbers: float sums
-        # depend on the order of the ranks, and so would what is released.
-        if draw.reducer.world == 1:
-            out = total.space.empty()
-            add_integers(total.blocks, wide.grid, draw.source, out, scale=scale)
-        else:
-            # One rank draws for all: the sum has the noise once, whatever the number of ranks.
-            steps = total.space.empty(torch.int64)
-            add_integers(total.blocks, wide.grid, draw.source if draw.reducer.rank == 0 else None, steps)
-            summed = draw.reducer.all_reduce(steps)
-            out = {
-                name: (block.double() * scale).to(total.released_in(name)) for name, block in summed.items()
-            }
-        return wide.make_release(out, draw.divisor), state
+        return wide.make_release(add_to_grid(total, wide.grid, draw, draw.source), draw.divisor), state
+
+
+def add_to_grid(total: ClippedSum, grid: Grid, draw: NoiseDraw, source: NoiseSource) -> Blocks:
+    """Return γ·(Σ over ranks of round(total/γ) + z)/divisor, with integers z of the source."""
+    scale = grid.step / draw.divisor
+    # Alone, rounding, noise and scaling are one pass over the sum. Ranks must first add whole numbers: float sums
+    # depend on the order of the ranks, and so would what is released.
+    if draw.reducer.world == 1:
+        out = total.space.empty()
+        add_integers(total.blocks, grid, source, out, scale=scale)
+        return out
+    # One rank draws for all: the sum has the noise once, whatever the number of ranks.
+    steps = total.space.empty(torch.int64)
+    add_integers(total.blocks, grid, source if draw.reducer.rank == 0 else None, steps)
+    summed = draw.reducer.all_reduce(steps)
+    return {name: (block.double() * scale).to(total.released_in(name)) for name, block in summed.items()}
 
 
 def on_grid(total: ClippedSum, draw: NoiseDraw) -> Widened:

@@ -99,7 +99,10 @@ class Step:
         if std == 0.0:
             return total
         wide = widen_noise(
-            std=std, sensitivity=total.sensitivity, coordinates=total.coordinates, steps=self._source.std
+            std=std,
+            sensitivity=total.sensitivity,
+            coordinates=total.coordinates,
+            steps=self.mechanism.noise.grid_steps(self._source),
         )
         return replace(total, grid=wide.grid)
 

@@ -67,6 +67,11 @@ class Representation(ABC):
         mechanism = qg.methods.dp_sgd() @ inside
     """
 
+    @property
+    def is_fixed(self) -> bool:
+        """Whether a coordinate means the same at every step. Correlated noise needs that."""
+        return False
+
     def init(self, public: Public) -> State:
         """The state before the first step."""
         return {}
@@ -105,6 +110,10 @@ class IdentityCodec(Codec):
 @dataclass(frozen=True)
 class Identity(Representation):
     """encode(g) = g: the gradient as it is, DP-SGD's representation."""
+
+    @property
+    def is_fixed(self) -> bool:
+        return True
 
     def refresh(self, public: Public, state: State) -> tuple[Codec, State]:
         return IdentityCodec(public), state

@@ -29,6 +29,10 @@ class Composed(Representation):
     outer: Representation
     inner: Representation
 
+    @property
+    def is_fixed(self) -> bool:
+        return self.outer.is_fixed and self.inner.is_fixed
+
     def refresh(self, public: Public, state: State) -> tuple[Codec, State]:
         outer = public.inside(self.inner).codec(self.outer)
         return ComposedCodec(outer, public.codec(self.inner)), state

@@ -112,6 +112,7 @@ class PoissonBatches:
         unit: the user of each record, where users are protected instead of records; see `PoissonSampler`.
         most_records: with `unit`, how many records of a user a step uses at most, drawn afresh.
         pooled: with `unit`, whether the gradients of a user's records are averaged ("mean") or added ("sum").
+        groups: b, for noise of b bands; see `PoissonSampler`.
 
     Example:
         batches = qg.PoissonBatches(train_set, rate=0.25, steps=10)
@@ -130,11 +131,19 @@ class PoissonBatches:
         unit: Ids | None = None,
         most_records: int | None = None,
         pooled: Pooled = "mean",
+        groups: int = 1,
     ) -> None:
         self.dataset, self.workers, self.collate_fn = dataset, workers, collate_fn
         records = len(dataset)  # type: ignore[arg-type]
         self.sampler = PoissonSampler(
-            records, rate=rate, steps=steps, seed=seed, unit=unit, most_records=most_records, pooled=pooled
+            records,
+            rate=rate,
+            steps=steps,
+            seed=seed,
+            unit=unit,
+            most_records=most_records,
+            pooled=pooled,
+            groups=groups,
         )
         self.current: Batch | None = None
         """The batch that was handed out and is not released yet."""
@@ -149,7 +158,9 @@ class PoissonBatches:
         """Batches with explicit draws (of users, given `unit`), for audits; marked not private."""
         batches = cls(dataset, rate=rate, steps=len(draws), **unit)
         sampler = batches.sampler
-        batches.sampler = ReplayedSampler(sampler.records, draws, rate=rate, users=sampler.users)
+        batches.sampler = ReplayedSampler(
+            sampler.records, draws, rate=rate, users=sampler.users, groups=sampler.groups
+        )
         return batches
 
     @property

@@ -6,6 +6,7 @@ AES-256 under OS entropy that is fresh for every draw, or for every run of sever
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import zlib
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
 from quietgrad._collective import Reducer
@@ -91,9 +93,12 @@ class PoissonSampler(Sampler[list[int]]):
             their number. The rows of a draw are those of one user after the other, and must stay in that order.
         most_records: with `unit`, how many records of a user a step uses at most.
         pooled: with `unit`, whether the gradients of a user's records are averaged ("mean") or added ("sum").
+        groups: b, for noise of b bands (`qg.BandedNoise`): cyclic Poisson. Records are in b groups, fixed by their
+            numbers alone, and step t draws from group t mod b with probability b·q. The expected batch stays qN.
 
     Raises:
-        ValueError: there are no records or steps, the rate is not in (0, 1], or the users do not fit the records.
+        ValueError: there are no records or steps, the rate or b·q is not in (0, 1], or the users do not fit the
+            records.
 
     Example:
         sampler = qg.PoissonSampler(len(train_set), rate=0.25, steps=10)
@@ -110,6 +115,7 @@ class PoissonSampler(Sampler[list[int]]):
         unit: Ids | None = None,
         most_records: int | None = None,
         pooled: Pooled = "mean",
+        groups: int = 1,
     ) -> None:
         if records < 1:
             raise ValueError(f"Expected records >= 1, got {records}. Is the training set empty?")
@@ -121,6 +127,7 @@ class PoissonSampler(Sampler[list[int]]):
             raise ValueError(f"Expected steps >= 1, got {steps}.")
         self.records, self.rate, self.steps = records, float(rate), int(steps)
         self.users = _users(unit, records, most_records, pooled)
+        self.groups = _checked_groups(groups, self.rate, self.units)
         self.private = seed is None
         self._key = None if seed is None else hashlib.sha256(f"quietgrad draws {seed}".encode()).digest()
         self._process, self._draws_made = os.getpid(), 0
@@ -141,16 +148,20 @@ class PoissonSampler(Sampler[list[int]]):
         return self.records if self.users is None else self.users.count
 
     def charge(self, event: Event, step: int) -> Charge:
-        """Say what a step costs that releases this: a Poisson draw of all records.
+        """Say what a step costs that releases this: a Poisson draw of all records, or of one group of them.
 
         A sampler by which records take part in another way says so here. What it returns is planned, and written to
         the ledger before the step is released.
         """
-        return Charge(event=event, rate=self.rate)
+        if self.groups == 1:
+            return Charge(event=event, rate=self.rate)
+        group, rate = step % self.groups, self.groups * self.rate
+        return Charge(event=event, rate=rate, group=group, separation=self.groups)
 
     def describe(self) -> dict[str, Any]:
         """What is protected, as a ledger keeps it."""
-        return {"records": self.records} if self.users is None else self.users.describe()
+        protected = {"records": self.records} if self.users is None else self.users.describe()
+        return protected if self.groups == 1 else {**protected, "groups": self.groups}
 
     def rows(self, step: int) -> int | None:
         """How many rows this rank drew for a step; None if it was not drawn yet. Private."""
@@ -232,8 +243,12 @@ class PoissonSampler(Sampler[list[int]]):
     def draw(self) -> list[int]:
         """The numbers of the records, or users, of one step, ascending."""
         words, self._draws_made = self._words(), self._draws_made + 1
-        indices: list[int] = heads(self.units, self.rate, words).tolist()
-        return indices
+        if self.groups == 1:
+            indices: list[int] = heads(self.units, self.rate, words).tolist()
+            return indices
+        members = group_members(self.units, self.groups, self._made.next % self.groups)
+        drawn: list[int] = members[heads(len(members), self.groups * self.rate, words)].tolist()
+        return drawn
 
     def _words(self) -> RandomWords:
         # A forked process may not repeat the draws that its ranks agreed on: they would notice its own.
@@ -283,14 +298,47 @@ class ReplayedSampler(PoissonSampler):
     """Explicit draws, for audits that compare neighbouring runs; never private."""
 
     def __init__(
-        self, records: int, draws: Sequence[Sequence[int]], *, rate: float, users: Users | None = None
+        self,
+        records: int,
+        draws: Sequence[Sequence[int]],
+        *,
+        rate: float,
+        users: Users | None = None,
+        groups: int = 1,
     ) -> None:
-        super().__init__(records, rate=rate, steps=len(draws), seed=0)
+        super().__init__(records, rate=rate, steps=len(draws), seed=0, groups=groups)
         self.users = users
         self._draws = [list(draw) for draw in draws]
 
     def draw(self) -> list[int]:
         return self._draws[self._made.next]
+
+
+@functools.lru_cache(maxsize=64)
+def group_members(units: int, groups: int, group: int) -> NDArray[np.int64]:
+    """Return the numbers of a group's records, ascending; group sizes differ by at most one.
+
+    The groups are a fixed permutation of the numbers, whatever the records hold. The same number is in the same group
+    in every run, as resumed runs need, and a sorted file is spread over all groups.
+    """
+    # SplitMix64's mixing function, written out: numpy may change what its generators return, and a record that moved
+    # to another group when a run is resumed would take part more often than the ledger counts.
+    mixed = (np.arange(units, dtype=np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    order = np.argsort(mixed ^ (mixed >> np.uint64(31)), kind="stable")
+    return np.sort(order[group::groups])
+
+
+def _checked_groups(groups: int, rate: float, units: int) -> int:
+    if int(groups) != groups or not 1 <= groups <= units:
+        raise ValueError(f"Expected groups to be a whole number from 1 to {units}, got {groups}.")
+    if groups * rate > 1:
+        raise ValueError(
+            f"Expected groups·rate <= 1, got {groups}·{rate:g}: one group does not hold an expected batch. Lower the "
+            f"rate, or use at most {int(1 / rate)} groups."
+        )
+    return int(groups)
 
 
 def _users(unit: Ids | None, records: int, most_records: int | None, pooled: Pooled) -> Users | None:

@@ -13,6 +13,7 @@ from quietgrad.accounting.base import (
 from quietgrad.accounting.calibrate import calibrate, rate_within, smallest_noise, steps_within
 from quietgrad.accounting.evaluate import attack_advantage, delta, epsilon
 from quietgrad.accounting.events import (
+    BandedEvent,
     GaussianEvent,
     JointEvent,
     Phase,
@@ -29,6 +30,7 @@ from quietgrad.accounting.privacy_loss import LossPmf, split_to_grid
 from quietgrad.accounting.rdp import repeat_and_select
 
 __all__ = [
+    "BandedEvent",
     "Charge",
     "Event",
     "GaussianEvent",

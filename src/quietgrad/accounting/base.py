@@ -66,6 +66,11 @@ class Event(ABC):
         return 0.0
 
     @property
+    def separation(self) -> int:
+        """In how many steps in a row a record may take part only once, for the event to cover it."""
+        return 1
+
+    @property
     def only_whole_orders(self) -> bool:
         """Whether `rdp` answers for whole Rényi orders alone."""
         return True

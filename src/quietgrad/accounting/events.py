@@ -17,6 +17,7 @@ from quietgrad.accounting.privacy_loss import LossPmf, compose
 from quietgrad.accounting.renyi_moments import Orders
 
 __all__ = [
+    "BandedEvent",
     "Event",
     "GaussianEvent",
     "JointEvent",
@@ -94,6 +95,36 @@ class GaussianEvent(Event):
         return np.asarray(accountant.rdp)
 
 
+@register_event("banded")
+@dataclass(frozen=True, kw_only=True)
+class BandedEvent(GaussianEvent):
+    """A Gaussian release in which the sums of several steps show.
+
+    The cost is that of one Gaussian of the same multiplier, provided that a record takes part at most once in `bands`
+    steps in a row. A `Charge` refuses a sampler that does not say so.
+
+    Args:
+        bands: b, how many steps one contribution reaches.
+
+    Raises:
+        ValueError: the multiplier is negative or infinite, or there are no bands.
+
+    Example:
+        event = qg.accounting.BandedEvent(noise_multiplier=1.1, bands=4)
+        charge = qg.accounting.Charge(event=event, rate=0.04, group=0, separation=4)
+    """
+
+    bands: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "bands", whole_number("bands", self.bands, 1))
+
+    @property
+    def separation(self) -> int:
+        return self.bands
+
+
 @register_event("joint")
 @dataclass(frozen=True, kw_only=True)
 class JointEvent(Event):
@@ -133,6 +164,10 @@ class JointEvent(Event):
     @property
     def gaussian_precision(self) -> float:
         return sum(part.gaussian_precision for part in self._parts)
+
+    @property
+    def separation(self) -> int:
+        return max(part.separation for part in self._parts)
 
     @property
     def only_whole_orders(self) -> bool:

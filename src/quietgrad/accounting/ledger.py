@@ -180,7 +180,7 @@ class Ledger:
                 f"Expected the process that made the ledger, got a fork of it (process {os.getpid()}): both would "
                 "count the same steps. Train in one of them, or make the Privatizer after the fork."
             )
-        charge = Charge(event=event, rate=rate, group=group)
+        charge = Charge(event=event, rate=rate, group=group, separation=event.separation)
         self._check_planned(charge)
         entry = {"step": int(step), "event": event_to_dict(event), "rate": charge.rate}
         if group is not None:
@@ -303,7 +303,9 @@ class Ledger:
         for number, line in enumerate(lines[1:], start=2):
             entry, link = parse_line(line, self._head, path, number, self._key)
             event = event_from_dict(entry["event"])
-            charge = Charge(event=event, rate=entry["rate"], group=entry.get("group"))
+            charge = Charge(
+                event=event, rate=entry["rate"], group=entry.get("group"), separation=event.separation
+            )
             self._check_planned(charge)
             self._count_one(charge, link)
 
@@ -330,7 +332,8 @@ class Ledger:
             }
             link = digest(self._head, entry, self._key)
             lines.append(line_of(entry, link))
-            self._count_one(Charge(event=phase.event, rate=phase.rate), link)
+            charge = Charge(event=phase.event, rate=phase.rate, separation=phase.event.separation)
+            self._count_one(charge, link)
         if self._file is not None:
             self._file = replace_content(self._file, path, whole + b"".join(lines))
 

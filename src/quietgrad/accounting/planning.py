@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Protocol, overload, runtime_checkable
 
+from quietgrad._errors import PrivacyError
 from quietgrad.accounting.base import Event
 from quietgrad.accounting.events import Phase, checked_rate, coalesce, whole_number
 
@@ -23,9 +24,11 @@ class Charge:
         rate: the probability with which each of these records takes part.
         group: the number of the group of records that may take part; None for all records. A record is in one group,
             and stays there over resumes.
+        separation: in how many steps in a row, of an uninterrupted run, a record takes part at most once.
 
     Raises:
         ValueError: the rate is not in (0, 1].
+        PrivacyError: the event covers records that take part less often than these.
 
     Example:
         charge = qg.accounting.Charge(event=gaussian, rate=0.01)
@@ -34,9 +37,16 @@ class Charge:
     event: Event
     rate: float
     group: int | None = None
+    separation: int = 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rate", checked_rate(self.rate))
+        if self.event.separation > self.separation:
+            raise PrivacyError(
+                f"Noise of {self.event.separation} bands covers a record once in {self.event.separation} steps, and "
+                f"these batches may draw it once in {self.separation}. Pass groups={self.event.separation} to "
+                "PoissonBatches or PoissonSampler."
+            )
 
 
 class Bill:

@@ -102,6 +102,9 @@ class TracedNoise(Noise):
     def init(self, space: Space) -> NoiseState:
         return self.noise.init(space)
 
+    def grid_steps(self, source: NoiseSource) -> float:
+        return self.noise.grid_steps(source)
+
     def release(self, total: ClippedSum, draw: NoiseDraw, state: NoiseState) -> tuple[Released, NoiseState]:
         released, state = self.noise.release(total, draw, state)
         self.note(TracedRelease(draw.step, total, draw.std, draw.divisor, released))

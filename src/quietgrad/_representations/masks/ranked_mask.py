@@ -53,7 +53,7 @@ class RankedMask(Representation):
     def observe(self, public: Public, state: State, released: Released) -> State:
         codec = MaskCodec(public.space, state["kept"])
         sums = state["sums"] + flatten(codec.decode(released)).to(state["sums"])
-        return {**state, "sums": sums, "variance": state["variance"] + released.std**2}
+        return {**state, "sums": sums, "variance": state["variance"] + released.noise_std**2}
 
     def _scores(self, public: Public, state: State) -> Tensor:
         size = coordinates(public.space)

@@ -97,13 +97,13 @@ class TopGroups(Representation):
         values = flatten(MaskCodec(public.space, state["kept"]).decode(released)).cpu()
         # Groups are kept as a whole, so one kept coordinate speaks for all of them.
         seen = groups.sum(is_kept(state["kept"], public.space).float()) > 0
-        noise = released.std**2
+        noise = released.noise_std**2
         energy = groups.sum(values.double().square()).float() / groups.sizes - noise
         return self._update_average(state["free"], energy, 2 * noise**2 / groups.sizes, seen)
 
     def _norms(self, state: State, released: Released) -> State:
         norms = released.blocks[GROUP_NORMS].cpu().float()
-        variance = torch.full_like(norms, released.std**2)
+        variance = torch.full_like(norms, released.noise_std**2)
         return self._update_average(state["paid"], norms, variance, torch.ones_like(norms, dtype=torch.bool))
 
     def _update_average(

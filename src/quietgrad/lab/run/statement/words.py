@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from quietgrad.accounting import Event, GaussianEvent, JointEvent
+from quietgrad.accounting import BandedEvent, Event, GaussianEvent, JointEvent
 from quietgrad.lab.formatting import epsilon_text
 from quietgrad.lab.models.hf_folder import PREFIX
 from quietgrad.lab.run.statement.recorded import RecordedRun
@@ -107,6 +107,9 @@ def setting(run: RecordedRun) -> dict[str, str]:
 
 
 def _event(event: Event) -> str:
+    if isinstance(event, BandedEvent):
+        plain = f"Gaussian noise with multiplier {event.noise_multiplier:.4g}"
+        return f"{plain}, correlated over {event.bands} steps"
     if isinstance(event, GaussianEvent):
         return f"Gaussian noise with multiplier {event.noise_multiplier:.4g}"
     if isinstance(event, JointEvent):
