@@ -38,7 +38,7 @@ trainer = PrivateTrainer(
     get_peft_model(model, adapters),
     TrainingArguments(options.out, max_steps=options.steps, per_device_train_batch_size=8,
                       gradient_accumulation_steps=options.batch // 8, learning_rate=2e-3),
-    privacy=PrivacyArguments(epsilon=options.epsilon, delta=1e-5),
+    privacy=PrivacyArguments(epsilon=options.epsilon, delta=1e-5, pad_to=64),
     train_dataset=records(options.train, tokenizer),
     eval_dataset=records(options.held_out, tokenizer),
     data_collator=DataCollatorForLanguageModeling(tokenizer, mlm=False),

@@ -33,7 +33,11 @@ def records(path):
 
 def collate(rows):
     texts = tokenizer(
-        [r["sentence"] for r in rows], return_tensors="pt", padding=True, truncation=True, max_length=64
+        [r["sentence"] for r in rows],
+        return_tensors="pt",
+        padding="max_length",
+        truncation=True,
+        max_length=64,
     )
     return texts, torch.tensor([int(r["label"]) for r in rows])
 

@@ -45,7 +45,7 @@ trainer = PrivateTrainer(
     AutoModelForSequenceClassification.from_pretrained(folder, num_labels=2),
     TrainingArguments(options.out, num_train_epochs=options.epochs, per_device_train_batch_size=64,
                       gradient_accumulation_steps=16, learning_rate=1e-3, eval_strategy="epoch"),
-    privacy=PrivacyArguments(epsilon=options.epsilon, delta=1e-5),
+    privacy=PrivacyArguments(epsilon=options.epsilon, delta=1e-5, pad_to=64),
     train_dataset=records(options.train, tokenizer),
     eval_dataset=records(options.dev, tokenizer),
     data_collator=DataCollatorWithPadding(tokenizer),

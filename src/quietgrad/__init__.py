@@ -11,6 +11,7 @@ from types import ModuleType as _ModuleType
 # Draw batches.
 from quietgrad._sampling.batches import PoissonBatches
 from quietgrad._sampling.collate import collate_possibly_empty
+from quietgrad._sampling.padding import pad_collate
 from quietgrad._sampling.poisson import PoissonSampler
 
 # Make a model fit for it.
@@ -64,6 +65,7 @@ __version__ = "0.2.0"
 __all__ = [
     "PoissonBatches",
     "PoissonSampler",
+    "pad_collate",
     "collate_possibly_empty",
     "fix",
     "check_independence",

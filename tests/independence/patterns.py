@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -49,6 +49,11 @@ class Pattern:
     losses: Losses = plainly
     records: Callable[[], list[Any]] = data.rows
     collate: data.Collate = field(default=data.stack)
+
+    @property
+    def pad_to(self) -> Literal["longest"] | None:
+        """What has to be stated, so that lengths which follow the draw are not refused."""
+        return "longest" if self.collate in (data.pad, data.pad_left, data.shortest) else None
 
     def __str__(self) -> str:
         return self.name

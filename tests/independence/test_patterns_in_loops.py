@@ -15,7 +15,9 @@ def run(pattern: Pattern, seed: int = 0) -> tuple[qg.Privatizer, int]:
     """Train for two steps; the Privatizer, and how many were released."""
     torch.manual_seed(seed)
     model = pattern.model()
-    batches = qg.PoissonBatches(pattern.records(), rate=0.4, steps=STEPS, collate_fn=pattern.collate)
+    batches = qg.PoissonBatches(
+        pattern.records(), rate=0.4, steps=STEPS, collate_fn=pattern.collate, pad_to=pattern.pad_to
+    )
     private = qg.Privatizer(model, qg.methods.dp_sgd(clip=1.0).with_noise(1.0), batches)
     for batch in batches:
         for micro_batch in batch.split(16):

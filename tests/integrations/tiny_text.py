@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-VOCABULARY = 24
+VOCABULARY, LONGEST = 24, 8
 
 
 class Records(torch.utils.data.Dataset[dict[str, Any]]):
@@ -30,8 +30,8 @@ class Records(torch.utils.data.Dataset[dict[str, Any]]):
 
 
 def pad(records: list[dict[str, Any]]) -> dict[str, Tensor]:
-    """As a collator of transformers does."""
-    longest = max(len(record["input_ids"]) for record in records)
+    """As a collator of transformers does, to one length; records of 17 tokens are one too long for the models."""
+    longest = max(LONGEST, *(len(record["input_ids"]) for record in records))
 
     def padded(values: list[int], fill: int) -> list[int]:
         return values + [fill] * (longest - len(values))

@@ -59,7 +59,7 @@ def test_padded_dictionaries_are_split_into_micro_batches() -> None:
     torch.manual_seed(1)
     model = Bag()
     mechanism = qg.methods.dp_sgd(clip=1e6).with_noise(0.0)
-    batches = qg.PoissonBatches(Texts(), rate=0.5, steps=3, collate_fn=padded)
+    batches = qg.PoissonBatches(Texts(), rate=0.5, steps=3, collate_fn=padded, pad_to="longest")
     batches.sampler = qg.PoissonBatches.replay(Texts(), draws, rate=0.5).sampler
     widths = []
     with qg.Privatizer(model, mechanism, batches) as private:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node
-from torch.utils import _pytree as pytree
 from torch.utils.data import default_collate
 
 from quietgrad._errors import PrivacyError
@@ -65,7 +66,7 @@ def check_losses_independent(
     total = len(dataset)  # type: ignore[arg-type]
     if total < 4:
         raise ValueError(f"Expected at least 4 records, got {total}: some must change while others stay.")
-    verdict = IndependenceVerdict(IndependenceOutcome.APART)
+    verdict, ragged = IndependenceVerdict(IndependenceOutcome.APART), False
     for _ in range(rounds):
         chosen = SECRET.sample(range(total), min(records, total // 2))
         rest = sorted(set(range(total)) - set(chosen))
@@ -78,9 +79,10 @@ def check_losses_independent(
         )
         if verdict.outcome is IndependenceOutcome.MIXED:
             raise PrivacyError(MIXED)
+        ragged |= verdict.ragged
         if verdict.outcome is IndependenceOutcome.UNCHECKED:
-            return verdict
-    return verdict
+            break
+    return replace(verdict, ragged=ragged)
 
 
 def _answered(
@@ -110,10 +112,23 @@ def _answered(
         start.restore()
 
 
-def shapes_of(batch: Any) -> tuple[Any, ...] | None:
+def shapes_of(batch: Any) -> tuple[tuple[int, ...], ...] | None:
     """Return the shapes of all tensors in a collated batch; None if it holds none."""
-    leaves = [leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor)]
-    return tuple(tuple(leaf.shape) for leaf in leaves) or None
+    return tuple(_shapes(batch)) or None
+
+
+def _shapes(part: Any) -> Iterator[tuple[int, ...]]:
+    if isinstance(part, Tensor | np.ndarray):
+        yield tuple(part.shape)
+    elif isinstance(part, Mapping):  # transformers' BatchEncoding too, which pytree does not open
+        for value in part.values():
+            yield from _shapes(value)
+    elif isinstance(part, list | tuple):
+        for value in part:
+            yield from _shapes(value)
+    elif not isinstance(part, type) and hasattr(part, "__dict__"):  # a batch of the user's own class
+        for value in vars(part).values():
+            yield from _shapes(value) if isinstance(value, Tensor | np.ndarray) else ()
 
 
 class SlowFingerprints:

@@ -33,12 +33,29 @@ from quietgrad._independence.questions import (
     ask,
 )
 from quietgrad._independence.random_states import RandomStates
+from quietgrad._sampling.padding import PaddingRule
 
 FIRST = 3
 """Micro-batches of at least two records that are all asked about at the beginning."""
 
 ONE_IN = 256
 """Later ones are asked about with this chance. That takes two more passes, so the mean price is below 1% of a step."""
+
+
+RAGGED = (
+    "Records are collated to a length that depends on the other records of their micro-batch, as padding to the "
+    "longest does: that length is data, and the rounding of every row follows it. Pad to a constant, "
+    "PoissonBatches(…, pad_to=128) or collate_fn=qg.pad_collate(128), or state pad_to='longest', which explain() and "
+    "statements then name."
+)
+LEFT = (
+    "Whether records influence each other was not checked: the loop left batch.split(size) before it could be asked. "
+    "Iterate over all of it, and call release() after that loop, not inside it."
+)
+DATA_LOADER = (
+    "Whether records influence each other was not checked: a loop over a DataLoader cannot be asked. Call "
+    "private.check_independence(losses_of, dataset, collate_fn) once, or iterate over PoissonBatches."
+)
 
 
 class Buffers:
@@ -62,10 +79,13 @@ class LoopCheck:
     Args:
         model: its modules are put into evaluation mode for some passes.
         required: whether a run that cannot be checked is refused.
+        padding: to which lengths records are collated; None where a DataLoader of the user's collates them.
     """
 
-    def __init__(self, model: nn.Module, *, required: bool = True) -> None:
-        self._model, self._required = model, required
+    def __init__(
+        self, model: nn.Module, *, required: bool = True, padding: PaddingRule | None = None
+    ) -> None:
+        self._model, self._required, self._padding = model, required, padding
         self.check_model: Callable[[], None] = lambda: None
         """Refuses a model that a forward has changed: a better reason than losses that differ by themselves."""
         self._asked = 0
@@ -78,17 +98,27 @@ class LoopCheck:
         """Whether the last micro-batch went through `backward` without an error."""
         self._must_ask = ""
         self._has_warned = False
+        self._sizes: set[int] = set()
+        """Sizes of micro-batches that loops asked for which could be asked about."""
         self.unchecked = ""
         """Why nothing could be checked; empty while everything could."""
-        self.is_ragged = False
-        """Whether collated shapes followed the records of a micro-batch."""
 
     def __str__(self) -> str:
         if self.unchecked:
             return f"independence not checked: {self.unchecked}"
-        if not self._asked:
-            return "independence not checked yet"
-        return f"no record moved when others were exchanged or left out, in {self._asked} micro-batches"
+        if self._asked:
+            return f"no record moved when others were exchanged or left out, in {self._asked} micro-batches"
+        if self.is_alone:
+            return "every micro-batch holds one record, so none is beside another"
+        return "independence not checked"
+
+    @property
+    def padding(self) -> str:
+        """To which lengths records are collated, in words."""
+        rule = self._padding or PaddingRule()
+        if rule.follows_longest or rule.lengths:
+            return str(rule)
+        return "collated shapes did not depend on the draw" if self._asked else str(rule)
 
     @property
     def is_asking(self) -> bool:
@@ -99,6 +129,11 @@ class LoopCheck:
     def is_checked(self) -> bool:
         """Whether at least one micro-batch was asked about, and every answer said that records are apart."""
         return self._asked > 0 and not self.unchecked
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the loop asked for micro-batches of one record each."""
+        return self._sizes == {1}
 
     def note(self, shape: GraphShape, unattributed: Call | None) -> None:
         """Take notice of a micro-batch: code that was not seen before is asked about.
@@ -124,18 +159,21 @@ class LoopCheck:
             raise mixing_error(self._must_ask)
 
     def warn_unasked(self) -> None:
-        """Warn once that a loop cannot be asked about its micro-batches."""
-        if self._asked or self._has_warned or self.unchecked:
+        """Warn once that a loop cannot be asked about its micro-batches, or was left too early."""
+        # A loop that could be asked has had no micro-batch of two records yet. It is asked about the first one.
+        if self._asked or self._has_warned or self._sizes or not self._seen_shapes:
             return
         self._has_warned = True
-        warnings.warn(
-            "Whether records influence each other was not checked: only a loop over all of batch.split(size) of "
-            "PoissonBatches can be asked. Call private.check_independence(losses_of, dataset, collate_fn) once.",
-            stacklevel=4,
-        )
+        warnings.warn(DATA_LOADER if self._padding is None else LEFT, stacklevel=4)
 
-    def record(self, verdict: IndependenceVerdict) -> None:
-        """Count a check that was made outside of the loop."""
+    def record(self, verdict: IndependenceVerdict, padding: PaddingRule) -> None:
+        """Count a check that was made outside of the loop.
+
+        Args:
+            padding: what was stated about the records of that check.
+        """
+        if self._padding is None or not (self._padding.lengths or self._padding.follows_longest):
+            self._padding = padding
         self._conclude(verdict)
 
     def answer(self, losses: Tensor, grads: BlockwiseGrads, precision: torch.dtype) -> None:
@@ -151,6 +189,7 @@ class LoopCheck:
         records: Sequence[Any],
         others: Callable[[int], list[Any]],
         collate: Callable[[Sequence[Any]], Any],
+        size: int,
     ) -> Iterator[tuple[int, Any]]:
         """Yield the micro-batches, with their numbers of rows, that ask about one that has gone through `backward`.
 
@@ -158,11 +197,13 @@ class LoopCheck:
             records: of that micro-batch.
             others: draws so many other records of the data set.
             collate: makes a micro-batch of records.
+            size: of micro-batches, as the loop asked for them.
 
         Raises:
             PrivacyError: records are mixed, or it cannot be checked and must be.
         """
         was_added, self._was_added = self._was_added, False
+        self._sizes.add(size)
         if not was_added or not self._is_due(len(records)):
             return
         thorough = self._asked < FIRST
@@ -218,9 +259,10 @@ class LoopCheck:
 
     def _conclude(self, verdict: IndependenceVerdict) -> None:
         self._asked += 1
-        self.is_ragged |= verdict.ragged
         if verdict.outcome is IndependenceOutcome.MIXED:
             raise PrivacyError(MIXED)
+        if verdict.ragged and not (self._padding and self._padding.follows_longest):
+            raise PrivacyError(RAGGED)
         if verdict.outcome is IndependenceOutcome.UNCHECKED:
             self.check_model()
             self.unchecked = verdict.reason

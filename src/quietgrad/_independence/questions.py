@@ -221,15 +221,35 @@ class _Interrogation:
         if original.shapes is None or answer.shapes is None:
             return False
         sizes = (len(original.fingerprints), len(answer.fingerprints))
-        if _features(original.shapes, sizes[0]) != _features(answer.shapes, sizes[1]):
-            self._ragged = True
-            return False
-        return True
+        if len(original.shapes) != len(answer.shapes):
+            return False  # a list of records, which the loop collates
+        pairs = list(zip(original.shapes, answer.shapes, strict=True))
+        self._ragged |= any(_follows_records(*pair, *sizes) for pair in pairs)
+        return all(_is_alike(*pair, *sizes) for pair in pairs)
 
     def _unchecked(self, reason: str) -> IndependenceVerdict:
         return IndependenceVerdict(IndependenceOutcome.UNCHECKED, reason, ragged=self._ragged)
 
 
-def _features(shapes: tuple[Any, ...], records: int) -> tuple[Any, ...]:
-    """The shapes with sizes that are the number of records made equal."""
-    return tuple(tuple("n" if size == records else size for size in shape) for shape in shapes)
+Shape = tuple[int, ...]
+
+
+def _is_alike(old: Shape, new: Shape, n: int, m: int) -> bool:
+    """Whether two shapes differ in the number of records alone: from n to m, or from n·k to m·k of a flat axis."""
+    if len(old) != len(new):
+        return False
+    differing = [(a, b) for a, b in zip(old, new, strict=True) if a != b]
+    return all((a, b) == (n, m) for a, b in differing) or (
+        len(differing) == 1 and differing[0][0] * m == differing[0][1] * n
+    )
+
+
+def _follows_records(old: Shape, new: Shape, n: int, m: int) -> bool:
+    """Whether a collated tensor got another shape because other records, or fewer, were collated.
+
+    Among equally many records, only a tensor with an axis of records is known to be collated: others may be records
+    themselves, in a list that the loop collates.
+    """
+    if _is_alike(old, new, n, m):
+        return False
+    return n != m or any(a == n and b == m for a, b in zip(old, new, strict=False))

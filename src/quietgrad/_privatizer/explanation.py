@@ -57,6 +57,7 @@ class Explanation:
     layers: tuple[LayerReport, ...]
     releases: tuple[ReleaseReport, ...]
     independence: str
+    padding: str
     kernels: str
     not_finite: str = NOT_FINITE
 
@@ -71,6 +72,7 @@ class Explanation:
             "layers",
             _table([dataclasses.asdict(layer) for layer in self.layers]),
             f"independence of samples: {self.independence}",
+            f"lengths of records: {self.padding}",
             f"kernels: {self.kernels}",
             f"rows that are not finite: {self.not_finite}",
         ]
@@ -88,6 +90,7 @@ def explain(
         layers=recorder.explain(rows),
         releases=release_reports(step),
         independence=_independence(recorder, check, inputs),
+        padding=check.padding,
         kernels=describe(),
     )
 

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sequent
 from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad._privatizer.privatizer import Privatizer
 from quietgrad._sampling.batches import PoissonBatches
+from quietgrad._sampling.padding import PadTo
 from quietgrad.accounting.calibrate import calibrate
 from quietgrad.methods.dp_sgd import dp_sgd
 
@@ -25,6 +26,7 @@ def make_private(
     delta: float,
     epochs: float,
     method: Mechanism | None = None,
+    pad_to: PadTo | None = None,
     **options: Any,
 ) -> tuple[PoissonBatches, Privatizer]:
     """Replace a loader by Poisson batches and calibrate a Privatizer to (ε, δ).
@@ -44,6 +46,8 @@ def make_private(
         delta: below 1 / records.
         epochs: expected passes over the data.
         method: any mechanism, `qg.methods.dp_sgd(clip=1.0)` if left out; its noise is calibrated.
+        pad_to: length to which records are padded or cut, as of `PoissonBatches`; "longest" states that the loader's
+            collate_fn pads to the longest record.
         options: of the Privatizer: `ledger=`, `memory_budget=`, ….
 
     Returns:
@@ -53,14 +57,14 @@ def make_private(
         ValueError: the loader cannot be replaced by Poisson draws, or the optimizer trains something else too.
     """
     _check_optimizer(optimizer, model)
-    batches = _poisson(data_loader, epochs)
+    batches = _poisson(data_loader, epochs, pad_to)
     mechanism = calibrate(
         dp_sgd(clip=1.0) if method is None else method, batches, epsilon=epsilon, delta=delta
     )
     return batches, Privatizer(model, mechanism, batches, **options)
 
 
-def _poisson(loader: DataLoader[Any], epochs: float) -> PoissonBatches:
+def _poisson(loader: DataLoader[Any], epochs: float, pad_to: PadTo | None) -> PoissonBatches:
     if loader.batch_size is None or isinstance(loader.dataset, IterableDataset):
         raise ValueError(
             "The data_loader has no batch size, or a data set that can only be read in order: records cannot be drawn "
@@ -80,6 +84,7 @@ def _poisson(loader: DataLoader[Any], epochs: float) -> PoissonBatches:
         steps=math.ceil(epochs / rate - 1e-9),
         workers=loader.num_workers,
         collate_fn=loader.collate_fn,
+        pad_to=pad_to,
     )
 
 

@@ -37,6 +37,7 @@ from quietgrad._release.releaser import Releaser
 from quietgrad._representations.base import Identity, Public
 from quietgrad._sampling.batches import PoissonBatches
 from quietgrad._sampling.collate import MapStyle
+from quietgrad._sampling.padding import PadTo, collating
 from quietgrad._sampling.poisson import PoissonSampler
 from quietgrad.accounting.deltas import warn_delta
 from quietgrad.accounting.evaluate import epsilon
@@ -137,7 +138,8 @@ class Privatizer:
         self._keep_factors = research or not all(
             isinstance(release.representation, Identity) for release in mechanism.releases
         )
-        self.independence: Final = LoopCheck(model, required=require_independence)
+        padding = batches.padding if isinstance(batches, PoissonBatches) else None
+        self.independence: Final = LoopCheck(model, required=require_independence, padding=padding)
         self._guards = Guards(self._recorder, batches, self.begin_step, self.independence)
         self.independence.check_model = self._guards.before_release
         self._guards.attach()
@@ -226,7 +228,7 @@ class Privatizer:
         write_grads(self._state.space, update)
         self._guards.end_step()
         self._end_step()
-        if self.step == FIRST and self.covered:
+        if self.step >= min(FIRST, self.sampler.steps) and self.covered:
             self.independence.warn_unasked()
 
     @property
@@ -342,6 +344,8 @@ class Privatizer:
         losses_of: LossesOf,
         dataset: MapStyle,
         collate_fn: Callable[[list[Any]], Any] = default_collate,
+        *,
+        pad_to: PadTo | None = None,
     ) -> None:
         """Check that no record of a batch influences the loss or gradient of another one.
 
@@ -351,13 +355,15 @@ class Privatizer:
             losses_of: the loop's own code, from a collated batch to one loss per record.
             dataset: where records come from.
             collate_fn: the loader's.
+            pad_to: "longest" states that it pads to the longest record of a batch; without that, it is refused.
 
         Raises:
-            PrivacyError: they do, or it cannot be checked.
+            PrivacyError: they do, or it cannot be checked, or the length of a batch follows its records.
         """
+        rule, collate = collating(pad_to, collate_fn)
         with self._recorder.pause():
-            verdict = check_losses_independent(losses_of, dataset, collate_fn, model=self._recorder.model)
-        self.independence.record(verdict)
+            verdict = check_losses_independent(losses_of, dataset, collate, model=self._recorder.model)
+        self.independence.record(verdict, rule)
 
     def watch(self, observer: Observer) -> None:
         """Let an observer read private gradients.

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 from quietgrad._errors import PrivacyError
 from quietgrad._sampling.collate import MapStyle, keeps_order
+from quietgrad._sampling.padding import PadCollate, PadTo, collating, stack
 from quietgrad._sampling.poisson import PoissonSampler, ReplayedSampler
 from quietgrad._sampling.users import Ids, Pooled
 from quietgrad.accounting.base import Event
@@ -27,8 +28,13 @@ class MicroBatchCheck(Protocol):
         records: Sequence[Any],
         others: Callable[[int], list[Any]],
         collate: Callable[[Sequence[Any]], Any],
+        size: int,
     ) -> Iterator[tuple[int, Any]]:
         """Yield the number of rows of each further micro-batch, and the micro-batch."""
+
+
+Collate = Callable[[Sequence[Any]], Any]
+"""Makes a micro-batch of some records."""
 
 
 class Batch:
@@ -39,6 +45,8 @@ class Batch:
         collate: makes a micro-batch of some of them.
         others: draws so many records of the whole data set; None where nothing is to be asked.
         counts: the number of rows of each user; None where records are protected.
+        groups: the records again, as groups that share no micro-batch, each with what collates it; one group if left
+            out.
 
     Example:
         batch = next(iter(batches))  # may be empty
@@ -48,11 +56,13 @@ class Batch:
     def __init__(
         self,
         records: Sequence[Any],
-        collate: Callable[[Sequence[Any]], Any],
+        collate: Collate,
         others: Callable[[int], list[Any]] | None = None,
         counts: list[int] | None = None,
+        groups: Sequence[tuple[Sequence[Any], Collate]] | None = None,
     ) -> None:
-        self._records, self._collate, self._others, self._counts = records, collate, others, counts
+        self._records, self._others, self._counts = records, others, counts
+        self._groups = [(records, collate)] if groups is None else groups
         self.outstanding = 0
         """Rows of the micro-batch that was handed out and has not gone through `backward` yet."""
         self.owned = False
@@ -72,14 +82,18 @@ class Batch:
         """
         if size < 1:
             raise ValueError(f"Expected a micro-batch size >= 1, got {size}.")
-        for start, stop in _parts(len(self) if self._counts is None else self._counts, size):
+        for records, collate in self._micro_batches(size):
             self._refuse_outstanding()
-            records = self._records[start:stop]
-            yield self._hand_out(self._collate(records), stop - start)
+            yield self._hand_out(collate(records), len(records))
             # A loop that releases inside of this loop has a model of other weights by now: it cannot be asked.
             if self.check and self._others and not self.outstanding and not self.released:
-                for rows, micro_batch in self.check.questions(records, self._others, self._collate):
+                for rows, micro_batch in self.check.questions(records, self._others, collate, size):
                     yield self._hand_out(micro_batch, rows)
+
+    def _micro_batches(self, size: int) -> Iterator[tuple[Sequence[Any], Collate]]:
+        for records, collate in self._groups:
+            for start, stop in _parts(len(records) if self._counts is None else self._counts, size):
+                yield records[start:stop], collate
 
     def _refuse_outstanding(self) -> None:
         if self.owned and self.outstanding:
@@ -109,10 +123,16 @@ class PoissonBatches:
         workers: processes that load records ahead.
         collate_fn: makes a micro-batch of a list of records, as a DataLoader's does (padding, dictionaries); it is
             never given an empty list. With `unit` it must keep the order of the records.
+        pad_to: the length to which records of unequal length are padded or cut; several lengths for public length
+            classes. "longest" pads to the longest record of each micro-batch, or states that `collate_fn` does:
+            that length is data, and `explain()` says so. See `pad_collate` for masks and other padding values.
         unit: the user of each record, where users are protected instead of records; see `PoissonSampler`.
         most_records: with `unit`, how many records of a user a step uses at most, drawn afresh.
         pooled: with `unit`, whether the gradients of a user's records are averaged ("mean") or added ("sum").
         groups: b, for noise of b bands; see `PoissonSampler`.
+
+    Raises:
+        ValueError: an argument is outside its range, or `pad_to` and `collate_fn` both pad.
 
     Example:
         batches = qg.PoissonBatches(train_set, rate=0.25, steps=10)
@@ -128,12 +148,19 @@ class PoissonBatches:
         seed: int | None = None,
         workers: int = 0,
         collate_fn: Callable[[list[Any]], Any] = default_collate,
+        pad_to: PadTo | None = None,
         unit: Ids | None = None,
         most_records: int | None = None,
         pooled: Pooled = "mean",
         groups: int = 1,
     ) -> None:
-        self.dataset, self.workers, self.collate_fn = dataset, workers, collate_fn
+        self.dataset, self.workers = dataset, workers
+        self.padding, self.collate_fn = collating(pad_to, collate_fn)
+        if unit is not None and len(self.padding.lengths) > 1:
+            raise ValueError(
+                f"pad_to={pad_to!r} sorts a draw by length, and unit= keeps the records of a user together. Pass one "
+                "length."
+            )
         records = len(dataset)  # type: ignore[arg-type]
         self.sampler = PoissonSampler(
             records,
@@ -236,15 +263,17 @@ class PoissonBatches:
             collate_fn=_as_list,
             num_workers=self.workers,
         )
+        classes = self.collate_fn if len(self.padding.lengths) > 1 else None
         for step, records in self._numbered(loader):
-            yield Batch(records, self._collate, self._other_records, self.sampler.counts(step))
+            groups = classes.groups(records) if isinstance(classes, PadCollate) else None
+            yield Batch(records, self._collate, self._other_records, self.sampler.counts(step), groups)
 
     def _other_records(self, count: int) -> list[Any]:
         return [self.dataset[row] for row in self._other_rows(count)]
 
     def _collate(self, some: Sequence[Any]) -> Any:
         records = list(some)
-        batch = self.collate_fn(records)
+        batch = stack(records) if self.collate_fn is default_collate else self.collate_fn(records)
         if self.sampler.users is not None and self.collate_fn is not default_collate and not self._in_order:
             self._in_order = keeps_order(self.collate_fn, records, batch)
         return batch

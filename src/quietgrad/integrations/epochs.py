@@ -9,6 +9,7 @@ from typing import Any
 
 from quietgrad._sampling.batches import Batch, PoissonBatches
 from quietgrad._sampling.collate import MapStyle
+from quietgrad._sampling.padding import PadTo
 
 
 class Epochs:
@@ -23,6 +24,7 @@ class Epochs:
         max_steps: steps in all.
         workers: processes that load records ahead.
         collate_fn: the trainer's collator.
+        pad_to: as of `PoissonBatches`.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class Epochs:
         max_steps: int,
         workers: int,
         collate_fn: Callable[[list[Any]], Any],
+        pad_to: PadTo | None = None,
     ) -> None:
         records = len(dataset)  # type: ignore[arg-type]
         self.dataset = dataset
@@ -45,6 +48,7 @@ class Epochs:
             steps=max_steps if max_steps > 0 else math.ceil(epochs * self._length),
             workers=workers,
             collate_fn=collate_fn,
+            pad_to=pad_to,
         )
 
     def __len__(self) -> int:

@@ -25,6 +25,7 @@ from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad._privatizer.privatizer import Privatizer
 from quietgrad._sampling.batches import Batch
 from quietgrad._sampling.collate import MapStyle
+from quietgrad._sampling.padding import PadTo
 from quietgrad.accounting.calibrate import calibrate
 from quietgrad.integrations.epochs import Epochs
 from quietgrad.methods.dp_sgd import dp_sgd
@@ -81,6 +82,7 @@ class PrivateModule(LightningModule):  # type: ignore[misc]
         micro_batch: int = 256,
         workers: int = 0,
         collate_fn: Callable[[list[Any]], Any] = default_collate,
+        pad_to: PadTo | None = None,
         **options: Any,
     ) -> Epochs:
         """Plan the training and calibrate its noise.
@@ -98,6 +100,7 @@ class PrivateModule(LightningModule):  # type: ignore[misc]
             micro_batch: examples that go through the model at once.
             workers: processes that load records ahead.
             collate_fn: makes a micro-batch of a list of records.
+            pad_to: length to which records are padded or cut, as of `qg.PoissonBatches`.
             options: of the Privatizer.
 
         Raises:
@@ -107,7 +110,13 @@ class PrivateModule(LightningModule):  # type: ignore[misc]
             raise ValueError("This module is private already. Make a new module for another run.")
         self.micro_batch = micro_batch
         self._epochs = Epochs(
-            dataset, batch=batch, epochs=epochs, max_steps=-1, workers=workers, collate_fn=collate_fn
+            dataset,
+            batch=batch,
+            epochs=epochs,
+            max_steps=-1,
+            workers=workers,
+            collate_fn=collate_fn,
+            pad_to=pad_to,
         )
         batches = self._epochs.batches
         mechanism = calibrate(

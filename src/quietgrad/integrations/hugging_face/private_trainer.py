@@ -24,6 +24,7 @@ from quietgrad._sampling.batches import Batch
 from quietgrad.accounting.calibrate import calibrate
 from quietgrad.integrations.epochs import Epochs
 from quietgrad.integrations.hugging_face.example_losses import example_losses
+from quietgrad.integrations.hugging_face.fixed_length import pad_to_one_length
 from quietgrad.integrations.hugging_face.privacy_arguments import PrivacyArguments
 from quietgrad.integrations.hugging_face.refused_arguments import (
     refuse_arguments,
@@ -120,7 +121,10 @@ class PrivateTraining(_Host):  # type: ignore[misc]
 
     def get_train_dataloader(self) -> Epochs:
         """Return Poisson draws, after a check that all records fit the model."""
-        dataset, collator = self.train_dataset, self.data_collator
+        dataset = self.train_dataset
+        collator, padding = pad_to_one_length(
+            self.data_collator, self.privacy.pad_to, self.processing_class, self._unwrapped()
+        )
         if hasattr(dataset, "column_names"):
             dataset = self._remove_unused_columns(dataset, description="training")
         else:
@@ -134,6 +138,7 @@ class PrivateTraining(_Host):  # type: ignore[misc]
             workers=self.args.dataloader_num_workers,
             collate_fn=collator,
         )
+        self._epochs.batches.padding = padding
         return self._epochs
 
     def get_total_train_batch_size(self, args: TrainingArguments) -> int:
