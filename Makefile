@@ -11,34 +11,38 @@ FAST := tests/laws/test_law0_conservation.py tests/laws/test_law2_sensitivity.py
 	tests/laws/test_law1_per_sample.py::test_gradients_equal_the_loop \
 	tests/capture tests/gradients tests/mechanism tests/privatizer tests/representations tests/sampling tests/test_layering.py
 
-.PHONY: demo test test-fast test-all test-rest test-slow test-annotations test-without-kernels test-beside lint docs dist
+.PHONY: demo test test-fast test-all test-rest test-slow test-nightly test-annotations test-without-kernels test-beside lint docs dist
 
 demo: $(DEMO)
 	$(BIN)/python -m quietgrad.lab.cli.demo
 
-# Everything but what is marked `slow`; annotations are executed in the laws.
+# Everything but what is marked `slow` or `nightly`; annotations are executed in the laws.
 test: $(INSTALLED)
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not nightly"
 
 # The inner loop: the core's own tests, annotations left out.
 test-fast: $(INSTALLED)
-	QUIETGRAD_ANNOTATIONS=0 $(PYTEST) -m "not slow" $(FAST)
+	QUIETGRAD_ANNOTATIONS=0 $(PYTEST) -m "not slow and not nightly" $(FAST)
 
-test-all: test test-rest
+test-all: test test-rest test-nightly
 
-# What only `make test-all` has.
+# What CI runs after `make test`.
 test-rest: test-slow test-annotations test-without-kernels test-beside
 
 test-slow: $(INSTALLED)
-	$(PYTEST) -m slow
+	$(PYTEST) -m "slow and not nightly"
 
-# The laws have executed theirs in `make test`.
+# What needs more time than CI has.
+test-nightly: $(INSTALLED)
+	$(PYTEST) -m nightly
+
+# The laws have executed theirs in `make test`. Of each other test the first and the last parameters are run.
 test-annotations: $(INSTALLED)
-	QUIETGRAD_ANNOTATIONS=all $(PYTEST) -m "not slow" --ignore=tests/laws
+	QUIETGRAD_ANNOTATIONS=all $(PYTEST) -m "not slow and not nightly" --ignore=tests/laws
 
 # What the C kernels replace, on torch alone.
 test-without-kernels: $(INSTALLED)
-	QUIETGRAD_KERNELS=off QUIETGRAD_ANNOTATIONS=0 $(PYTEST) -m "not slow" tests/noise tests/kernels tests/gradients \
+	QUIETGRAD_KERNELS=off QUIETGRAD_ANNOTATIONS=0 $(PYTEST) -m "not slow and not nightly" tests/noise tests/kernels tests/gradients \
 		tests/laws/test_law1_per_sample.py tests/laws/test_law2_sensitivity.py tests/laws/test_law2_floating_point.py
 
 # Flower and Opacus, each in an environment of its own beside the others' pins.

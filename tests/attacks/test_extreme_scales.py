@@ -17,7 +17,7 @@ from torch.utils.data import TensorDataset
 
 from tests.attacks.harness import influence
 
-N, TOKENS, WIDTH, RUNS = 6, 5, 4, 20
+N, TOKENS, WIDTH, RUNS = 6, 5, 4, 4
 
 
 class Weigh(torch.autograd.Function):

@@ -20,8 +20,8 @@ from tests.attacks.harness import coins, hits, releases
 TRIALS, SIGMA = 120, 8.0
 ALLOWED = NormalDist().cdf(0.5 / SIGMA)
 """The best guess about a Gaussian mechanism of this multiplier."""
-SLACK = 0.155
-"""3.4 standard deviations of the part that is guessed right."""
+SLACK = 0.2
+"""4.4 standard deviations of the part that is guessed right."""
 
 
 def weight(dtype: torch.dtype) -> nn.Module:

@@ -53,7 +53,7 @@ def spiked(size: int) -> Tensor:
 
 
 @pytest.mark.parametrize(("samples", "rank"), [(1, 1), (8, 1), (8, 8)])
-@pytest.mark.parametrize("size", [280_066, 430_121, 1_000_000])
+@pytest.mark.parametrize("size", [280_066, 430_121, pytest.param(1_000_000, marks=pytest.mark.slow)])
 def test_a_level_gradient_is_no_longer_than_the_clip(size: int, samples: int, rank: int) -> None:
     space = Space.of_shapes({"v": torch.Size((size,))})
     basis = level_basis(space, rank=rank)

@@ -13,6 +13,7 @@ import pytest
 
 pytest.importorskip("sklearn")
 from quietgrad.sklearn import PrivateClassifier
+from quietgrad.sklearn.records import read_labels, read_rows
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietgrad.sklearn.PrivacyWarning")
 RECORDS, GUESSES = 400, 30
@@ -60,15 +61,27 @@ def accuracy(X: Any, y: Any) -> float:
 
 
 @pytest.mark.parametrize("label", ODD_LABELS, ids=lambda label: repr(label)[:12])
-def test_an_odd_label_silences_nobody_else(label: Any) -> None:
-    values, labels = data()
-    assert accuracy(values, [label, *labels[1:]]) > 0.85
+def test_an_odd_label_changes_nobody_elses(label: Any) -> None:
+    _, labels = data()
+    assert read_labels([label, *labels[1:]], [0, 1])[1:] == labels[1:]
 
 
 @pytest.mark.parametrize("record", ODD_RECORDS, ids=lambda record: repr(record)[:12])
-def test_an_odd_record_silences_nobody_else(record: Any) -> None:
+def test_an_odd_record_changes_nobody_elses(record: Any) -> None:
+    values, _ = data()
+    np.testing.assert_array_equal(read_rows([record, *values[1:]])[1:], np.array(values[1:]))
+
+
+@pytest.mark.parametrize("odd", [ODD_LABELS, ["odd"], [1j]], ids=["all", "text", "complex"])
+def test_a_fit_learns_among_odd_labels(odd: list[Any]) -> None:
     values, labels = data()
-    assert accuracy([record, *values[1:]], labels) > 0.85
+    assert accuracy(values, [*odd, *labels[len(odd) :]]) > 0.85
+
+
+@pytest.mark.parametrize("odd", [ODD_RECORDS, ["odd"], [[1.0]]], ids=["all", "text", "ragged"])
+def test_a_fit_learns_among_odd_records(odd: list[Any]) -> None:
+    values, labels = data()
+    assert accuracy([*odd, *values[len(odd) :]], labels) > 0.85
 
 
 @pytest.mark.parametrize("last", ["odd", 1j, None, 2.5, "nan"], ids=str)
@@ -87,8 +100,6 @@ def test_values_that_numpy_turned_into_another_kind_are_still_theirs(last: Any) 
 
 def test_an_odd_record_changes_no_other_ones_value() -> None:
     """Integers that float32 cannot hold are rounded once, whatever container they arrive in."""
-    from quietgrad.sklearn.records import read_rows
-
     whole = [[2**53 + 1, 2**25 + 1], [16777217, 3], [1, 2]]
     apart = read_rows([*whole[:2], [1, "x"]])
     for container in (np.array(whole), whole, np.array(whole, dtype=object), np.array(whole).astype(str)):

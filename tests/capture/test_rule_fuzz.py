@@ -20,9 +20,9 @@ N = 4
 
 
 def test_no_layout_of_random_chains_is_wrong() -> None:
-    tally = fuzz(10**9, most_chains=2500)
+    tally = fuzz(10**9, most_chains=1000)
     assert tally.wrong == []
-    assert tally.layouts > 8000
+    assert tally.layouts > 3500
     claimed = [name for name, counts in tally.operations.items() if counts["claimed"]]
     assert len(OPERATIONS) >= 100
     assert len(claimed) >= 80

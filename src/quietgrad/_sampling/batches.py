@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset, default_collate
@@ -254,7 +254,8 @@ class PoissonBatches:
 
     def _other_rows(self, count: int) -> list[int]:
         # OS entropy: the states of all generators that users know are put back while a loop is asked.
-        return [secrets.randbelow(self.sampler.records) for _ in range(count)]
+        rows: list[int] = np.random.default_rng().integers(self.sampler.records, size=count).tolist()
+        return rows
 
     def _collated_batches(self) -> Iterator[Batch]:
         loader: DataLoader[Any] = DataLoader(
