@@ -3,7 +3,7 @@
     python -m benchmarks.crash_points --json
 
 A first run counts what is done to the disk: writes, cuts, syncs, renames, removals. Then, for each of these places, a
-forked child runs the same command on a fresh folder and is broken off there in one of three ways:
+forked child runs the same command on a fresh folder and is broken off there by one of three failures:
 
     killed   SIGKILL before it
     torn     SIGKILL after half of a write, or right after a sync, rename or removal
@@ -41,7 +41,7 @@ from quietgrad.accounting.ledger import Ledger
 from quietgrad.lab.cli.app import app
 from quietgrad.lab.tune import private
 
-WAYS = ("killed", "torn", "full")
+FAILURES = ("killed", "torn", "full")
 CONFIG = """\
 [data]
 name = "{data}"
@@ -102,11 +102,11 @@ class Disk:
     Args:
         root: the folder.
         place: the number of the operation; None lets all of them pass.
-        way: how.
+        failure: how.
     """
 
-    def __init__(self, root: Path, place: int | None = None, way: str = "killed") -> None:
-        self.root, self.place, self.way = str(root), place, way
+    def __init__(self, root: Path, place: int | None = None, failure: str = "killed") -> None:
+        self.root, self.place, self.failure = str(root), place, failure
         self.seen: list[str] = []
         self._full = False
 
@@ -138,27 +138,27 @@ class Disk:
     def pass_by(self, kind: str, action: Callable[[], Any]) -> Any:
         """Do an operation that is not a write, unless it is the place."""
         here = self._arrive(kind)
-        if here and self.way == "killed":
+        if here and self.failure == "killed":
             _die()
-        if here and self.way == "full":
+        if here and self.failure == "full":
             self._full = True
         if self._full and kind in ("sync", "mkdir"):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         result = action()
-        if here and self.way == "torn":
+        if here and self.failure == "torn":
             _die()
         return result
 
     def write(self, handle: Any, content: bytes | str) -> int:
         """Write, unless it is the place; then nothing of it, or half."""
         here = self._arrive("write")
-        if here and self.way == "killed":
+        if here and self.failure == "killed":
             _die()
         if here or self._full:
             self._full = True
             handle.write(content[: len(content) // 2])
             handle.flush()
-            if self.way == "torn":
+            if self.failure == "torn":
                 _die()
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return int(handle.write(content))
@@ -275,13 +275,13 @@ def finished(name: str, out: Path) -> bool:
     return (out / private.BEST / "results.json").exists() and len(list(out.iterdir())) == 1
 
 
-def break_off(name: str, place: int, way: str, config: Path, tally: Tally) -> None:
+def break_off(name: str, place: int, failure: str, config: Path, tally: Tally) -> None:
     """Break one run off, start it again, and note what became of it."""
     with tempfile.TemporaryDirectory(prefix="crash_point_") as folder:
         out, notes = Path(folder) / "run", Path(folder) / "notes"
         notes.mkdir()
-        code = run(command_line(name, config, out), Disk(out, place, way), notes)
-        what = f"{name}, place {place} ({way})"
+        code = run(command_line(name, config, out), Disk(out, place, failure), notes)
+        what = f"{name}, place {place} ({failure})"
         tally.broken_off += code != 0
         tally.under_counts += under_counted(out, notes)[0]
         if code not in (0, 2, -signal.SIGKILL):
@@ -302,7 +302,7 @@ def _last_words(notes: Path) -> str:
 
 
 def measure(name: str, config: Path, every: int = 1) -> Tally:
-    """Break a command off at every place, or at each so-manieth, in every way."""
+    """Break a command off at every place, or at each so-manieth, by every failure."""
     tally = Tally(name)
     _warm_up(name, config)
     with tempfile.TemporaryDirectory(prefix="crash_point_") as folder:
@@ -313,8 +313,8 @@ def measure(name: str, config: Path, every: int = 1) -> Tally:
         seen = json.loads((notes / "seen").read_text())
     tally.places, tally.kinds = len(seen), dict(Counter(seen))
     for place in range(0, len(seen), every):
-        for way in WAYS:
-            break_off(name, place, way, config, tally)
+        for failure in FAILURES:
+            break_off(name, place, failure, config, tally)
     return tally
 
 

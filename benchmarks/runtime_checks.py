@@ -1,7 +1,7 @@
 """What the runtime checks and guards of a private step cost, on the models of the engine's benchmark.
 
-    python -m benchmarks.proofs            a table
-    python -m benchmarks.proofs --json     {"models": [{"name", "with_ms", "without_ms", "always", ...}, ...]}
+    python -m benchmarks.runtime_checks            a table
+    python -m benchmarks.runtime_checks --json     {"models": [{"name", "with_ms", "without_ms", "always", ...}, ...]}
 
 One Privatizer of each model takes its steps in turn with everything on, with everything off, and with a probe (records
 replaced and the losses computed again), which later steps have with a chance of one in `ONE_IN`. Counted are all
@@ -150,7 +150,7 @@ CHECKS: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
 
 @contextmanager
 def unchecked(remembered: Remembered) -> Iterator[None]:
-    """A private step that trusts everything. It walks the graph all the same: the backward's order comes from it."""
+    """A private step that trusts everything. It reads the graph all the same: the backward's order comes from it."""
     with ExitStack() as stack:
         for target, name, stand_in in (
             *CHECKS,

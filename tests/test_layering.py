@@ -78,7 +78,7 @@ SAME_NAME_SAME_MEANING = {
     "base": "what every part of the package is",
     "records": "reading records one by one: rows of numbers, and tables",
     "registry": "which implementation goes with which key",
-    "errors": "what the user is told; the lab's and those of reading data",
+    "errors": "messages for the user; the lab's and those of reading data",
     "files": "reading and writing; a run's and a data set's",
     "train": "the run, and its command",
     "compare": "the comparison, and its command",

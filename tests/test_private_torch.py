@@ -105,7 +105,7 @@ def names_recurrent_weights() -> bool:
     return layer._flat_weights_names[:2] == names and layer._all_weights[0][:2] == names
 
 
-def walks_through_members() -> bool:
+def visits_members() -> bool:
     found = nn.Linear(2, 2)._named_members(lambda module: module._parameters.items())
     return [name for name, _ in found] == ["weight", "bias"]
 
@@ -151,7 +151,7 @@ USED: dict[str, tuple[Callable[[], bool], str]] = {
     "_VF": (runs_recurrent_layers, "torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu"),
     "_parameters": (keeps_tables_of_parts, "named_parameters(recurse=False) and its like"),
     "_flat_weights_names": (names_recurrent_weights, "build the names from num_layers and bidirectional"),
-    "_named_members": (walks_through_members, "always walk with named_parameters() in _capture"),
+    "_named_members": (visits_members, "always walk with named_parameters() in _capture"),
     "_compiled_call_impl": (
         remembers_that_it_is_compiled,
         "refuse modules whose __call__ is not nn.Module's",

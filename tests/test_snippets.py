@@ -23,7 +23,7 @@ from quietgrad._capture.registry import ADAPTERS
 from tests.pages import PAGES, WITH_EXAMPLES, elsewhere, snippets, title
 from tests.test_site import INTEGRATIONS
 
-PUBLIC_ROOMS = {
+PUBLIC_PACKAGES = {
     "quietgrad.federated",
     "quietgrad",
     "quietgrad.accounting",
@@ -147,7 +147,7 @@ def imported(text: str) -> set[str]:
 
 @pytest.mark.parametrize("page", WITH_PYTHON, ids=title)
 def test_snippets_use_public_names(page: Path) -> None:
-    allowed = {"quietgrad"} if page.name in ("README.md", "extending.md") else PUBLIC_ROOMS
+    allowed = {"quietgrad"} if page.name in ("README.md", "extending.md") else PUBLIC_PACKAGES
     if page.name == "integrations.md":
         allowed = {f"quietgrad.integrations.{package}" for package in INTEGRATIONS}
     for text in [*snippets(page), *elsewhere(page)]:
@@ -158,7 +158,7 @@ def test_snippets_use_public_names(page: Path) -> None:
 
 
 def test_public_packages_say_what_is_public() -> None:
-    for name in PUBLIC_ROOMS:
+    for name in PUBLIC_PACKAGES:
         assert importlib.import_module(name).__all__
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from pathlib import Path
 
 import pytest
 from scripts.imports import modules
@@ -39,11 +40,14 @@ IN_IDENTIFIERS = set(OLD) | {"condensed", "doubt", "proofs", "rooms", "settle"}
 IN_PROSE = set(OLD) - {"people", "person", "way", "ways", "kin"}
 """In prose, "the other way round" or "the people behind the data" are ordinary English."""
 
-OF_RESULTS = {"papers.md"}  # made from what the papers' experiments recorded
 PAGES = [
     *("README.md", "CONTRIBUTING.md", "SECURITY.md"),
-    *sorted(f"docs/{page.name}" for page in ROOT.glob("docs/*.md") if page.name not in OF_RESULTS),
+    *sorted(
+        str(page.relative_to(ROOT)) for kind in ("md", "ipynb") for page in ROOT.glob(f"docs/**/*.{kind}")
+    ),
 ]
+CODE = ("benchmarks", "examples", "scripts", "tests")
+"""Folders of Python files beside the package."""
 NAMES_OF_0_2 = {"settled"}
 """Public names of 0.2 that still work, with a warning."""
 
@@ -72,6 +76,19 @@ def test_no_identifier_has_an_old_word() -> None:
         for name, file in modules().items()
         for identifier in identifiers(file.read_text()) - NAMES_OF_0_2
         if words_of(identifier) & IN_IDENTIFIERS
+    }
+    assert found == set()
+
+
+@pytest.mark.parametrize("folder", CODE)
+def test_no_file_or_name_beside_the_package_has_an_old_word(folder: str) -> None:
+    files = [file for file in ROOT.glob(f"{folder}/**/*.py") if file != Path(__file__)]
+    assert files
+    found = {
+        (str(file.relative_to(ROOT)), name)
+        for file in files
+        for name in {file.stem} | identifiers(file.read_text()) - NAMES_OF_0_2
+        if words_of(name) & IN_IDENTIFIERS
     }
     assert found == set()
 

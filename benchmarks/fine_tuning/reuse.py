@@ -9,7 +9,7 @@ draw gives every z and φ; then J steps follow the line that touches the model w
 All are functions of the same Poisson draw: J Gaussians of multiplier σ√J, one after the other, cost what one of σ
 costs, and that one is subsampled and goes into the ledger, once a draw, before the first of them is made.
 
-A scale a of the coordinates (`evening`) shares out the noise: a∘φ is clipped and gets it, and the sum is divided by a.
+A preconditioner a of the coordinates shares out the noise: a∘φ is clipped and gets it, and the sum is divided by a.
 """
 
 from __future__ import annotations

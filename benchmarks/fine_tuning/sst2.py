@@ -70,7 +70,7 @@ PLAIN_BATCH = 32
 LEADING, POWERS = (10, 100, 1000), (0.125, 0.25, 0.375, 0.5)
 """What `energies` tells of."""
 POINTS = 8
-"""How often the held-out accuracy is told during a training."""
+"""How often the held-out accuracy is reported during a training."""
 
 
 class Task(NamedTuple):
@@ -188,7 +188,7 @@ def _calibrated(
     data: TensorDataset, variant: str, epsilon: float, plan: Plan
 ) -> tuple[qg.Program, qg.PoissonBatches]:
     """The head's statistics and the steps, together within (ε, δ)."""
-    # Whom a rate counts on is told by all records' number and the held-out sentences, not by the long ones' number.
+    # Whom a rate counts on follows from all records' number and the held-out sentences, not by the long ones' number.
     share = float((sentences().held_out.tensors[0].ne(0).sum(1) > plan.longer).double().mean())
     rate = plan.batch / (share * len(sentences().train))
     batches = qg.PoissonBatches(data, rate=rate, steps=plan.steps)
@@ -225,7 +225,7 @@ def _train_privately(
             optimizer.step()
             schedule.step()
             if (step + 1) % max(1, plan.steps // POINTS) == 0:
-                curve.append(_told(model, plan, folder))
+                curve.append(_report(model, plan, folder))
     return curve
 
 
@@ -243,7 +243,7 @@ def _train_reusing(
             steps.scale = _preconditioner(model, trained, plan)
         steps.take(step, reuse.lines(model, trained, table, drawn), optimizer, schedule)
         if (step + 1) % max(1, plan.steps // POINTS) == 0:
-            curve.append(_told(model, plan, folder))
+            curve.append(_report(model, plan, folder))
     return curve
 
 
@@ -287,11 +287,11 @@ def _train(model: Classifier, table: Ragged, data: TensorDataset, plan: Plan, fo
         optimizer.step()
         schedule.step()
         if (step + 1) % max(1, steps // POINTS) == 0:
-            curve.append(_told(model, plan, folder))
+            curve.append(_report(model, plan, folder))
     return curve
 
 
-def _told(model: Classifier, plan: Plan, folder: Path) -> float:
+def _report(model: Classifier, plan: Plan, folder: Path) -> float:
     """The held-out accuracy on the way, which a long training is watched by."""
     held_out = accuracy(model, "held_out", plan, folder)
     print(held_out, flush=True)

@@ -77,7 +77,7 @@ def adaptive(m: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return out[:, None]
 
 
-def settled(module: nn.Module) -> nn.Module:
+def after_warm_up(module: nn.Module) -> nn.Module:
     """After many estimates of its largest singular value, so that one more changes nothing."""
     for _ in range(200):
         module(torch.zeros(1, 4))
@@ -181,7 +181,9 @@ def entries() -> Iterator[Entry]:
     yield entry(
         "parametrizations.spectral_norm", lambda: parametrizations.spectral_norm(nn.Linear(4, 3)), real(4)
     )
-    yield entry("utils.spectral_norm", lambda: settled(nn.utils.spectral_norm(nn.Linear(4, 3))), real(4))
+    yield entry(
+        "utils.spectral_norm", lambda: after_warm_up(nn.utils.spectral_norm(nn.Linear(4, 3))), real(4)
+    )
     yield entry("parametrizations.orthogonal", lambda: parametrizations.orthogonal(nn.Linear(4, 4)), real(4))
     yield entry(
         "AdaptiveLogSoftmaxWithLoss",

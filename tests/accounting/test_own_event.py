@@ -34,7 +34,7 @@ from tests.accounting.settings import DELTA, flat
 @register_event("test: randomised response")
 @dataclass(frozen=True, kw_only=True)
 class RandomisedResponse(Event):
-    """A bit that is told truly with probability `truth`."""
+    """A bit that is reported truly with probability `truth`."""
 
     truth: float
 

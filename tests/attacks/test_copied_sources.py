@@ -22,23 +22,23 @@ COPIES: dict[str, Callable[[Any], Any]] = {
 REFUSED = (ValueError, TypeError, pickle.PicklingError)
 
 
-@pytest.mark.parametrize("way", COPIES)
-def test_a_copied_sampler_draws_anew_or_is_refused(way: str) -> None:
+@pytest.mark.parametrize("copying", COPIES)
+def test_a_copied_sampler_draws_anew_or_is_refused(copying: str) -> None:
     """On 0.1: the same draws."""
     sampler = qg.PoissonSampler(1000, rate=0.5, steps=3)
     try:
-        twin = COPIES[way](sampler)
+        twin = COPIES[copying](sampler)
     except REFUSED:
         return
     assert next(iter(sampler)) != next(iter(twin))
 
 
-@pytest.mark.parametrize("way", COPIES)
-def test_copied_batches_draw_anew_or_are_refused(way: str) -> None:
+@pytest.mark.parametrize("copying", COPIES)
+def test_copied_batches_draw_anew_or_are_refused(copying: str) -> None:
     """On 0.1: the same draws."""
     batches = qg.PoissonBatches(TensorDataset(torch.arange(1000.0)[:, None]), rate=0.5, steps=3)
     try:
-        twin = COPIES[way](batches)
+        twin = COPIES[copying](batches)
     except REFUSED:
         return
     (mine,), (theirs,) = (next(next(iter(drawn)).split(1000)) for drawn in (batches, twin))

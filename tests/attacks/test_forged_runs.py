@@ -1,7 +1,7 @@
 """A run trained with little noise is published as one with much: everything in its folder may be rewritten.
 
-The forger has the folder and the code, not the key. Without a key a folder that is rewritten as a whole cannot be told
-from a true one, and `verify` says so; whatever leaves one file behind is found. With a key nothing may pass.
+The forger has the folder and the code, not the key. Without a key a folder that is rewritten as a whole looks like a
+true one, and `verify` says so; whatever leaves one file behind is found. With a key nothing may pass.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def test_a_backward_between_the_micro_batches_leaves_nothing() -> None:
             assert float(read(model).abs().max()) < 1e-4
 
 
-def test_the_same_losses_cannot_go_both_ways() -> None:
+def test_the_same_losses_cannot_be_used_twice() -> None:
     """The loop keeps the graph, takes the private step and then the usual one, and steps the optimizer."""
     model, batches = net(), qg.PoissonBatches(data(), rate=1.0, steps=1)
     mechanism = qg.methods.dp_sgd(clip=1e-6).with_noise(1.0)

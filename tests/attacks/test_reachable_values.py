@@ -37,7 +37,7 @@ def unreachable(seen: Tensor, total: Tensor, std: float, noise: torch.dtype, out
     return int((~found).sum())
 
 
-def told(without: int, present: int) -> float:
+def difference(without: int, present: int) -> float:
     """A sum is refuted by one unreachable coordinate; if both are, or neither is, toss a coin."""
     return float(without > 0) - float(present > 0)
 
@@ -54,7 +54,7 @@ def guessed(game: Game, dtype: str) -> float:
             unreachable(seen[at], candidate[at], game.std, noise, out)
             for candidate in (game.absent, game.present)
         ]
-        return told(*counts)
+        return difference(*counts)
 
     return hits(game.seen, game.truth, suspicion)
 
@@ -85,7 +85,7 @@ def first_output(model: nn.Module, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("source", ["default", "hardened"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
-def test_a_lone_record_is_not_told_from_an_empty_batch(dtype: str, source: str) -> None:
+def test_a_lone_record_looks_like_an_empty_batch(dtype: str, source: str) -> None:
     """Of an empty batch the release is fl(std·z), which leaves gaps between the numbers. On 0.1: 100% by default."""
     data, kind = TensorDataset(torch.tensor([[1.7], [0.6]])), getattr(torch, dtype)
     present = clipped_sum(lambda: one_matrix(dtype), data, [0], first_output)
@@ -95,6 +95,6 @@ def test_a_lone_record_is_not_told_from_an_empty_batch(dtype: str, source: str) 
 
     def suspicion(release: Tensor) -> float:
         without = unreachable(release, torch.zeros_like(release), 20.0, kind, kind)
-        return told(without, unreachable(release, present, 20.0, kind, kind))
+        return difference(without, unreachable(release, present, 20.0, kind, kind))
 
     assert hits(seen, truth, suspicion) <= CHANCE

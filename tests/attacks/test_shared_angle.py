@@ -49,7 +49,7 @@ def learned_offset(game: Game) -> int:
 
 
 def guessed(game: Game) -> float:
-    """The part of the steps in which the victim's presence was told rightly."""
+    """The part of the steps in which the victim's presence was guessed rightly."""
     shown = learned_offset(game)
 
     def suspicion(seen: Tensor) -> float:

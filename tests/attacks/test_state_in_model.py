@@ -130,7 +130,7 @@ KEEPERS = [
 ]
 
 
-def holdings(model: nn.Module) -> float:
+def largest_number(model: nn.Module) -> float:
     """The largest number anywhere in the model."""
     tensors: list[Tensor] = [*model.state_dict().values()]
     for value in vars(model).values():
@@ -156,7 +156,7 @@ def test_a_model_that_remembers_is_refused_or_emptied(build: type[Keeper]) -> No
                 private.release()
         except ValueError:
             return
-    assert holdings(model) < SECRET
+    assert largest_number(model) < SECRET
 
 
 def test_a_buffer_changed_after_the_backward_is_refused() -> None:

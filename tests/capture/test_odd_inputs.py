@@ -129,7 +129,7 @@ def test_bfloat16_is_accepted_and_near_the_truth(build: Any, how: str) -> None:
     assert off < 0.01 * total
 
 
-def test_two_losses_of_a_micro_batch_are_told_to_be_added() -> None:
+def test_two_losses_of_a_micro_batch_are_refused_with_the_remedy() -> None:
     with privatizer(qg.methods.dp_sgd(clip=1.0).with_noise(1.0), [[0, 1]]) as (private, batches, model):
         x, _ = next(next(iter(batches)).split(2))
         private.backward(model(x).sum(1))

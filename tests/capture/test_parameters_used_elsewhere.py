@@ -64,7 +64,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("n", [1, 2, N])
-def test_lent_parameters_equal_the_loop(name: str, n: int) -> None:
+def test_parameters_of_other_modules_equal_the_loop(name: str, n: int) -> None:
     torch.manual_seed(0)
     model = Wrapped(MODELS[name]()).double()
     x = torch.randn(n, 2, 3, dtype=torch.float64)

@@ -121,7 +121,7 @@ def test_columns_are_clamped_to_their_bounds() -> None:
     assert float(columns(1e30 * torch.randn(50, 4)).norm(dim=1).max()) <= 1.0
 
 
-def test_bounds_the_wrong_way_round_are_refused() -> None:
+def test_swapped_bounds_are_refused() -> None:
     with pytest.raises(ValueError, match="lower <= upper"):
         Columns(torch.ones(2), torch.zeros(2))
 

@@ -161,7 +161,7 @@ def test_bad_updates_are_clipped_or_refused_and_the_round_goes_on() -> None:
     assert running.ledger.phases == empty.ledger.phases
 
 
-def test_a_client_of_another_model_is_told_so() -> None:
+def test_a_client_of_another_model_is_refused() -> None:
     running = server(METHODS[0].build(CLIP).with_noise(1.0))
     running.draw()
     with pytest.raises(ValueError, match="another model"):
@@ -170,7 +170,7 @@ def test_a_client_of_another_model_is_told_so() -> None:
         unpack(b"not a message")
 
 
-def test_a_client_without_records_is_told_so() -> None:
+def test_a_client_without_records_is_refused() -> None:
     with pytest.raises(ValueError, match="no records"):
         train_locally(small_net(), TensorDataset(*records()[:0]), losses_of)
 

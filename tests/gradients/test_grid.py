@@ -73,7 +73,7 @@ def test_micro_batches_add_up_to_the_same_bits_in_any_order_and_grouping() -> No
     exact = torch.stack([grid.steps(row) for row in rows]).sum(0)
     assert torch.equal(grid.steps(results[0].blocks["a"]), exact[:7])
     single = [functools.reduce(torch.add, order) for order in itertools.permutations(rows)]
-    assert any(not torch.equal(single[0], other) for other in single), "float32 would have told the order"
+    assert any(not torch.equal(single[0], other) for other in single), "float32 would have shown the order"
 
 
 def test_a_sum_remembers_in_which_precision_it_is_released() -> None:

@@ -42,7 +42,7 @@ def test_no_module_outside_the_gradients_asks_for_a_kind() -> None:
     assert not {file: lines for file, lines in asking.items() if lines}
 
 
-def test_every_way_of_asking_is_seen() -> None:
+def test_every_kind_of_question_is_seen() -> None:
     kinds = (
         "isinstance(block, DenseGrad | ZeroGrad)",
         "type(block) is DenseGrad",

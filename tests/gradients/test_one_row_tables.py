@@ -53,7 +53,7 @@ def test_several_rows_a_sample_and_other_precisions_stay_alone() -> None:
     assert fuse({}) == {}
 
 
-def test_each_width_has_its_kin() -> None:
+def test_tables_of_one_width_are_fused() -> None:
     blocks = {f"{width} {seed}": table(2, 4, width, seed) for seed in range(2) for width in (2, 3)}
     assert list(fuse(blocks)) == [("2 0", "2 1"), ("3 0", "3 1")]
     grads = BlockwiseGrads(blocks, 2)

@@ -83,7 +83,7 @@ def test_flowers_rounds_train_and_count() -> None:
     assert 0 < strategy.bytes_up < strategy.bytes_down
 
 
-def test_clients_that_have_the_first_weights_are_told_less() -> None:
+def test_clients_that_have_the_first_weights_are_sent_less() -> None:
     whole, _, _ = in_one_process()
     shared, server, _ = in_one_process(shared_start=True)
     assert not server.refused
@@ -117,7 +117,7 @@ def fails(_: Any) -> Any:
 def test_nothing_that_flower_writes_depends_on_who_was_drawn_or_answered(
     caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    told = []
+    sent = []
     plans: list[tuple[list[list[int]], dict[str, Any]]] = [
         ([[0, 1, 2], [0], [1, 2], [0, 1]], {}),
         ([[], [], [], []], {}),
@@ -129,7 +129,7 @@ def test_nothing_that_flower_writes_depends_on_who_was_drawn_or_answered(
             logging.getLogger("flwr").propagate = True
             strategy, server, history = in_one_process(draws, **changes)
             withheld = list(strategy.withheld)
-        told.append(
+        sent.append(
             {
                 "log": [record.getMessage() for record in caplog.records],
                 "screen": capfd.readouterr(),
@@ -140,8 +140,8 @@ def test_nothing_that_flower_writes_depends_on_who_was_drawn_or_answered(
         )
         del strategy
         gc.collect()
-    assert told[0] == told[1] == told[2]
-    assert "[ROUND 4]" in told[0]["log"]
+    assert sent[0] == sent[1] == sent[2]
+    assert "[ROUND 4]" in sent[0]["log"]
     assert "aggregate_fit: received 2 results and 1 failures" in withheld
 
 

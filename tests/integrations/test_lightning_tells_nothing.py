@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from quietgrad.integrations.lightning import PrivateModule
-from tests.integrations.told import counts, numbers, printed
+from tests.integrations.recorded_output import counts, numbers, printed
 
 LOSS = 1234567.0
 RECORDS, EXPECTED = 4000, 1200
@@ -49,7 +49,7 @@ class Watched(PrivateModule):
         return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)]
 
 
-class Told(NamedTuple):
+class Recorded(NamedTuple):
     folder: Path
     screen: str
     metrics: dict[str, Any]
@@ -57,7 +57,7 @@ class Told(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     folder, screen = tmp_path_factory.mktemp("run"), io.StringIO()
     rng = torch.Generator().manual_seed(0)
     x = torch.randn(RECORDS, 4, generator=rng)
@@ -74,25 +74,27 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
         )  # fmt: skip
         trainer.fit(module, loader, DataLoader(held_out, batch_size=20))
     private = counts(module.drawn) - {float(EXPECTED), float(RECORDS)}
-    return Told(folder, screen.getvalue(), dict(trainer.logged_metrics), private)
+    return Recorded(folder, screen.getvalue(), dict(trainer.logged_metrics), private)
 
 
-def test_no_number_of_a_run_counts_drawn_records_or_is_a_loss(told: Told) -> None:
-    assert len(told.private) >= 8
-    everything = numbers(told.folder) | printed(told.screen) | {float(v) for v in told.metrics.values()}
+def test_no_number_of_a_run_counts_drawn_records_or_is_a_loss(recorded: Recorded) -> None:
+    assert len(recorded.private) >= 8
+    everything = (
+        numbers(recorded.folder) | printed(recorded.screen) | {float(v) for v in recorded.metrics.values()}
+    )
     assert LOSS not in everything
-    assert not told.private & everything
+    assert not recorded.private & everything
 
 
-def test_a_logger_gets_what_was_measured_on_other_data_and_the_plan(told: Told) -> None:
-    assert "accuracy" in told.screen
-    assert set(told.metrics) <= {"accuracy", "lr-SGD"}
-    header = (told.folder / "lightning_logs" / "version_0" / "metrics.csv").read_text().splitlines()[0]
+def test_a_logger_gets_what_was_measured_on_other_data_and_the_plan(recorded: Recorded) -> None:
+    assert "accuracy" in recorded.screen
+    assert set(recorded.metrics) <= {"accuracy", "lr-SGD"}
+    header = (recorded.folder / "lightning_logs" / "version_0" / "metrics.csv").read_text().splitlines()[0]
     assert set(header.split(",")) == {"epoch", "step", "accuracy", "lr-SGD"}
 
 
-def test_checkpoints_were_looked_into(told: Told) -> None:
-    saved = [torch.load(file, weights_only=False) for file in told.folder.rglob("*.ckpt")]
+def test_checkpoints_were_looked_into(recorded: Recorded) -> None:
+    saved = [torch.load(file, weights_only=False) for file in recorded.folder.rglob("*.ckpt")]
     assert len(saved) >= 3
     for checkpoint in saved:
         assert set(checkpoint) <= {

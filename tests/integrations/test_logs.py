@@ -67,26 +67,26 @@ def test_a_tensor_that_records_gradients_is_refused() -> None:
 
 
 class Tool:
-    """The three tools' ways of being told a number."""
+    """Records the numbers that the three tools are given."""
 
     def __init__(self) -> None:
-        self.told: dict[str, float] = {}
+        self.logged: dict[str, float] = {}
 
     def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
-        self.told[tag] = scalar_value
+        self.logged[tag] = scalar_value
 
     def log_metrics(self, metrics: dict[str, float], step: int) -> None:
-        self.told |= metrics
+        self.logged |= metrics
 
     def log(self, data: dict[str, float], step: int) -> None:
-        self.told |= data
+        self.logged |= data
 
 
 @pytest.mark.parametrize("hook", [tensorboard, mlflow, wandb])
-def test_every_tool_is_told_in_its_own_way(hook: Any) -> None:
+def test_every_tool_is_called_by_its_own_method(hook: Any) -> None:
     tool = Tool()
     trained(hook(tool), steps=2, val_accuracy=0.25)
-    assert set(tool.told) == {"released_gradient_norm", "epsilon", "val_accuracy"}
+    assert set(tool.logged) == {"released_gradient_norm", "epsilon", "val_accuracy"}
 
 
 def test_a_real_summary_writer_keeps_the_numbers(tmp_path: Path) -> None:

@@ -289,7 +289,7 @@ def test_an_overridden_mean_loss_is_refused(tmp_path: Path) -> None:
         trainer(tmp_path, kind=Mine)
 
 
-def test_bad_records_are_told_in_one_line(tmp_path: Path) -> None:
+def test_bad_records_are_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not among 0 to 2") as caught:
         trainer(tmp_path / "labels", train_dataset=_Relabelled(7)).train()
     assert "\n" not in str(caught.value)

@@ -10,7 +10,7 @@ import pytest
 from quietgrad._kernels.scratch import LINE, Scratch
 
 
-def test_memory_is_lent_again_once_it_was_given_back() -> None:
+def test_memory_is_reused_after_it_was_returned() -> None:
     scratch = Scratch()
     with scratch.borrow("a", 15, np.float64) as first:
         place = first.ctypes.data
@@ -21,7 +21,7 @@ def test_memory_is_lent_again_once_it_was_given_back() -> None:
     assert place % LINE == 0
 
 
-def test_nested_borrowers_of_one_name_do_not_share() -> None:
+def test_nested_blocks_of_one_name_do_not_share() -> None:
     """A function that borrows may call itself, as a kernel in a callback of another one does."""
     scratch = Scratch()
 
@@ -86,6 +86,6 @@ def test_threads_do_not_share() -> None:
     assert all(right)
 
 
-def test_nothing_lent_is_no_memory() -> None:
+def test_zero_numbers_take_no_memory() -> None:
     with Scratch().borrow("a", 0, np.float64) as nothing:
         assert nothing.shape == (0,)

@@ -136,15 +136,15 @@ def test_data_lists_what_is_found_and_how_to_get_the_rest() -> None:
     assert "own" in runner.invoke(app, ["data"]).output
 
 
-def test_explain_tells_the_way_of_each_layer_and_the_noise_of_each_method(tmp_path: Path) -> None:
+def test_explain_names_the_algorithm_of_each_layer_and_the_noise_of_each_method(tmp_path: Path) -> None:
     done = runner.invoke(app, ["explain", str(write_config(tmp_path)), "--json"])
     assert done.exit_code == 0, done.output
-    told = json.loads(done.stdout)
-    parameters = told["parameters"]
-    assert [layer["layer"] for layer in told["layers"]] == ["1.weight", "1.bias", "3.weight", "3.bias"]
-    assert all(layer["algorithm"] for layer in told["layers"])
-    assert "no output moved" in told["independence"]
-    methods = {method["method"]: method for method in told["methods"]}
+    printed = json.loads(done.stdout)
+    parameters = printed["parameters"]
+    assert [layer["layer"] for layer in printed["layers"]] == ["1.weight", "1.bias", "3.weight", "3.bias"]
+    assert all(layer["algorithm"] for layer in printed["layers"])
+    assert "no output moved" in printed["independence"]
+    methods = {method["method"]: method for method in printed["methods"]}
     assert methods["dp_sgd"]["dimension"] == parameters
     assert methods["random_freeze"]["dimension"] < parameters
     assert methods["random_freeze"]["noise"] < methods["dp_sgd"]["noise"]

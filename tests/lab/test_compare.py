@@ -162,7 +162,7 @@ def test_a_finished_job_is_read_back_and_the_total_counts_whole_plans(tmp_path: 
     assert total_epsilon(folders(todo), 1e-5) == math.inf
 
 
-def test_a_comparison_survives_the_way_through_json(tmp_path: Path) -> None:
+def test_a_comparison_survives_json(tmp_path: Path) -> None:
     from quietgrad.lab.compare.comparison import ComparisonRow
     from quietgrad.lab.files import to_json
 

@@ -49,7 +49,9 @@ def test_every_layout_is_found(tmp_path: Path, layout: str, zipped: bool) -> Non
 
 
 @pytest.mark.parametrize(("name", "first"), [("mnist", MNIST_FIRST), ("fashion-mnist", FASHION_FIRST)])
-def test_flat_files_are_told_apart_by_their_labels(tmp_path: Path, name: str, first: tuple[int, ...]) -> None:
+def test_flat_files_are_distinguished_by_their_labels(
+    tmp_path: Path, name: str, first: tuple[int, ...]
+) -> None:
     write(tmp_path, first=first)
     found = {entry.name for entry in find_datasets(tmp_path) if entry.folder == str(tmp_path)}
     assert found == {name}

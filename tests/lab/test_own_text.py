@@ -149,7 +149,7 @@ def test_a_text_has_the_same_features_alone_and_among_others(folder: Path) -> No
         ("text,label\n", "no rows"),
     ],
 )
-def test_a_bad_table_is_told_in_one_line(tmp_path: Path, content: str, said: str) -> None:
+def test_a_bad_table_is_refused_in_one_line(tmp_path: Path, content: str, said: str) -> None:
     path = tmp_path / "bad.csv"
     path.write_text(content)
     with pytest.raises(DataError, match=said) as caught:
@@ -169,7 +169,7 @@ def test_a_bad_table_is_told_in_one_line(tmp_path: Path, content: str, said: str
     ],
     ids=str,
 )
-def test_a_bad_setting_is_told_in_one_line(
+def test_a_bad_setting_is_refused_in_one_line(
     tmp_path: Path, folder: Path, settings: list[str], said: str
 ) -> None:
     given = [setting.replace("FOLDER", str(folder)) for setting in settings]

@@ -157,7 +157,7 @@ def test_another_method_name_takes_the_old_options_with_it() -> None:
     assert same.method.options["rank"] == 1000
 
 
-def test_sigma_takes_the_place_of_epsilon_and_the_other_way_round() -> None:
+def test_sigma_and_epsilon_replace_each_other() -> None:
     plain = load_config(Path("rgp_cifar10_eps8"), ["privacy.noise_multiplier=0"])
     assert plain.privacy.epsilon is None
     assert load_config(Path("pdp_sgd_mnist_sigma10"), ["privacy.epsilon=2"]).privacy.noise_multiplier is None

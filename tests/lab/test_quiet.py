@@ -93,7 +93,7 @@ def test_explain_says_the_joint_plan(tmp_path: Path) -> None:
     assert all(word in said.output for word in ("moments", "training", "one plan", "effective dimensions"))
 
 
-def test_too_few_records_are_warned_of_and_told_what_it_takes(tmp_path: Path) -> None:
+def test_too_few_records_are_warned_of_with_the_number_it_takes(tmp_path: Path) -> None:
     config = load_config(write_config(tmp_path, text=QUIET), ["privacy.epsilon=0.01"])
     assert "It takes about" in explain_linear_probe(config).remarks[0]
     with pytest.warns(PrivacyWarning, match="It takes about"):

@@ -46,7 +46,7 @@ def reachable(root: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("case", BY_FAMILY)
-def test_a_refresh_has_no_way_to_the_batch(case: MethodCase) -> None:
+def test_a_refresh_cannot_reach_the_batch(case: MethodCase) -> None:
     with privatizer(case.build(0.5).with_noise(1.0), [[0, 1, 2]]) as (private, batches, model):
         x, y = next(next(iter(batches)).split(3))
         private.backward(losses_of(model, x, y))

@@ -57,7 +57,7 @@ def test_per_epoch_counts_epochs_of_a_rate() -> None:
         PerEpoch(Cooling(0.5, 3), 0.25),
     ],
 )
-def test_settled_is_the_first_step_of_the_last_value(schedule: Schedule) -> None:
+def test_constant_from_is_the_first_step_of_the_last_value(schedule: Schedule) -> None:
     last = schedule.at(10_000)
     assert schedule.at(schedule.constant_from) == last
     assert schedule.constant_from == 0 or schedule.at(schedule.constant_from - 1) != last

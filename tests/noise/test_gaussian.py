@@ -40,7 +40,7 @@ def grid_of(total: ClippedSum, source: NoiseSource, std: float = 2.0) -> Widened
 
 
 class Counting(SeededSource):
-    """Hands out 1, 2, 3, …: every coordinate can be told from the others."""
+    """Hands out 1, 2, 3, …: every coordinate can be recognised."""
 
     def __init__(self) -> None:
         super().__init__(0)

@@ -24,7 +24,7 @@ def make_data() -> TensorDataset:
 
 
 def explained(seed: int) -> tuple[int, tuple[Any, ...]]:
-    """Rows drawn in the first step, and what is told about the layers after it."""
+    """Rows drawn in the first step, and what is reported about the layers after it."""
     model, batches = make_model(), qg.PoissonBatches(make_data(), rate=0.5, steps=3, seed=seed)
     mechanism = qg.methods.dp_sgd(clip=1.0).with_noise(1.0)
     with qg.Privatizer(model, mechanism, batches, deterministic=True) as private:

@@ -121,11 +121,13 @@ STATISTICS = {
 }
 
 
-def audited(statistic: Statistic, shape: tuple[int, ...], *, told: float, made: float) -> tuple[float, float]:
+def audited(
+    statistic: Statistic, shape: tuple[int, ...], *, claimed_noise: float, made: float
+) -> tuple[float, float]:
     """A lower bound (99.999%) on signal over noise, from releases with and without a record, and what is claimed."""
     sampler = qg.PoissonSampler(1, rate=1.0, steps=1)
     releases = {"it": qg.StatisticRelease(statistic=statistic, share=0.5)}
-    claimed = qg.Program(training=qg.methods.dp_sgd(), statistics=releases).with_noise(told)
+    claimed = qg.Program(training=qg.methods.dp_sgd(), statistics=releases).with_noise(claimed_noise)
     present = np.arange(CANARIES) % 2.0
     scores = []
     for there in present:
@@ -138,21 +140,21 @@ def audited(statistic: Statistic, shape: tuple[int, ...], *, told: float, made: 
 def test_the_audit_stays_below_the_claim_and_catches_missing_noise(
     statistic: Statistic, shape: tuple[int, ...]
 ) -> None:
-    found, claimed = audited(statistic, shape, told=0.4, made=0.4)
+    found, claimed = audited(statistic, shape, claimed_noise=0.4, made=0.4)
     assert 0.25 * claimed < found <= claimed
-    found, claimed = audited(statistic, shape, told=0.4, made=0.13)
+    found, claimed = audited(statistic, shape, claimed_noise=0.4, made=0.13)
     assert found > claimed
 
 
-def joint_score(calibrated: qg.Program, told: qg.Program, there: float) -> float:
+def joint_score(calibrated: qg.Program, claimed_noise: qg.Program, there: float) -> float:
     """The best guess at one record's presence from all that a program releases: Σ_j release_j / σ_j²."""
     records = TensorDataset(torch.full((1, 1), there), torch.zeros(1, dtype=torch.int64))
     batches = qg.PoissonBatches(records, rate=1.0, steps=3)
     statistics = qg.Statistics(calibrated, batches)
     score = 0.0
-    for name in told.statistics:
+    for name in claimed_noise.statistics:
         (block,) = statistics.release(name, records.tensors[0]).blocks.values()
-        score += float(block) / told.multiplier(name, batches) ** 2
+        score += float(block) / claimed_noise.multiplier(name, batches) ** 2
     model = nn.Linear(1, 1, bias=False)
     with qg.Privatizer(model, calibrated.training, batches, ledger=statistics.ledger) as private:
         for batch in batches:
@@ -160,7 +162,7 @@ def joint_score(calibrated: qg.Program, told: qg.Program, there: float) -> float
                 private.backward(5.0 * model(x)[:, 0])  # a gradient beyond the clip, so as long as it may be
             private.release()
             assert model.weight.grad is not None
-            score += 2.0 * float(model.weight.grad) / told.training.multiplier(0) ** 2  # clip ½
+            score += 2.0 * float(model.weight.grad) / claimed_noise.training.multiplier(0) ** 2  # clip ½
     return score
 
 

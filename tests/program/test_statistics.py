@@ -117,7 +117,7 @@ def test_neighbours_differ_by_the_clipped_sums_and_nothing_else(case: Case) -> N
 
 
 @each_case
-def test_the_noise_is_what_the_ledger_was_told(case: Case) -> None:
+def test_the_noise_is_what_the_ledger_says(case: Case) -> None:
     values = case.values()
     draws = []
     for seed in range(300):

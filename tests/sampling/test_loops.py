@@ -56,7 +56,7 @@ def test_prefetching_workers_lose_no_draw() -> None:
     assert len(loader) == STEPS
 
 
-def test_a_batch_left_half_way_is_handed_out_again_and_counts_once() -> None:
+def test_a_batch_left_unfinished_is_handed_out_again_and_counts_once() -> None:
     batches = qg.PoissonBatches(Numbers(), rate=0.25, steps=STEPS, seed=3)
     model = net()
     with qg.Privatizer(model, MECHANISM.with_noise(0.0), batches) as private:

@@ -206,7 +206,7 @@ class Recorder:
 
     @property
     def independence(self) -> str:
-        """How the samples of the last batch's gradients were told apart."""
+        """How the samples of the last batch's gradients were attributed."""
         return str(self._backward.attribution)
 
     @property

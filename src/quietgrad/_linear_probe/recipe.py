@@ -105,7 +105,7 @@ def fit_rescaling(
         mean        released mean, every direction as it is
 
     Formal guarantee: a function of `others` and of what `statistics` releases, in the ledger before it is used.
-    Checked by: tests/quiet/test_recipe.py
+    Checked by: tests/linear_probe/test_recipe.py
 
     Args:
         statistics: of `probe_program`; "public" needs none.

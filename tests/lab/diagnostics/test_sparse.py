@@ -33,7 +33,7 @@ def watch(mechanism: Mechanism, observer: Observer, draws: list[list[int]] = ROW
         run(private, batches, model, micro=3, lr=0.05)
 
 
-def test_without_noise_and_clip_the_release_points_the_true_way() -> None:
+def test_without_noise_and_clip_the_release_has_the_true_direction() -> None:
     observer = CosineSimilarity()
     watch(qg.methods.dp_sgd(clip=1e6).with_noise(0.0), observer)
     assert observer.values == pytest.approx([1.0] * 8, abs=1e-5)

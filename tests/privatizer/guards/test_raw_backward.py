@@ -85,11 +85,11 @@ def test_a_closed_model_trains_as_before() -> None:
     assert all(p.grad is not None for p in model.parameters())
 
 
-@pytest.mark.parametrize("way", ["deepcopy", "pickle", "torch.save"])
-def test_a_copy_made_under_the_hooks_is_a_plain_model(way: str) -> None:
+@pytest.mark.parametrize("copying", ["deepcopy", "pickle", "torch.save"])
+def test_a_copy_made_under_the_hooks_is_a_plain_model(copying: str) -> None:
     x, y = rows()
     with privatizer(MECHANISM, [[0, 1]]) as (private, batches, model):
-        twin = copied(model, way)
+        twin = copied(model, copying)
         losses_of(twin, x, y).mean().backward()
         assert all(p.grad is not None for p in twin.parameters())
         for micro in next(iter(batches)).split(8):
@@ -98,11 +98,11 @@ def test_a_copy_made_under_the_hooks_is_a_plain_model(way: str) -> None:
         assert torch.equal(twin(x), model(x))
 
 
-def copied(model: nn.Module, way: str) -> nn.Module:
+def copied(model: nn.Module, copying: str) -> nn.Module:
     file, twin = io.BytesIO(), copy.deepcopy(model)
-    if way == "pickle":
+    if copying == "pickle":
         twin = pickle.loads(pickle.dumps(model))
-    elif way == "torch.save":
+    elif copying == "torch.save":
         torch.save(model, file)
         file.seek(0)
         twin = torch.load(file, weights_only=False)

@@ -90,7 +90,7 @@ def test_moments_stand_out_of_their_noise_where_records_are_many() -> None:
         assert not stand_out(100_000, many)
 
 
-def test_too_few_records_are_told_what_it_takes() -> None:
+def test_too_few_records_are_refused_with_the_number_it_takes() -> None:
     assert warning(records=12_000, classes=10, epsilon=0.15, delta=DELTA) is None
     said = warning(records=100, classes=10, epsilon=0.15, delta=DELTA)
     assert said is not None

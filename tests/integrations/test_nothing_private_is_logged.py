@@ -14,17 +14,17 @@ import torch
 import transformers
 
 from quietgrad.integrations.hugging_face import PrivacyArguments, PrivateTrainer
+from tests.integrations.recorded_output import counts, numbers, printed
 from tests.integrations.tiny_text import Records, arguments, bert, pad
-from tests.integrations.told import counts, numbers, printed
 
 LOSS = 1234567.0
-"""No planned number of the run, so that it is found wherever the loss is told."""
+"""No planned number of the run, so that it is found wherever the loss is written."""
 
 RECORDS, EXPECTED = 4000, 1200
 """So many that what is drawn of them is no number of the plan, of the model or of its files."""
 
 
-class Told(NamedTuple):
+class Recorded(NamedTuple):
     """What a run wrote, printed, logged and returned, and what it must not tell."""
 
     folder: Path
@@ -64,7 +64,7 @@ class Watched(PrivateTrainer):
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     folder, reporter, screen = tmp_path_factory.mktemp("run"), Reporter(), io.StringIO()
     run = Watched(
         bert(hidden_dropout_prob=0.1),
@@ -80,19 +80,22 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
         run.save_state()
     planned = {float(EXPECTED), float(RECORDS)}
     private = (counts(run.drawn) | counts(run.tokens)) - planned
-    return Told(folder, screen.getvalue(), reporter.logs, output, private)
+    return Recorded(folder, screen.getvalue(), reporter.logs, output, private)
 
 
-def test_no_number_of_a_run_counts_drawn_records_or_tokens(told: Told) -> None:
-    assert len(told.private) >= 12
+def test_no_number_of_a_run_counts_drawn_records_or_tokens(recorded: Recorded) -> None:
+    assert len(recorded.private) >= 12
     others = {
-        float(number) for entry in told.logs for key, number in entry.items() if not key.startswith("eval_")
+        float(number)
+        for entry in recorded.logs
+        for key, number in entry.items()
+        if not key.startswith("eval_")
     }
-    assert not told.private & (numbers(told.folder) | printed(told.screen) | others)
+    assert not recorded.private & (numbers(recorded.folder) | printed(recorded.screen) | others)
 
 
-def test_the_loss_is_on_no_screen_and_in_no_text(told: Told) -> None:
-    folder, screen, logs, output, _ = told
+def test_the_loss_is_on_no_screen_and_in_no_text(recorded: Recorded) -> None:
+    folder, screen, logs, output, _ = recorded
     texts = [screen, repr(logs), repr(output.metrics)]
     texts += [
         file.read_text(errors="ignore")
@@ -106,8 +109,8 @@ def test_the_loss_is_on_no_screen_and_in_no_text(told: Told) -> None:
     assert output.training_loss != output.training_loss
 
 
-def test_no_key_tells_of_losses_tokens_batches_or_speed(told: Told) -> None:
-    folder, screen, logs, output, _ = told
+def test_no_key_names_losses_tokens_batches_or_speed(recorded: Recorded) -> None:
+    folder, screen, logs, output, _ = recorded
     keys = {key for entry in logs for key in entry} | set(output.metrics)
     for file in folder.rglob("trainer_state.json"):
         state = json.loads(file.read_text())
@@ -119,8 +122,8 @@ def test_no_key_tells_of_losses_tokens_batches_or_speed(told: Told) -> None:
     assert not re.search(r"'(loss|train_\w+|num_tokens|total_flos)'", screen)
 
 
-def test_every_file_of_a_checkpoint_is_known_and_none_counts_draws(told: Told) -> None:
-    folder = told.folder
+def test_every_file_of_a_checkpoint_is_known_and_none_counts_draws(recorded: Recorded) -> None:
+    folder = recorded.folder
     names = {file.name for file in folder.rglob("*") if file.is_file()}
     assert names <= {
         "config.json", "model.safetensors", "training_args.bin", "optimizer.pt", "scheduler.pt", "trainer_state.json",
@@ -131,9 +134,9 @@ def test_every_file_of_a_checkpoint_is_known_and_none_counts_draws(told: Told) -
     assert not any("rng" in name for name in names)
 
 
-def test_what_a_checkpoint_holds_follows_from_the_plan(told: Told) -> None:
+def test_what_a_checkpoint_holds_follows_from_the_plan(recorded: Recorded) -> None:
     """Two runs with other draws leave files with the same numbers, but for noise: nothing counts rows or tokens."""
-    saved = torch.load(next(told.folder.rglob("privacy.pt")), weights_only=True)
+    saved = torch.load(next(recorded.folder.rglob("privacy.pt")), weights_only=True)
     assert set(saved) == {
         "step",
         "public_seed",
@@ -161,5 +164,5 @@ def test_the_reason_is_given_once(caplog: pytest.LogCaptureFixture, tmp_path: Pa
     finally:
         transformers.utils.logging.disable_propagation()
     assert tmp_path.exists()
-    told = [record for record in caplog.records if "no noise" in record.getMessage()]
-    assert len(told) == 1
+    recorded = [record for record in caplog.records if "no noise" in record.getMessage()]
+    assert len(recorded) == 1
