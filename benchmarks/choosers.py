@@ -16,10 +16,11 @@ import torch.nn.functional as F
 from torch import nn
 
 import quietgrad as qg
+from benchmarks.captured_energy import CapturedEnergy, EnergyReport, Selector
 from quietgrad._noise.sources import EntropySource
 from quietgrad._representations.masks.top_groups import TopGroups
 from quietgrad.lab.data import load
-from quietgrad.lab.diagnostics.sparse import CapturedEnergy, CosineSimilarity, EnergyReport, Selector
+from quietgrad.lab.diagnostics.sparse import CosineSimilarity
 from quietgrad.lab.models import build
 from quietgrad.methods.gip.noise import SelectedGaussian
 from quietgrad.methods.gip.selection import Grouping

@@ -9,13 +9,13 @@ import signal
 from pathlib import Path
 
 import pytest
+from scripts.papers_page import page
 from typer.testing import CliRunner
 
 from quietgrad.lab.cli.app import app
 from quietgrad.lab.errors import LabError
 from quietgrad.lab.papers.claims import papers
 from quietgrad.lab.papers.committed import Result, command_of, committed, write_result
-from quietgrad.lab.papers.digest import page
 from quietgrad.lab.papers.experiment import Place
 from quietgrad.lab.papers.finding import Row, finding_from
 from quietgrad.lab.papers.registry import EXPERIMENTS, experiment_of

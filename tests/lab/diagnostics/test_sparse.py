@@ -11,17 +11,12 @@ import quietgrad as qg
 from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad._privatizer.research import Observer
 from quietgrad._representations.low_rank.low_rank import LowRank
-from quietgrad._representations.masks.mask import RandomMask
-from quietgrad._representations.masks.top_groups import TopGroups
 from quietgrad.lab.diagnostics.sparse import (
-    CapturedEnergy,
     CosineSimilarity,
     EncodedNorms,
     FreezeCounts,
-    Selector,
     cosine_by_dimension,
 )
-from quietgrad.methods.gip.selection import Grouping
 from tests.cases.world import privatizer, run
 
 ROWS = [[0, 1, 2, 3]] * 8
@@ -51,29 +46,6 @@ def test_an_empty_batch_has_no_direction() -> None:
     observer = CosineSimilarity()
     watch(qg.methods.dp_sgd().with_noise(1.0), observer, [[0], [], [1]])
     assert len(observer.values) == 2
-
-
-def test_captured_energy_of_known_choosers() -> None:
-    grouping = Grouping(coordinates=371, group_size=371)
-    observer = CapturedEnergy(
-        {
-            "all": RandomMask(0.0),
-            "random": RandomMask(0.8, redraw="step"),
-            "uniform": Selector(grouping, 0.0, 0.2),
-            "true top": Selector(grouping, 60.0, 0.2),
-            "history": TopGroups(0.8, group_by=1, explore=0.0, memory=0.5, redraw="step"),
-        }
-    )
-    mechanism = qg.methods.dp_sgd(clip=1.0).with_noise(0.01)
-    watch(mechanism, observer, [[0, 1, 2, 3]] * 40)
-    means = {n: sum(r.captured[n] for r in observer.reports) / 40 for n in observer.choosers}
-    assert means["all"] == pytest.approx(1.0)
-    assert means["random"] == pytest.approx(0.2, abs=0.06)
-    assert means["uniform"] == pytest.approx(0.2, abs=0.06)
-    assert means["true top"] > 0.6
-    assert means["true top"] >= means["history"] > 2 * means["random"]
-    first = observer.reports[0]
-    assert 0 < first.gradient_to_noise <= 4 / (0.01 * math.sqrt(371))
 
 
 def test_frozen_coordinates_are_counted_once_an_epoch() -> None:
