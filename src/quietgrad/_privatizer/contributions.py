@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from quietgrad._capture.recorder import Pool
 from quietgrad._gradients.blocks import Blocks, DenseGrad
 from quietgrad._gradients.stages import BlockwiseGrads
 from quietgrad._privatizer.pooling import Pooling, pool
+from quietgrad._sampling.poisson import PoissonSampler
 from quietgrad._sampling.users import Pooled
 
 
@@ -76,6 +78,44 @@ class Contributions:
             }
             self._whole.append(BlockwiseGrads(rows, 1))
             self._partial = {}
+
+
+class Units:
+    """Users as what a step protects: the records of each become one row.
+
+    Args:
+        sampler: says how many records each user of a step has.
+    """
+
+    def __init__(self, sampler: PoissonSampler) -> None:
+        assert sampler.users is not None, "records are units as they are"
+        self._sampler, self._contributions = sampler, Contributions(sampler.users.pooled)
+
+    def begin(self) -> None:
+        """Drop what is left of a user whose rows were cut."""
+        self._contributions.begin()
+
+    def pooling(self, step: int, first: int, rows: int) -> Pool | None:
+        """Return what makes users of these rows; None where each row is all that its user has."""
+        counts = self._sampler.counts(step)  # None before the draw
+        if counts is None or self._contributions.single(counts, first, rows):
+            return None
+        return lambda records: self._contributions.pool(records, counts, first)
+
+    def pool(
+        self, grads: BlockwiseGrads, step: int, first: int, counts: list[int] | None = None
+    ) -> BlockwiseGrads:
+        """Return the gradients of users.
+
+        Args:
+            counts: how many records each user has; those of the draw if left out.
+        """
+        counts = self._sampler.counts(step) if counts is None else counts
+        return grads if counts is None else self._contributions.pool(grads, counts, first)
+
+    def finish(self) -> Iterator[BlockwiseGrads]:
+        """Yield users that were cut between micro-batches and are whole now."""
+        return self._contributions.finish()
 
 
 def arrange(counts: list[int], first: int, rows: int, pooled: Pooled) -> tuple[Pooling, list[_Cut]]:

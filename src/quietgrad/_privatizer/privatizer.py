@@ -27,7 +27,8 @@ from quietgrad._independence.direct import LossesOf, check_losses_independent
 from quietgrad._independence.in_loop import FIRST, LoopCheck
 from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad._noise.sources import NoiseSource, as_source
-from quietgrad._privatizer.contributions import Contributions
+from quietgrad._privatizer.contributions import Units
+from quietgrad._privatizer.cost import RunCost
 from quietgrad._privatizer.explanation import Explanation, explain
 from quietgrad._privatizer.facts import check_checkpoint, checkpoint, open_ledger, run_facts, step_facts
 from quietgrad._privatizer.research import Observer
@@ -117,11 +118,7 @@ class Privatizer:
         sampler.divide(reducer)
         self._owns_ledger = not isinstance(ledger, Ledger)
         self.ledger: Final = reducer.broadcast(lambda: open_ledger(ledger, planned, mechanism, sampler))
-        # Each step is a release, though one phase may pay for several of them (`Charge.group`); statistics come first.
-        whole = self.ledger.plan or planned
-        statistics = sum(phase.count for phase in whole) - sum(phase.count for phase in planned)
-        self._planned_releases = statistics + sampler.steps
-        self._events_differ = len(planned) > 1
+        self._cost = RunCost(self.ledger, mechanism, sampler, planned)
         seed = reducer.broadcast(lambda: secrets.randbits(48) if public_seed is None else public_seed)
         self._state = RunState(self._recorder, mechanism, sampler, seed=seed)
         self._releaser = Releaser(
@@ -132,7 +129,7 @@ class Privatizer:
             divisor=sampler.expected_batch,
         )
         self._rows = RowCount(sampler, batches if isinstance(batches, PoissonBatches) else None)
-        self._users = None if sampler.users is None else Contributions(sampler.users.pooled)
+        self._users = None if sampler.users is None else Units(sampler)
         self._current: Step | None = None
         # Without a representation nobody asks for more than norms and sums, so factors need not be kept.
         self._keep_factors = research or not all(
@@ -167,7 +164,7 @@ class Privatizer:
         first = self._rows.consume(self.step, len(losses))
         step = self.begin_step()
         drop_grads(self._state.space)
-        pool = None if self._are_units(first, len(losses)) else lambda records: self.pool(records, first)
+        pool = None if self._users is None else self._users.pooling(self.step, first, len(losses))
         self._add(step, self._collected(losses, pool))
         self.independence.note(self._recorder.graph_shape, self._recorder.unattributed)
         if self._users is not None:
@@ -185,11 +182,6 @@ class Privatizer:
         sums = len(self.mechanism.releases)
         return grads if self._keep_factors or sums > 1 else grads.drop_factors()
 
-    def _are_units(self, first: int, rows: int) -> bool:
-        """Whether each of these rows is all that its user has: nothing is to be pooled, as with records."""
-        counts = self.sampler.counts(self.step)
-        return counts is None or self._contributions.single(counts, first, rows)
-
     def _add(self, step: Step, grads: BlockwiseGrads) -> None:
         for observer in self._observers:
             observer.micro_batch(grads, step.public, self.mechanism)
@@ -203,8 +195,7 @@ class Privatizer:
             first: the place of the first of them in the draw.
             counts: how many records each user has; those of the draw if left out.
         """
-        counts = self.sampler.counts(self.step) if counts is None else counts
-        return grads if counts is None else self._contributions.pool(grads, counts, first)
+        return grads if self._users is None else self._users.pool(grads, self.step, first, counts)
 
     def release(self) -> None:
         """Add noise, once per batch (empty ones too), and overwrite `p.grad` with the public gradient.
@@ -230,11 +221,6 @@ class Privatizer:
         self._end_step()
         if self.step >= min(FIRST, self.sampler.steps) and self.covered:
             self.independence.warn_unasked()
-
-    @property
-    def _contributions(self) -> Contributions:
-        assert self._users is not None, "only users have counts of rows"
-        return self._users
 
     def begin_step(self) -> Step:
         """Begin the step, with codecs of the weights as they are now, unless it has begun; return it.
@@ -298,10 +284,7 @@ class Privatizer:
         A ledger that was handed over may plan more than these steps. One without a plan may hold other runs: then this
         is what it holds so far and the rest of this run. Checked by: tests/accounting/test_shared_ledger.py
         """
-        if self.ledger.plan is not None:
-            return self.ledger.plan
-        rest = range(self.step, self.sampler.steps)
-        return self.ledger.phases_with(self.sampler.charge(self.mechanism.event(step), step) for step in rest)
+        return self._cost.plan(self.step)
 
     def epsilon(self, delta: float, *, spent: bool = False) -> float:
         """ε of the whole plan at this δ; `spent=True` for what the ledger holds so far.
@@ -314,9 +297,7 @@ class Privatizer:
     @property
     def steps_left(self) -> int:
         """Releases that the plan still allows; replayed steps of a resumed run have used some up."""
-        if self.ledger.plan is None:  # other runs may have written to it, and nothing limits it
-            return self.sampler.steps - self.step
-        return self._planned_releases - self.ledger.count
+        return self._cost.steps_left(self.step)
 
     @property
     def covered(self) -> bool:
@@ -404,15 +385,11 @@ class Privatizer:
         self._skip_spent_steps()
 
     def _skip_spent_steps(self) -> None:
-        """Go on behind the steps that the ledger holds, where steps have different events.
-
-        Steps may be paid for and their weights lost. Made again, they would find the events of their place in the
-        schedule used up.
-        """
-        spent = self.sampler.steps - self.steps_left
-        if self.step < spent and self._events_differ:
-            self._state.step = spent
-            self.sampler.skip_to(spent)
+        """Go on behind the steps that the ledger holds, where that matters (`RunCost.next_step`)."""
+        following = self._cost.next_step(self.step)
+        if following > self.step:
+            self._state.step = following
+            self.sampler.skip_to(following)
 
     def close(self) -> None:
         """Take the hooks off, so that the model is exactly what it was; close a ledger that was given as a path."""
