@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
-from quietgrad._collective import Reducer
+from quietgrad.distributed import Reducer
 from quietgrad.lab.models import build
 
 CLASSES, SHAPE, PUBLIC = 10, (3, 32, 32), 64

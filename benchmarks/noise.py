@@ -16,10 +16,10 @@ import numpy as np
 import torch
 
 import quietgrad as qg
-from quietgrad._collective import SingleProcess
 from quietgrad._noise.aes import RandomWords
 from quietgrad._noise.sources import EntropySource, HardenedSource
 from quietgrad._sampling.coins import heads
+from quietgrad.distributed import SingleProcess
 
 SIZES = (10_000, 100_000, 1_000_000, 4_000_000)
 

@@ -18,8 +18,8 @@ from benchmarks.fine_tuning.scale import VOCABULARY, smollm2
 from benchmarks.memory import high_water, resident
 from benchmarks.models import words
 from benchmarks.more_models import next_word
-from quietgrad._collective import Reducer
 from quietgrad._sampling.poisson import ReplayedSampler
+from quietgrad.distributed import Reducer
 
 STEPS, SENTENCES, TOKENS, RANK = 2, 8, 32, 4
 

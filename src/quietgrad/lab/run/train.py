@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
-from quietgrad._collective import Reducer
 from quietgrad._privatizer.explanation import ReleaseReport
 from quietgrad.accounting.ledger import Ledger
+from quietgrad.distributed import Reducer
 from quietgrad.lab.data import Parts
 from quietgrad.lab.files import to_json
 from quietgrad.lab.run.augment import make_views
