@@ -15,7 +15,7 @@ from quietgrad.accounting import GaussianEvent, Phase, epsilon
 from quietgrad.audit.canaries import audit_mechanism
 from quietgrad.audit.composition import shown_epsilon
 from quietgrad.audit.report import AuditReport
-from tests.cases.methods import METHODS, MethodCase, method_ids
+from tests.cases.methods import FAMILIES, METHODS, MethodCase
 from tests.cases.world import small_net
 
 DELTA, RATE, STEPS = 1e-5, 0.05, 300
@@ -60,8 +60,15 @@ def check_honest(report: AuditReport, name: str, *, shown: float = 0.5) -> None:
         assert report.lower_bound >= shown * report.claimed
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", METHODS, ids=method_ids)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(
+            case, id=case.name, marks=pytest.mark.slow if case.name in FAMILIES else pytest.mark.nightly
+        )
+        for case in METHODS
+    ],
+)
 def test_every_method_keeps_its_claim_and_canaries_show_most_of_it(case: MethodCase) -> None:
     scores = 1_300 if case.name in RANK_LIMITED else 2_400
     check_honest(audit(case.build(0.5).with_noise(NOISE[8.0]), canaries=24, scores=scores), case.name)
