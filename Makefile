@@ -18,6 +18,7 @@ demo: $(DEMO)
 
 # Everything but what is marked `slow` or `nightly`; annotations are executed in the laws.
 test: $(INSTALLED)
+	$(BIN)/python -m tests.devices.build
 	$(PYTEST) -m "not slow and not nightly"
 
 # The inner loop: the core's own tests, annotations left out.

@@ -34,8 +34,8 @@ def random_label_losses(inputs: Tensor, classes: int, *, chunk: int = 64) -> Pub
         )
 
     def random_labels(model: nn.Module) -> Iterator[Tensor]:
-        labels = torch.randint(classes, (len(inputs),)).to(inputs.device)
-        for x, y in zip(inputs.split(chunk), labels.split(chunk), strict=True):
+        labels = torch.randint(classes, (len(inputs),))
+        for x, y in _chunks_for(model, inputs, labels, chunk):
             yield F.cross_entropy(model(x), y, reduction="none")
 
     return random_labels
@@ -61,7 +61,16 @@ def labelled_losses(inputs: Tensor, labels: Tensor, *, chunk: int = 64) -> Publi
         )
 
     def true_labels(model: nn.Module) -> Iterator[Tensor]:
-        for x, y in zip(inputs.split(chunk), labels.split(chunk), strict=True):
+        for x, y in _chunks_for(model, inputs, labels, chunk):
             yield F.cross_entropy(model(x), y, reduction="none")
 
     return true_labels
+
+
+def _chunks_for(
+    model: nn.Module, inputs: Tensor, labels: Tensor, chunk: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield inputs and labels in chunks, on the model's device."""
+    device = next((parameter.device for parameter in model.parameters()), inputs.device)
+    for x, y in zip(inputs.split(chunk), labels.split(chunk), strict=True):
+        yield x.to(device, non_blocking=True), y.to(device, non_blocking=True)

@@ -15,7 +15,9 @@ from quietgrad._gradients.indexed import IndexedGrad
 from quietgrad._gradients.stages import BlockwiseGrads
 from quietgrad._gradients.tied import TiedGrad
 from quietgrad._kernels.patches import Window
-from quietgrad._representations.masks.restriction import restrict
+from quietgrad._representations.masks.restriction import Kept, restrict
+
+EVERY_SEVENTH = Kept(torch.arange(0, 120, 7), None)
 
 Tensors = dict[str, Tensor]
 """What a kind is made of; the first dimension holds the samples."""
@@ -110,6 +112,6 @@ KINDS: list[KindCase] = [
     KindCase(
         "restricted",
         factors(1, 12, 10),
-        lambda x: restrict(FactoredGrad(x["a"], x["b"]), torch.arange(0, 120, 7)),
+        lambda x: restrict(FactoredGrad(x["a"], x["b"]), EVERY_SEVENTH),
     ),
 ]

@@ -20,7 +20,7 @@ def smooth_losses(model: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
     """A loss per sample in which every output coordinate counts differently; samples first."""
     out = model(*inputs)
     flat = out.flatten(1)
-    signs = torch.arange(flat.shape[1], dtype=flat.dtype).add(1.0).sin()
+    signs = torch.arange(flat.shape[1], dtype=flat.dtype, device=flat.device).add(1.0).sin()
     return (flat * signs).sum(1) + 0.1 * flat.square().sum(1)
 
 
@@ -130,7 +130,7 @@ class Positions(nn.Module):
         self.batched, self.added = batched, added
 
     def forward(self, ids: Tensor) -> Tensor:
-        numbers = torch.arange(ids.shape[1])
+        numbers = torch.arange(ids.shape[1], device=ids.device)
         places = self.places(numbers[None] if self.batched else numbers)
         if not self.added:
             return (self.words(ids) * places).tanh()
@@ -146,7 +146,7 @@ class Distances(nn.Module):
         self.words, self.distances = nn.Embedding(7, 4), nn.Embedding(4, 2)
 
     def forward(self, ids: Tensor) -> Tensor:
-        steps = torch.arange(ids.shape[1])
+        steps = torch.arange(ids.shape[1], device=ids.device)
         bias = self.distances((steps - steps[:, None]).clamp(-2, 1) + 2).permute(2, 0, 1).unsqueeze(0)
         x = self.words(ids)
         for _ in range(2):

@@ -43,24 +43,26 @@ class SmallNet(nn.Module):
         return out
 
 
-def small_net(dtype: torch.dtype = torch.float32) -> SmallNet:
+def small_net(dtype: torch.dtype = torch.float32, device: str = "cpu") -> SmallNet:
     torch.manual_seed(1)
-    return SmallNet().to(dtype)
+    return SmallNet().to(device, dtype)
 
 
-def records(dtype: torch.dtype = torch.float32, count: int = RECORDS) -> TensorDataset:
+def records(
+    dtype: torch.dtype = torch.float32, count: int = RECORDS, device: str | torch.device = "cpu"
+) -> TensorDataset:
     rng = torch.Generator().manual_seed(2)
     x = torch.randn(count, 1, SIDE, SIDE, generator=rng).to(dtype)
     y = torch.randint(CLASSES, (count,), generator=rng)
-    return TensorDataset(x, y)
+    return TensorDataset(x.to(device), y.to(device))
 
 
 def public_losses(model: nn.Module) -> Tensor:
     """Losses on public images with random labels, redrawn under the step's public seed."""
     rng = torch.Generator().manual_seed(3)
-    dtype = next(model.parameters()).dtype
-    x = torch.randn(24, 1, SIDE, SIDE, generator=rng).to(dtype)
-    return F.cross_entropy(model(x), torch.randint(CLASSES, (24,)), reduction="none")
+    weight = next(model.parameters())
+    x = torch.randn(24, 1, SIDE, SIDE, generator=rng).to(weight)
+    return F.cross_entropy(model(x), torch.randint(CLASSES, (24,)).to(weight.device), reduction="none")
 
 
 def grad_of(parameter: Tensor) -> Tensor:
@@ -88,7 +90,8 @@ def privatizer(
     """A run over explicit draws with seeded noise and a fixed public seed: everything reproducible."""
     model = small_net() if model is None else model
     options.setdefault("public_seed", 7)
-    data = records(next(model.parameters()).dtype) if data is None else data
+    weight = next(model.parameters())
+    data = records(weight.dtype, device=weight.device) if data is None else data
     batches = qg.PoissonBatches.replay(data, draws, rate=rate, **(users or {}))
     private = qg.Privatizer(
         model, mechanism, batches, noise_source=source or SeededSource(5), deterministic=True, **options

@@ -11,7 +11,7 @@ from quietgrad._gradients.factored import FactoredGrad
 from quietgrad._gradients.indexed import IndexedGrad
 from quietgrad._kernels.patches import Window
 from quietgrad._representations.masks.restricted import RestrictedOuterGrad, WholeNormGrad
-from quietgrad._representations.masks.restriction import restrict, whole_rows
+from quietgrad._representations.masks.restriction import Kept, restrict, whole_rows
 from quietgrad._representations.subspace.projections import project
 
 N = 7
@@ -49,7 +49,7 @@ def kept_of(block: BlockGrads, which: str) -> torch.Tensor:
 def test_norms_sums_and_rows_are_those_of_the_kept_coordinates(kind: str, which: str) -> None:
     block = blocks()[kind]
     kept = kept_of(block, which)
-    masked = restrict(block, kept)
+    masked = restrict(block, Kept.of(kept, block.shape))
     reference = block.dense().flatten(1)[:, kept]
     weights = torch.linspace(-1, 1, N, dtype=torch.float64)
     assert masked.shape == (len(kept),)
@@ -64,11 +64,11 @@ def test_norms_sums_and_rows_are_those_of_the_kept_coordinates(kind: str, which:
 
 def test_one_position_forms_nothing_and_whole_channels_stay_factored() -> None:
     outer, conv = blocks()["outer"], blocks()["conv"]
-    assert isinstance(restrict(outer, torch.tensor([1, 5])), RestrictedOuterGrad)
+    assert isinstance(restrict(outer, Kept.of(torch.tensor([1, 5]), outer.shape)), RestrictedOuterGrad)
     kept = kept_of(outer, "rows")
-    assert isinstance(restrict(outer, kept), FactoredGrad)
+    assert isinstance(restrict(outer, Kept.of(kept, outer.shape)), FactoredGrad)
     kept = kept_of(conv, "rows")
-    assert isinstance(restrict(conv, kept), WholeNormGrad)
+    assert isinstance(restrict(conv, Kept.of(kept, conv.shape)), WholeNormGrad)
 
 
 def test_whole_rows_recognises_channels_and_nothing_else() -> None:

@@ -116,4 +116,4 @@ def orthonormal_columns(columns: Float[Tensor, "d r"], rng: torch.Generator) -> 
 
 def gaussian(shape: tuple[int, ...] | torch.Size, like: Tensor, rng: torch.Generator) -> Tensor:
     """Standard normals of a public generator (it lives on the CPU), in the dtype and on the device of `like`."""
-    return torch.randn(shape, generator=rng, dtype=torch.float32).to(like)
+    return torch.randn(shape, generator=rng, dtype=torch.float32).to(like, non_blocking=True)

@@ -22,7 +22,7 @@ from quietgrad._gradients.stages import BlockwiseGrads, PerSampleGrads, Released
 from quietgrad._representations.base import Codec, Public, Representation, State
 from quietgrad._representations.masks.coordinates import by_block
 from quietgrad._representations.masks.restricted import WholeNormGrad
-from quietgrad._representations.masks.restriction import restrict
+from quietgrad._representations.masks.restriction import Kept, restrict
 from quietgrad.schedules import Schedule, check_fits, value_at
 
 Redraw = Literal["epoch", "step"]
@@ -47,6 +47,10 @@ class MaskCodec(Codec):
         # A block without kept coordinates vanishes, except from a clip that counts whole norms.
         shapes = {name: torch.Size((len(k),)) for name, k in self.kept.items() if len(k) or clip_first}
         self.space = Space.of_shapes(shapes, like=source)
+        # Choices are made and remembered on the CPU; each device gets its copy once a step.
+        self._on_device = {
+            name: Kept.of(self.kept[name], source[name], source.part(name).device) for name in shapes
+        }
 
     def encode(self, grads: PerSampleGrads) -> PerSampleGrads:
         blocks = grads.blocks
@@ -60,14 +64,14 @@ class MaskCodec(Codec):
         for name, shape in self.source.items():
             whole = like.new_zeros(shape.numel())
             if name in released.blocks:
-                whole[self.kept[name]] = released.blocks[name]
+                whole[self._on_device[name].positions] = released.blocks[name]
             decoded[name] = whole.view(shape)
         return decoded
 
     def _mask_block(self, name: str, block: BlockGrads) -> BlockGrads:
-        kept = self.kept[name]
+        kept = self._on_device[name]
         if self.clip_first:
-            return WholeNormGrad(block, kept)
+            return WholeNormGrad(block, kept.positions)
         return WholeNormGrad(block, None) if len(kept) == block.shape.numel() else restrict(block, kept)
 
 

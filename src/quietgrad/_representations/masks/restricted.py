@@ -86,7 +86,7 @@ class RestrictedOuterGrad(KeptCoordinates):
         # float64: the square of a small factor underflows in float32 and may meet a large one in the other factor.
         a, b = self.a.double().square(), self.b.double().square()
         mask = a.new_zeros(b.shape[1] * a.shape[1])
-        mask[self.kept] = 1.0
+        mask.index_fill_(0, self.kept, 1.0)
         products = ((b @ mask.view(b.shape[1], a.shape[1])) * a).sum(1)
         return products * (1 + slack(torch.float64, len(self.kept)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 
 import torch
 
@@ -15,31 +16,53 @@ from quietgrad._gradients.zero import ZeroGrad
 from quietgrad._representations.masks.restricted import RestrictedOuterGrad, WholeNormGrad
 
 
+@dataclass(frozen=True)
+class Kept:
+    """The kept coordinates of a block, on its device.
+
+    Args:
+        positions: sorted, in the flattened block.
+        rows: the output channels that these are, if they are whole channels.
+    """
+
+    positions: Positions
+    rows: Positions | None
+
+    @classmethod
+    def of(cls, positions: Positions, shape: torch.Size, device: torch.device | str = "cpu") -> Kept:
+        """Describe positions, which are on the CPU as all public choices are, for a block on a device."""
+        rows = whole_rows(positions, shape)
+        rows = rows if rows is None else rows.to(device, non_blocking=True)
+        return cls(positions.to(device, non_blocking=True), rows)
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+
 @functools.singledispatch
-def restrict(block: BlockGrads, kept: Positions) -> BlockGrads:
+def restrict(block: BlockGrads, kept: Kept) -> BlockGrads:
     """The kept coordinates alone, of shape `(kept,)`."""
-    return DenseGrad(as_rows(block.dense()).index_select(1, kept))
+    return DenseGrad(as_rows(block.dense()).index_select(1, kept.positions))
 
 
 @restrict.register(ZeroGrad)
-def _restrict_zero(block: ZeroGrad, kept: Positions) -> ZeroGrad:
+def _restrict_zero(block: ZeroGrad, kept: Kept) -> ZeroGrad:
     return ZeroGrad(block.samples, block.like.new_zeros(len(kept)))
 
 
 @restrict.register(FactoredGrad)
-def _restrict_factors(block: FactoredGrad, kept: Positions) -> BlockGrads:
+def _restrict_factors(block: FactoredGrad, kept: Kept) -> BlockGrads:
     """Whole output channels stay factored; single outer products are never formed."""
-    rows = whole_rows(kept, block.shape)
-    if rows is not None:
-        return FactoredGrad(block.a, block.b.index_select(2, rows), torch.Size((len(kept),)))
+    if kept.rows is not None:
+        return FactoredGrad(block.a, block.b.index_select(2, kept.rows), torch.Size((len(kept),)))
     if block.is_outer:
-        return RestrictedOuterGrad(block, block.a[:, 0], block.b[:, 0], kept)
+        return RestrictedOuterGrad(block, block.a[:, 0], block.b[:, 0], kept.positions)
     return restrict(block.form(), kept)
 
 
 @restrict.register(ConvGrad)
-def _restrict_convolution(block: ConvGrad, kept: Positions) -> BlockGrads:
-    channels = whole_rows(kept, block.shape)
+def _restrict_convolution(block: ConvGrad, kept: Kept) -> BlockGrads:
+    channels = kept.rows
     if channels is None or block.window.groups != 1:
         return restrict(block.form(), kept)
     window = block.window.with_outputs(len(channels))
@@ -47,12 +70,12 @@ def _restrict_convolution(block: ConvGrad, kept: Positions) -> BlockGrads:
 
 
 @restrict.register(IndexedGrad)
-def _restrict_table(block: IndexedGrad, kept: Positions) -> WholeNormGrad:
+def _restrict_table(block: IndexedGrad, kept: Kept) -> WholeNormGrad:
     """The touched rows with the coordinates that are not kept set to zero."""
     mask = torch.zeros(block.shape.numel(), dtype=torch.bool, device=block.device)
-    mask[kept] = True
+    mask.index_fill_(0, kept.positions, True)
     masked = block.values.masked_fill(~mask.view(block.shape)[block.ids], 0.0)
-    return WholeNormGrad(block.with_values(masked), kept)
+    return WholeNormGrad(block.with_values(masked), kept.positions)
 
 
 def whole_rows(kept: Positions, shape: torch.Size) -> Positions | None:

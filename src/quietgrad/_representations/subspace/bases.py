@@ -77,14 +77,15 @@ def random_basis(
     """Uniformly random subspaces: the orthonormalised rows of Gaussian matrices."""
     bases = {}
     for name, shapes in _group_shapes(space, groups).items():
-        rows = torch.randn(ranks[name], coordinates(shapes), generator=generator).to(like)
+        rows = torch.randn(ranks[name], coordinates(shapes), generator=generator).to(like, non_blocking=True)
         bases[name] = GroupBasis(*orthonormal_rows(rows), shapes)
     return Basis(bases)
 
 
 def gram_matrices(matrix: PublicMatrix, groups: Partition) -> dict[str, Float64[Tensor, "m m"]]:
     """GGᵀ per group. A pass for each chunk when the gradients are streamed, so that two are in memory at most."""
-    grams = {name: torch.zeros(matrix.samples, matrix.samples, dtype=torch.float64) for name in groups}
+    size = matrix.samples
+    grams = {name: torch.zeros(size, size, dtype=torch.float64, device=matrix.device) for name in groups}
     start = 0
     while start < matrix.samples:
         left: tuple[slice, BlockwiseGrads] | None = None
@@ -105,16 +106,21 @@ def _add_products(
     right: tuple[slice, BlockwiseGrads],
 ) -> None:
     for name, members in groups.items():
-        product = torch.zeros(left[1].samples, right[1].samples, dtype=torch.float64)
+        product = grams[name].new_zeros(left[1].samples, right[1].samples)
         for member in members:
-            product += project(left[1].blocks[member], right[1].blocks[member].dense()).cpu()
+            product += project(left[1].blocks[member], right[1].blocks[member].dense())
         grams[name][left[0], right[0]] = product
         grams[name][right[0], left[0]] = product.T
 
 
 def _top_eigenvectors(gram: Float64[Tensor, "m m"], rank: int) -> Float64[Tensor, "k m"]:
-    vectors: Tensor = torch.linalg.eigh(gram).eigenvectors
-    return vectors.flip(1)[:, :rank].T
+    vectors: Tensor = torch.linalg.eigh(gram.cpu()).eigenvectors
+    return _on_device_of(gram, vectors.flip(1)[:, :rank].T)
+
+
+def _on_device_of(like: Tensor, small: Tensor) -> Tensor:
+    """Move a small matrix back from the CPU, where LAPACK is as fast as on any device."""
+    return small.to(like.device, non_blocking=True)
 
 
 def _random_images(
@@ -125,13 +131,13 @@ def _random_images(
     like: Tensor,
 ) -> Coordinates:
     """G Ω for a random start Ω. One seed a block, so that every chunk meets the same Ω."""
-    images = {name: torch.zeros(matrix.samples, ranks[name], dtype=torch.float64) for name in shapes}
+    images = {name: like.new_zeros(matrix.samples, ranks[name], dtype=torch.float64) for name in shapes}
     seeds = {block: _seed(generator) for members in shapes.values() for block in members}
     for rows, chunk in matrix.chunks():
         for name, members in shapes.items():
             for block in members:
                 image = random_image(chunk.blocks[block], ranks[name], seeds[block], like)
-                images[name][rows] += image.double().cpu()
+                images[name][rows] += image.double()
     return images
 
 
@@ -156,7 +162,7 @@ def random_image(block: BlockGrads, rank: int, seed: int, like: Tensor) -> Float
 
 
 def _signs(shape: tuple[int, ...], generator: torch.Generator, like: Tensor) -> Tensor:
-    signs: Tensor = torch.randint(2, shape, generator=generator, dtype=torch.int8).to(like)
+    signs: Tensor = torch.randint(2, shape, generator=generator, dtype=torch.int8).to(like, non_blocking=True)
     return signs.mul_(2).sub_(1)
 
 
@@ -164,7 +170,7 @@ def _images(matrix: PublicMatrix, bases: Mapping[str, GroupBasis]) -> Coordinate
     parts: dict[str, list[Tensor]] = {name: [] for name in bases}
     for _, chunk in matrix.chunks():
         for name, basis in bases.items():
-            parts[name].append(basis.project(chunk).double().cpu())
+            parts[name].append(basis.project(chunk).double())
     return {name: torch.cat(rows) for name, rows in parts.items()}
 
 
@@ -201,8 +207,8 @@ def _orthonormal_bases(
 
 def _orthonormal_columns(image: Float64[Tensor, "m k"]) -> Float64[Tensor, "k m"]:
     """An orthonormal basis of the image's columns: its combinations of G are far better conditioned than its own."""
-    columns: Tensor = torch.linalg.qr(image).Q
-    return columns.T
+    columns: Tensor = torch.linalg.qr(image.cpu()).Q
+    return _on_device_of(image, columns.T)
 
 
 def _group_shapes(space: Shapes, groups: Partition) -> dict[str, Shapes]:

@@ -69,7 +69,7 @@ def orthonormality_bound(basis: Float[Tensor, "k p"]) -> float:
         return 0.0
     probes = torch.randn(
         PROBES, len(basis), generator=torch.Generator().manual_seed(0), dtype=torch.float64
-    ).to(basis.device)
+    ).to(basis.device, non_blocking=True)
     applied = -probes
     for columns in basis.split(WIDENED, 1):
         wide = columns.double()

@@ -39,6 +39,11 @@ class PublicMatrix:
         """m."""
         return sum(len(lengths) for lengths in self._lengths)
 
+    @property
+    def device(self) -> torch.device:
+        """Where the gradients are."""
+        return self._lengths[0].device
+
     def chunks(self) -> Iterator[tuple[slice, BlockwiseGrads]]:
         """(which rows, their gradients); rows that are not finite are zero."""
         start = 0

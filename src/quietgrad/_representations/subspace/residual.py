@@ -56,9 +56,9 @@ class ResidualGrads(PerSampleGrads):
         )
         bound = (lengths - (1 - EXCESS) * inside).clamp_min(0.0) + basis.error * inside
         bound += 2 * (1 + basis.error) * ACCURACY * lengths.sqrt() * _absolute_sums(embedded.coordinates)
-        self._squared_norms = self._scale.square() * bound
         # A row that was not finite anywhere is not finite here: the clip drops it from this release too.
-        self._squared_norms[~(lengths.isfinite() & inside.isfinite())] = torch.nan
+        broken = ~(lengths.isfinite() & inside.isfinite())
+        self._squared_norms = (self._scale.square() * bound).masked_fill(broken, torch.nan)
 
     @property
     def samples(self) -> int:

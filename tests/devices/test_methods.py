@@ -1,0 +1,94 @@
+"""Laws D1 to D3 for every method: a device gets the CPU's gradients, mixes nothing, and rarely makes the host wait."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.cases.methods import BY_FAMILY, METHODS, MethodCase
+from tests.cases.world import losses_of, privatizer, run, small_net
+from tests.devices import stand_in
+from tests.devices.axis import DEVICES, on_stand_in, refusing_mixed_devices
+
+DRAWS = [list(range(9)), [], list(range(9, 23)), list(range(20, 30))]
+TOLERANCE = 2e-5  # of the norm: kernels differ in rounding, the noise is equal in every bit
+
+
+def train(case: MethodCase, device: str) -> list[dict[str, Tensor]]:
+    """Train with noise so small that it hides no error."""
+    mechanism = case.build(1.0)
+    if mechanism.noise_multiplier is None:
+        mechanism = mechanism.with_noise(1e-3)
+    with privatizer(mechanism, DRAWS, model=small_net(device=device)) as (private, batches, model):
+        return run(private, batches, model, micro=5, lr=0.1)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("case", BY_FAMILY)
+def test_a_device_gets_the_gradients_of_the_cpu(case: MethodCase, device: str) -> None:
+    expected = train(case, "cpu")
+    with refusing_mixed_devices(device):
+        released = train(case, device)
+    for mine, theirs in zip(released, expected, strict=True):
+        assert {name: grad.device.type for name, grad in mine.items()} == dict.fromkeys(theirs, device)
+        difference = torch.cat([(mine[name].cpu() - grad).flatten() for name, grad in theirs.items()])
+        size = torch.cat([grad.flatten() for grad in theirs.values()]).norm()
+        assert difference.norm() <= TOLERANCE * size
+
+
+WAITS = {
+    "dp_sgd": 62,
+    "dp_sgd_per_group": 78,
+    "dp_sgd_automatic": 62,
+    "rgp": 72,
+    "rgp_paper": 72,
+    "rgp_left": 58,
+    "rgp_random": 72,
+    "dp_power_sgd": 62,
+    "dp_power_sgd_feedback": 62,
+    "gep": 85,
+    "gep_groups": 86,
+    "gep_joint": 99,
+    "biased_gep": 65,
+    "pdp_sgd": 80,
+    "rpdp_sgd": 63,
+    "random_freeze": 57,
+    "random_freeze_per_step": 53,
+    "ranked_freeze": 63,
+    "posterior_freeze": 77,
+    "random_k": 77,
+    "gip": 57,
+    "top_groups": 79,
+    "top_groups_paid": 76,
+    "datalens": 38,
+    "datalens_values": 38,
+    "gep_freeze": 56,
+    "pdp_sgd_freeze": 72,
+    "rgp_freeze": 71,
+}
+"""How often the host waits for the device in a step of two micro-batches. These numbers may only fall."""
+
+
+@on_stand_in
+@pytest.mark.parametrize("case", BY_FAMILY)
+def test_a_step_waits_as_seldom_as_it_did(case: MethodCase) -> None:
+    counts = []
+    mechanism = case.build(1.0)
+    draws = [list(range(5 * step, 5 * step + 10)) for step in range(6)]
+    if mechanism.noise_multiplier is None:
+        mechanism = mechanism.with_noise(1.0)
+    with privatizer(mechanism, draws, model=small_net(device=stand_in.NAME)) as (private, batches, model):
+        for batch in batches:
+            with stand_in.watching() as watched:
+                for x, y in batch.split(5):
+                    private.backward(losses_of(model, x, y))
+                private.release()
+            counts.append(watched.waits)
+    # The first steps ask whether records influence each other, and so does one of 96 later ones.
+    least = min(counts, key=lambda waits: waits.total())
+    assert least.total() == WAITS[case.name], f"lower WAITS if this is less, else see {dict(least)}"
+
+
+def test_every_method_has_its_number_of_waits() -> None:
+    assert WAITS.keys() == {case.name for case in METHODS}
