@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from quietgrad._kernels.transfer import upload
 from quietgrad._representations.base import PublicLosses
 
 
@@ -73,4 +74,4 @@ def _chunks_for(
     """Yield inputs and labels in chunks, on the model's device."""
     device = next((parameter.device for parameter in model.parameters()), inputs.device)
     for x, y in zip(inputs.split(chunk), labels.split(chunk), strict=True):
-        yield x.to(device, non_blocking=True), y.to(device, non_blocking=True)
+        yield upload(x, device), upload(y, device)

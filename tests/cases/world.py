@@ -61,8 +61,9 @@ def public_losses(model: nn.Module) -> Tensor:
     """Losses on public images with random labels, redrawn under the step's public seed."""
     rng = torch.Generator().manual_seed(3)
     weight = next(model.parameters())
-    x = torch.randn(24, 1, SIDE, SIDE, generator=rng).to(weight)
-    return F.cross_entropy(model(x), torch.randint(CLASSES, (24,)).to(weight.device), reduction="none")
+    x = torch.randn(24, 1, SIDE, SIDE, generator=rng).to(weight, non_blocking=True)
+    labels = torch.randint(CLASSES, (24,)).to(weight.device, non_blocking=True)
+    return F.cross_entropy(model(x), labels, reduction="none")
 
 
 def grad_of(parameter: Tensor) -> Tensor:

@@ -175,7 +175,7 @@ class Recorder:
         # Only losses that are not finite are marked here. A gradient that is not finite, of a finite loss, makes its
         # own norm NaN, and the clip drops that row as well.
         bad = ~losses.detach().isfinite()
-        any_bad = bool(bad.any())
+        any_bad = losses.device.type != "cpu" or bool(bad.any())  # a device is not asked: the host would wait
         self._current_tuner.begin()
         self._algorithms = {}
 
@@ -259,6 +259,8 @@ def mark_rows(b: Float[Tensor, "n ..."], bad: Bool[Tensor, " n"]) -> Float[Tenso
 
     Mostly they are, and nothing is copied: rows of others are then computed from the same memory as ever.
     """
+    if b.device.type != "cpu":
+        return b.masked_fill(bad.view(-1, *[1] * (b.dim() - 1)), torch.nan)
     unmarked = bad & b.flatten(1).isfinite().all(1) if b.dim() > 1 else bad
     return b.masked_fill(unmarked.view(-1, *[1] * (b.dim() - 1)), torch.nan) if bool(unmarked.any()) else b
 

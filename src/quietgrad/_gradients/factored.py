@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Float64
+from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from quietgrad._gradients.blocks import BlockGrads, DenseGrad, scale_each
@@ -178,6 +178,8 @@ class FactoredGrad(TunableGrads):
             return weighted_rows(weights, self._keep().flatten(1)).reshape(self._shape)
         if self.algorithm == "chunked":
             return self._chunked_sum(weights)
+        if self.algorithm == "outer" and self.device.type != "cpu":
+            return self._scaled_outer_sum(weights)
         if self._ordinary(weights) if self.algorithm == "outer" else not self._ghost().cancels:
             return self._matmul_sum(weights)
         # A batched product rounds relative to its largest terms. Samples that cancel or have extreme factors would come
@@ -255,6 +257,22 @@ class FactoredGrad(TunableGrads):
     def _matmul_sum(self, weights: Float[Tensor, " n"]) -> Float[Tensor, "*shape"]:
         return weighted_products(self.b, self.a, weights, self._run).reshape(self._shape)
 
+    def _scaled_outer_sum(self, weights: Float[Tensor, " n"]) -> Float[Tensor, "*shape"]:
+        """Σ_n w_n b_n a_nᵀ without asking the device whether a row is extreme.
+
+        Both factors are scaled to lengths between ½ and 1 by powers of two, which is exact, and the weight by the
+        inverse: w‖a‖‖b‖ is at most the clip's bound, so that float32 holds it, however long or short the factors are.
+        What float32 flushes to zero afterwards is below 2⁻¹²⁶ an entry.
+        """
+        a, b = self.a, self.b
+        exponents = []
+        for squared in self._squared_lengths():
+            _, exponent = torch.frexp(squared.sqrt().masked_fill(weights == 0, 1.0))
+            exponents.append(exponent)
+        w = torch.ldexp(weights.double(), exponents[0] + exponents[1])
+        a, b = (_shift(rows, exponent) for rows, exponent in ((a, exponents[0]), (b, exponents[1])))
+        return weighted_products(b, a, w, self._run).reshape(self._shape)
+
     def _keep(self) -> Float[Tensor, "n *shape"]:
         if self._formed is None:
             self._formed = self.dense()
@@ -271,3 +289,11 @@ class FactoredGrad(TunableGrads):
         for start in range(0, self.samples, self._chunk):
             rows = slice(start, start + self._chunk)
             yield rows, outer_sums(self.a[rows], self.b[rows])
+
+
+def _shift(rows: Float[Tensor, "n t d"], exponent: Int[Tensor, " n"]) -> Float[Tensor, "n t d"]:
+    """rows·2^−exponent; in two factors, since 2¹⁴⁰ is no float32."""
+    half = torch.div(exponent, 2, rounding_mode="floor")
+    for part in (half, exponent - half):
+        rows = rows * torch.ldexp(torch.ones_like(part, dtype=rows.dtype), -part)[:, None, None]
+    return rows

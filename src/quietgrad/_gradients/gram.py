@@ -128,6 +128,8 @@ def _sums_of(
 
 def _bound_rounding(found: GramSums, dtype: torch.dtype, *, positions: int, inner: int) -> GramNorms:
     """Add the rounding bound of the implementation that computed these sums."""
+    if found.squared.device.type != "cpu":
+        return _bound_on_device(found, dtype, positions=positions, inner=inner)
     # In numpy: these are few numbers of many layers, and torch would take most of its time to begin.
     norms, sums = found.squared.cpu().numpy(), found.roots.cpu().numpy()
     with np.errstate(all="ignore"):
@@ -145,3 +147,19 @@ def _bound_rounding(found: GramSums, dtype: torch.dtype, *, positions: int, inne
         parts = np.maximum(norms, 0.0) + bound, sums[:, 0], ~within  # also where a norm is not a number
     bounded, lengths, careful = (torch.from_numpy(each).to(found.squared.device) for each in parts)
     return GramNorms(bounded, lengths, careful, cancels=not within.all())
+
+
+def _bound_on_device(found: GramSums, dtype: torch.dtype, *, positions: int, inner: int) -> GramNorms:
+    """The same bound, without asking which rows need care: those are given a norm that is large enough instead.
+
+    A norm of at least Σ_t ‖a_t‖‖b_t‖/κ bounds the weight so that a run of products stays within its margin
+    (`rounding.longest`). Rows whose positions cancel are clipped a little more than on the CPU, where they are formed.
+    """
+    squares = found.roots.square()
+    flushed = LOST * max(inner, positions)
+    bound = slack(dtype, found.roundings) * squares[:, 0] + flushed * (
+        squares[:, 1] + squares[:, 2] + positions
+    )
+    norms = torch.maximum(found.squared.clamp_min(0.0) + bound, squares[:, 0] / longest(positions) ** 2)
+    nobody = torch.zeros_like(norms, dtype=torch.bool)
+    return GramNorms(norms, found.roots[:, 0], nobody, cancels=False)

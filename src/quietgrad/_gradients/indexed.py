@@ -16,7 +16,8 @@ class IndexedGrad(BlockGrads):
     """G_n = Σ_t e_{id_t} b_tᵀ of a table `[v, o]`, rows of equal id within a sample added up once.
 
     Stable public attributes: ids `[m]` table row, owner `[m]` sample in ascending order, values `[m, o]`; each (owner,
-    id) pair occurs once, so that norms are sums of squares: nothing cancels afterwards.
+    id) pair occurs once, so that norms are sums of squares: nothing cancels afterwards. On devices the last pair is
+    followed by copies of it whose values are zero, so that no shape depends on how many pairs there are.
 
     Args:
         single: whether the m entries are those of m different samples, so that nothing is to be added up.
@@ -42,7 +43,7 @@ class IndexedGrad(BlockGrads):
             return
         # A token that a sample reads several times has one gradient, the sum over its positions. Norms need that sum:
         # ‖x + y‖² is not ‖x‖² + ‖y‖². One number for sample and token together makes it a single sort.
-        keys, position = torch.unique(owner * table + ids, return_inverse=True)
+        keys, position = _find_pairs(owner * table + ids)
         self.owner, self.ids = keys // table, keys % table
         wide = at_least_single(values)
         self.values = wide.new_zeros(len(keys), values.shape[1]).index_add_(0, position, wide)
@@ -79,8 +80,8 @@ class IndexedGrad(BlockGrads):
 
     def dense(self) -> Float[Tensor, "n *shape"]:
         dense = self.values.new_zeros(self._samples, *self.shape)
-        dense[self.owner, self.ids] = self.values
-        return dense
+        has_copies = self.device.type != "cpu"
+        return dense.index_put_((self.owner, self.ids), self.values, accumulate=has_copies)
 
     def scale(
         self,
@@ -102,6 +103,21 @@ class IndexedGrad(BlockGrads):
     def with_values(self, values: Float[Tensor, "m o2"]) -> IndexedGrad:
         """The same entries of the table with other values."""
         return IndexedGrad(self.ids, self.owner, values, samples=self._samples, table=self._table)
+
+
+def _find_pairs(keys: Int[Tensor, " m"]) -> tuple[Int[Tensor, " pairs"], Int[Tensor, " m"]]:
+    """Return the different keys in ascending order, and where in them each key is."""
+    if keys.device.type == "cpu" or len(keys) == 0:
+        found, position = torch.unique(keys, return_inverse=True)
+        return found, position
+    # The host would have to wait for the number of different keys. So there are as many as there may be, and the rest
+    # are copies of the last one, to which no position leads.
+    ordered, order = keys.sort()
+    is_new = torch.ones_like(ordered)
+    is_new[1:] = ordered[1:] != ordered[:-1]
+    number = is_new.cumsum(0) - 1
+    found = ordered[-1:].repeat(len(keys)).scatter_(0, number, ordered)
+    return found, torch.empty_like(number).scatter_(0, order, number)
 
 
 class OneRowTables(FusedBlocks):

@@ -46,7 +46,8 @@ def as_rows(block: Shaped[Tensor, "n ..."]) -> Shaped[Tensor, "n q"]:
 
 def zero_rows(rows: Shaped[Tensor, "n *rest"], dropped: Bool[Tensor, " n"]) -> Shaped[Tensor, "n *rest"]:
     """Make the dropped rows exactly zero: multiplying a NaN by zero would keep the NaN."""
-    if not bool(dropped.any()):
+    # Asking a device would make the host wait for it: there, a copy is the cheaper of the two.
+    if rows.device.type == "cpu" and not bool(dropped.any()):
         return rows
     return rows.masked_fill(dropped.view(-1, *[1] * (rows.dim() - 1)), 0.0)
 
@@ -60,7 +61,8 @@ EXCESS = 2e-5
 """The most, relative to the truth, that a squared norm lies above it: the slack, for rounding that went up."""
 
 AT_ONCE = 1 << 20
-"""Numbers that are converted to float64 at a time."""
+"""Numbers that are converted to float64 at a time; sixteen times as many on devices, where a kernel takes time to
+start."""
 
 
 @operation()
@@ -70,7 +72,8 @@ def row_squared_norms(rows: Float[Tensor, "n *rest"]) -> Float64[Tensor, " n"]:
     Checked by: tests/gradients/test_precision.py, tests/kernels/test_rows.py
     """
     flat = as_rows(rows)
-    if flat.dtype == torch.float64:
+    # Devices add in float64 from the start: to look for the rows that need it, the host would have to wait.
+    if flat.dtype == torch.float64 or flat.device.type != "cpu":
         return _squared_in_float64(flat)
     squared = (1 + slack(flat.dtype, min(SQUARES, flat.shape[1]))) * _squared_in_runs(flat)
     # Where float32 may have lost small squares, or overflowed, the row is squared again in float64.
@@ -98,10 +101,14 @@ def _squared_in_runs(flat: Float[Tensor, "n p"]) -> Float64[Tensor, " n"]:
 def _squared_in_float64(flat: Float[Tensor, "n p"]) -> Float64[Tensor, " n"]:
     squared = torch.zeros(len(flat), dtype=torch.float64, device=flat.device)
     # In parts, since a float64 copy of all rows would take twice the memory of the gradients themselves.
-    step = max(1, AT_ONCE // max(1, len(flat)))
+    step = max(1, _at_once(flat) // max(1, len(flat)))
     for start in range(0, flat.shape[1], step):
         squared += flat[:, start : start + step].double().square().sum(1)
     return squared * (1 + slack(torch.float64, flat.shape[1]))
+
+
+def _at_once(rows: Tensor) -> int:
+    return AT_ONCE if rows.device.type == "cpu" else AT_ONCE << 4
 
 
 # ---- sums ----------------------------------------------------------------------------------------------------
@@ -166,6 +173,8 @@ def weighted_rows(weights: Float[Tensor, " n"], rows: Float[Tensor, "n p"]) -> F
     """
     # A weight is C/‖g‖. For a record scaled by 10³⁰ or more, weight times row is an ordinary number, but the weight
     # itself is near the smallest float32. So these few rows are added in float64.
+    if rows.device.type != "cpu":
+        return _in_float64(weights, rows)
     ordinary = weights.abs() >= TINY
     if bool(ordinary.all()):
         return _in_runs(weights, rows)
@@ -173,6 +182,14 @@ def weighted_rows(weights: Float[Tensor, " n"], rows: Float[Tensor, "n p"]) -> F
     for i in ((weights != 0) & ~ordinary).nonzero().flatten().tolist():
         total += weights[i].double() * rows[i].double()
     return total
+
+
+def _in_float64(weights: Float[Tensor, " n"], rows: Float[Tensor, "n p"]) -> Float64[Tensor, " p"]:
+    """Add all rows in float64, some columns at a time: no weight is too small, and nothing is to be asked."""
+    w, dropped = weights.double(), weights == 0
+    step = max(1, _at_once(rows) // max(1, len(rows)))
+    parts = [w @ zero_rows(part, dropped).double() for part in rows.split(step, 1)]
+    return torch.cat(parts) if parts else w.new_zeros(rows.shape[1])
 
 
 def _in_runs(weights: Float[Tensor, " n"], rows: Float[Tensor, "n p"]) -> Float[Tensor, " p"]:

@@ -153,7 +153,8 @@ class Tuner:
         return block.with_algorithm(choice.algorithm, self._chunk(block)), report
 
     def _choice(self, block: TunableGrads, memory_cost: dict[str, int]) -> AlgorithmChoice:
-        if self.deterministic:
+        # The time that a processor takes to start a device's kernels says nothing of these.
+        if self.deterministic or block.device.type != "cpu":
             return AlgorithmChoice(block.rule(), 0.0)
         # The affordable algorithms are part of the key: with less budget left, the same shape has another best choice.
         key = (*block.signature(), *sorted(memory_cost))

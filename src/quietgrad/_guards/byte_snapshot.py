@@ -27,7 +27,10 @@ class ByteSnapshot:
     def __init__(self, tensors: list[ModelTensor], *, read_parameters: bool) -> None:
         self._states = {tensor.name: (tensor.value, _state(tensor)) for tensor in tensors}
         read = [tensor for tensor in tensors if read_parameters or not tensor.is_parameter]
-        self._checksums = {tensor.name: checksum(tensor.value) for tensor in read}
+        self._on_devices = DeviceChecksums([tensor for tensor in read if _is_on_device(tensor)])
+        self._checksums = {
+            tensor.name: checksum(tensor.value) for tensor in read if not _is_on_device(tensor)
+        }
 
     def find_change(self, tensors: Iterable[ModelTensor], *, read_bytes: bool) -> str | None:
         """Return the name of a tensor that is new, exchanged or written to; else None."""
@@ -38,7 +41,50 @@ class ByteSnapshot:
             known = self._checksums.get(tensor.name) if read_bytes else None
             if known is not None and known != checksum(value):  # torch counts no writes through `.data`
                 return tensor.name
+        return self._on_devices.find_change() if read_bytes else None
+
+
+class DeviceChecksums:
+    """What tensors on devices hold, kept there: the host asks once for all tensors of a device, and waits once.
+
+    As on the CPU, a copy is kept of short tensors, and two sums and the last bytes of others.
+    """
+
+    def __init__(self, tensors: list[ModelTensor]) -> None:
+        self._tensors: dict[torch.device, list[tuple[str, Tensor]]] = {}
+        for tensor in tensors:
+            assert isinstance(tensor.value, Tensor)
+            self._tensors.setdefault(tensor.value.device, []).append((tensor.name, tensor.value))
+        self._before = {device: _fused(found) for device, found in self._tensors.items()}
+
+    def find_change(self) -> str | None:
+        """Return the name of a tensor whose bytes are others than they were; else None."""
+        for device, tensors in self._tensors.items():
+            before, now = self._before[device], _fused(tensors)
+            if bool((before != now).any()):
+                place = int((before != now).nonzero()[0])
+                for name, value in tensors:
+                    place -= len(_kept(value))
+                    if place < 0:
+                        return name
         return None
+
+
+def _fused(tensors: list[tuple[str, Tensor]]) -> Tensor:
+    return torch.cat([_kept(value) for _, value in tensors])
+
+
+def _kept(value: Tensor) -> Tensor:
+    """Return, as bytes on its device, what is kept of a tensor."""
+    raw = value.detach().contiguous().reshape(-1).view(torch.uint8)
+    if len(raw) <= COPIED:
+        return raw
+    halves, rest = _halves(raw)
+    return torch.cat([torch.stack([half.sum() for half in halves]).view(torch.uint8), rest])
+
+
+def _is_on_device(tensor: ModelTensor) -> bool:
+    return isinstance(tensor.value, Tensor) and tensor.value.device.type not in ("cpu", "meta")
 
 
 def _state(tensor: ModelTensor) -> tuple[Any, ...]:
@@ -65,7 +111,13 @@ def checksum(value: Tensor | NDArray[np.generic]) -> bytes | tuple[int, ...]:
     raw = value.detach().contiguous().reshape(-1).view(torch.uint8)
     if len(raw) <= COPIED:
         return raw.cpu().numpy().tobytes()
+    (first, second), rest = _halves(raw)
+    return int(first.sum()), int(second.sum()), *rest.tolist()
+
+
+def _halves(raw: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
+    """Return the 8-byte words of each half, and the bytes that are left."""
     raw = raw if raw.storage_offset() % WORD == 0 else raw.clone()  # torch reads words at multiples of 8 only
     count = len(raw) // WORD
     words = raw[: count * WORD].view(torch.int64)
-    return int(words[: count // 2].sum()), int(words[count // 2 :].sum()), *raw[count * WORD :].tolist()
+    return (words[: count // 2], words[count // 2 :]), raw[count * WORD :]

@@ -17,6 +17,7 @@ from quietgrad._gradients.stages import ClippedSum, Released
 from quietgrad._kernels.noise_steps import Piece
 from quietgrad._kernels.registry import operation
 from quietgrad._kernels.scratch import Scratch
+from quietgrad._kernels.transfer import upload
 from quietgrad._noise.base import Noise, NoiseDraw, NoiseState
 from quietgrad._noise.sources import NoiseSource
 from quietgrad.accounting import events
@@ -177,14 +178,17 @@ def add_steps(
     Checked by: tests/kernels/test_integer_noise.py, tests/noise/test_gaussian.py
     """
     grid, start = Grid(step), 0
+    device = pieces[0][0].device
+    drawn = None if drawn is None else upload(drawn, device)
+    at_once = AT_ONCE if device.type == "cpu" else DRAWN
     for values, targets in pieces:
-        for first in range(0, values.numel(), AT_ONCE):
-            value, target = values[first : first + AT_ONCE], targets[first : first + AT_ONCE]
+        for first in range(0, values.numel(), at_once):
+            value, target = values[first : first + at_once], targets[first : first + at_once]
             # In float64 throughout: whole numbers up to 2⁵³ are exact there, so sum and noise add without another
             # rounding.
             whole = grid.round(value)
             if drawn is not None:
-                whole += drawn[start + first : start + first + len(value)].to(value.device)
+                whole += drawn[start + first : start + first + len(value)]
             target.copy_(whole if scale is None else whole.mul_(scale))
         start += values.numel()
 

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 from quietgrad._errors import PrivacyError
-from quietgrad._sampling.collate import MapStyle, keeps_order
+from quietgrad._kernels.transfer import upload
+from quietgrad._sampling.collate import MapStyle, keeps_order, move
 from quietgrad._sampling.padding import PadCollate, PadTo, collating, stack
 from quietgrad._sampling.poisson import PoissonSampler, ReplayedSampler
 from quietgrad._sampling.users import Ids, Pooled
@@ -130,6 +131,7 @@ class PoissonBatches:
         most_records: with `unit`, how many records of a user a step uses at most, drawn afresh.
         pooled: with `unit`, whether the gradients of a user's records are averaged ("mean") or added ("sum").
         groups: b, for noise of b bands; see `PoissonSampler`.
+        device: where micro-batches are handed out; where the data set has them if left out.
 
     Raises:
         ValueError: an argument is outside its range, or `pad_to` and `collate_fn` both pad.
@@ -153,7 +155,9 @@ class PoissonBatches:
         most_records: int | None = None,
         pooled: Pooled = "mean",
         groups: int = 1,
+        device: torch.device | str | None = None,
     ) -> None:
+        self.device = None if device is None else torch.device(device)
         self.dataset, self.workers = dataset, workers
         self.padding, self.collate_fn = collating(pad_to, collate_fn)
         if unit is not None and len(self.padding.lengths) > 1:
@@ -247,7 +251,8 @@ class PoissonBatches:
 
         def collate(rows: Sequence[Any]) -> list[Tensor]:
             chosen = torch.as_tensor(rows, dtype=torch.long)
-            return [tensor.index_select(0, chosen.to(tensor.device)) for tensor in tensors]
+            found = [tensor.index_select(0, upload(chosen, tensor.device)) for tensor in tensors]
+            return found if self.device is None else [upload(tensor, self.device) for tensor in found]
 
         for step, indices in self._numbered(self.sampler):
             yield Batch(indices, collate, self._other_rows, self.sampler.counts(step))
@@ -277,7 +282,7 @@ class PoissonBatches:
         batch = stack(records) if self.collate_fn is default_collate else self.collate_fn(records)
         if self.sampler.users is not None and self.collate_fn is not default_collate and not self._in_order:
             self._in_order = keeps_order(self.collate_fn, records, batch)
-        return batch
+        return batch if self.device is None else move(batch, self.device)
 
     def _numbered(self, draws: Iterable[list[Any]]) -> Iterator[tuple[int, list[Any]]]:
         """With the step that each draw belongs to: a loader's workers may have drawn further ahead."""

@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import default_collate
 
 from quietgrad._errors import PrivacyError
+from quietgrad._kernels.transfer import upload
 
 Collate = Callable[[list[Any]], Any]
 """Makes a batch of a list of records, at least one."""
@@ -55,6 +56,19 @@ def without_rows(batch: Any) -> Any:
     if isinstance(batch, list | tuple):
         return type(batch)() if _is_column(batch) else type(batch)(map(without_rows, batch))
     return batch
+
+
+def move(batch: Any, device: torch.device) -> Any:
+    """A batch with its tensors on a device; the host does not wait for the copies."""
+    if isinstance(batch, Tensor):
+        return upload(batch, device)
+    if isinstance(batch, Mapping):
+        return type(batch)({key: move(value, device) for key, value in batch.items()})  # type: ignore[call-arg]
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(move(part, device) for part in batch))
+    if isinstance(batch, list | tuple):
+        return type(batch)(move(part, device) for part in batch)
+    return batch.to(device) if hasattr(batch, "to") else batch
 
 
 def _is_column(parts: list[Any] | tuple[Any, ...]) -> bool:

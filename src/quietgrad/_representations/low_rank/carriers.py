@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from quietgrad._kernels.transfer import upload
 from quietgrad._representations.base import State
 
 UNSEEN = 1e-6
@@ -116,4 +117,4 @@ def orthonormal_columns(columns: Float[Tensor, "d r"], rng: torch.Generator) -> 
 
 def gaussian(shape: tuple[int, ...] | torch.Size, like: Tensor, rng: torch.Generator) -> Tensor:
     """Standard normals of a public generator (it lives on the CPU), in the dtype and on the device of `like`."""
-    return torch.randn(shape, generator=rng, dtype=torch.float32).to(like, non_blocking=True)
+    return upload(torch.randn(shape, generator=rng, dtype=torch.float32).to(like.dtype), like.device)

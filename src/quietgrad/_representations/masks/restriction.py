@@ -13,7 +13,10 @@ from quietgrad._gradients.factored import FactoredGrad
 from quietgrad._gradients.indexed import IndexedGrad
 from quietgrad._gradients.row_arithmetic import as_rows
 from quietgrad._gradients.zero import ZeroGrad
+from quietgrad._kernels.transfer import upload
 from quietgrad._representations.masks.restricted import RestrictedOuterGrad, WholeNormGrad
+
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -29,11 +32,10 @@ class Kept:
     rows: Positions | None
 
     @classmethod
-    def of(cls, positions: Positions, shape: torch.Size, device: torch.device | str = "cpu") -> Kept:
+    def of(cls, positions: Positions, shape: torch.Size, device: torch.device = CPU) -> Kept:
         """Describe positions, which are on the CPU as all public choices are, for a block on a device."""
         rows = whole_rows(positions, shape)
-        rows = rows if rows is None else rows.to(device, non_blocking=True)
-        return cls(positions.to(device, non_blocking=True), rows)
+        return cls(upload(positions, device), rows if rows is None else upload(rows, device))
 
     def __len__(self) -> int:
         return len(self.positions)

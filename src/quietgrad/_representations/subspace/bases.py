@@ -17,6 +17,7 @@ from torch import Tensor
 from quietgrad._gradients.blocks import BlockGrads
 from quietgrad._gradients.space import Shapes, coordinates
 from quietgrad._gradients.stages import BlockwiseGrads
+from quietgrad._kernels.transfer import upload
 from quietgrad._representations.subspace.basis import Basis, Coordinates, GroupBasis, orthonormal_rows
 from quietgrad._representations.subspace.partition import Partition
 from quietgrad._representations.subspace.projections import add_weighted_sums, project
@@ -77,7 +78,8 @@ def random_basis(
     """Uniformly random subspaces: the orthonormalised rows of Gaussian matrices."""
     bases = {}
     for name, shapes in _group_shapes(space, groups).items():
-        rows = torch.randn(ranks[name], coordinates(shapes), generator=generator).to(like, non_blocking=True)
+        drawn = torch.randn(ranks[name], coordinates(shapes), generator=generator)
+        rows = upload(drawn.to(like.dtype), like.device)
         bases[name] = GroupBasis(*orthonormal_rows(rows), shapes)
     return Basis(bases)
 
@@ -120,7 +122,7 @@ def _top_eigenvectors(gram: Float64[Tensor, "m m"], rank: int) -> Float64[Tensor
 
 def _on_device_of(like: Tensor, small: Tensor) -> Tensor:
     """Move a small matrix back from the CPU, where LAPACK is as fast as on any device."""
-    return small.to(like.device, non_blocking=True)
+    return upload(small, like.device)
 
 
 def _random_images(
@@ -162,7 +164,8 @@ def random_image(block: BlockGrads, rank: int, seed: int, like: Tensor) -> Float
 
 
 def _signs(shape: tuple[int, ...], generator: torch.Generator, like: Tensor) -> Tensor:
-    signs: Tensor = torch.randint(2, shape, generator=generator, dtype=torch.int8).to(like, non_blocking=True)
+    drawn = torch.randint(2, shape, generator=generator, dtype=torch.int8)
+    signs: Tensor = upload(drawn, like.device).to(like.dtype)
     return signs.mul_(2).sub_(1)
 
 

@@ -17,6 +17,7 @@ from quietgrad._gradients.blocks import Blocks, split_blocks
 from quietgrad._gradients.row_arithmetic import as_rows, inner_products
 from quietgrad._gradients.space import Shapes
 from quietgrad._gradients.stages import BlockwiseGrads, PerSampleGrads
+from quietgrad._kernels.transfer import upload
 from quietgrad._representations.subspace.projections import in_short_runs, project, projects_unformed
 
 # ---- orthonormal rows ----------------------------------------------------------------------------------------
@@ -54,7 +55,7 @@ def orthonormal_rows(rows: Float[Tensor, "k p"]) -> tuple[Float[Tensor, "r p"], 
         if error <= TOLERANCE / 4:
             break
         values, vectors = torch.linalg.eigh(gram)
-        basis = (vectors * values.rsqrt() @ vectors.T).to(basis.dtype) @ basis
+        basis = upload((vectors * values.rsqrt() @ vectors.T).to(basis.dtype), basis.device) @ basis
     assert error <= TOLERANCE, f"the basis is not orthonormal: {error}"
     return basis, orthonormality_bound(basis)
 
@@ -67,9 +68,8 @@ def orthonormality_bound(basis: Float[Tensor, "k p"]) -> float:
     """
     if not len(basis):
         return 0.0
-    probes = torch.randn(
-        PROBES, len(basis), generator=torch.Generator().manual_seed(0), dtype=torch.float64
-    ).to(basis.device, non_blocking=True)
+    generator = torch.Generator().manual_seed(0)
+    probes = upload(torch.randn(PROBES, len(basis), generator=generator, dtype=torch.float64), basis.device)
     applied = -probes
     for columns in basis.split(WIDENED, 1):
         wide = columns.double()
@@ -89,12 +89,13 @@ def _principal_axes(rows: Float[Tensor, "k p"]) -> Float[Tensor, "r p"]:
         values, vectors = torch.linalg.eigh(_gram(rows.double()))
     kept = values.flip(0) > RELATIVE_RANK**2 * values[-1]
     turn = (vectors.flip(1)[:, kept] * values.flip(0)[kept].rsqrt()).T
-    axes: Tensor = turn.to(rows.dtype) @ rows
+    axes: Tensor = upload(turn.to(rows.dtype), rows.device) @ rows
     return axes
 
 
 def _gram(rows: Float[Tensor, "k p"]) -> Float64[Tensor, "k k"]:
-    return inner_products(rows, rows)
+    # On the CPU, as all that is asked of so small a matrix: one download instead of a wait for each question.
+    return inner_products(rows, rows).cpu()
 
 
 def _distance_from_identity(gram: Float64[Tensor, "k k"]) -> float:

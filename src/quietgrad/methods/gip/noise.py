@@ -10,6 +10,7 @@ import torch
 from quietgrad._errors import PrivacyError
 from quietgrad._gradients.blocks import Blocks, flatten, unflatten
 from quietgrad._gradients.stages import ClippedSum, Released
+from quietgrad._kernels.transfer import upload
 from quietgrad._noise.base import Noise, NoiseDraw, NoiseState
 from quietgrad._noise.gaussian import on_grid
 from quietgrad._noise.sources import HardenedSource
@@ -97,5 +98,5 @@ class SelectedGaussian(Noise):
         )
         if draw.std > 0.0:
             # On every coordinate: how much is drawn does not depend on the choice.
-            values = values + draw.source.integers(values.numel()).to(values.device)
-        return unflatten(torch.where(chosen.to(values.device), values, 0), blocks)
+            values = values + upload(draw.source.integers(values.numel()), values.device)
+        return unflatten(torch.where(upload(chosen, values.device), values, 0), blocks)
