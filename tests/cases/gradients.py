@@ -17,10 +17,12 @@ from quietgrad._gradients.tied import TiedGrad
 from quietgrad._kernels.patches import Window
 from quietgrad._representations.masks.restriction import Kept, restrict
 
-EVERY_SEVENTH = Kept(torch.arange(0, 120, 7), None)
-
 Tensors = dict[str, Tensor]
 """What a kind is made of; the first dimension holds the samples."""
+
+
+def every_seventh(device: torch.device) -> Kept:
+    return Kept.of(torch.arange(0, 120, 7), torch.Size((10, 12)), device)
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def words(n: int, g: Generator) -> Tensors:
 
 def table(x: Tensors) -> IndexedGrad:
     n, t, width = x["b"].shape
-    owner = torch.arange(n).repeat_interleave(t)
+    owner = torch.arange(n, device=x["b"].device).repeat_interleave(t)
     return IndexedGrad(x["ids"].flatten(), owner, x["b"].reshape(n * t, width), samples=n, table=5)
 
 
@@ -112,6 +114,6 @@ KINDS: list[KindCase] = [
     KindCase(
         "restricted",
         factors(1, 12, 10),
-        lambda x: restrict(FactoredGrad(x["a"], x["b"]), EVERY_SEVENTH),
+        lambda x: restrict(FactoredGrad(x["a"], x["b"]), every_seventh(x["a"].device)),
     ),
 ]

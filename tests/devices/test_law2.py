@@ -1,0 +1,66 @@
+"""Law 2 on a device: one sample moves a computed sum by at most C, though the device is asked nothing on the way.
+
+On the CPU, rows that are extreme or cancel are found and added on their own. On a device they are scaled by powers of
+two, added in float64, or given a larger norm.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.cases.gradients import KINDS, KindCase, Tensors
+from tests.devices.axis import DEVICES
+from tests.laws.test_law2_floating_point import ROWS, scales, total, without
+
+
+def worst_ratio(case: KindCase, tensors: Tensors, bound: float, device: str) -> float:
+    tensors = {name: x.to(device) for name, x in tensors.items()}
+    whole = total(case.grads(tensors), bound).cpu()
+    assert bool(whole.isfinite().all())
+    moved = [
+        (whole - total(case.grads(without(tensors, row)), bound).cpu()).norm()
+        for row in range(len(tensors[case.scaled]))
+    ]
+    return float(torch.stack(moved).max()) / bound
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("case", KINDS, ids=str)
+def test_a_sample_moves_the_sum_by_its_bound_at_every_scale(
+    case: KindCase, dtype: torch.dtype, device: str
+) -> None:
+    for seed in range(2):
+        tensors = case.draw(ROWS, torch.Generator().manual_seed(seed))
+        scale = scales(dtype, seed).view(-1, *[1] * (tensors[case.scaled].dim() - 1))
+        tensors[case.scaled] = tensors[case.scaled].double() * scale
+        tensors = {name: x if name == "ids" else x.to(dtype) for name, x in tensors.items()}
+        for bound in (1e-6, 1.0, 1e6):
+            assert worst_ratio(case, tensors, bound, device) <= 1.0
+
+
+FACTORS = [case for case in KINDS if case.name.startswith("tokens")]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("case", FACTORS, ids=str)
+def test_positions_that_cancel_move_the_sum_by_its_bound(case: KindCase, device: str) -> None:
+    for left in (1e-1, 1e-3, 1e-5, 1e-7):
+        tensors = case.draw(ROWS, torch.Generator().manual_seed(3))
+        # All positions but one cancel, and what is left of the row is much shorter than they are.
+        a, b = tensors["a"].float(), tensors["b"].float()
+        half = a.shape[1] // 2
+        a[:, half : 2 * half], b[:, half : 2 * half] = a[:, :half], -b[:, :half]
+        b[:, 2 * half :] *= left
+        assert worst_ratio(case, {**tensors, "a": a, "b": b}, 1.0, device) <= 1.0
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("case", KINDS, ids=str)
+def test_a_row_that_is_not_finite_adds_nothing(case: KindCase, device: str) -> None:
+    tensors = {name: x.to(device) for name, x in case.draw(5, torch.Generator().manual_seed(1)).items()}
+    broken = {name: x.clone() for name, x in tensors.items()}
+    broken[case.scaled][2] = torch.nan
+    without_row = total(case.grads(without(tensors, 2)), 1.0)
+    torch.testing.assert_close(total(case.grads(broken), 1.0), without_row, rtol=1e-5, atol=1e-7)
