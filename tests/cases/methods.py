@@ -111,6 +111,30 @@ METHODS: list[MethodCase] = [
     ),
     MethodCase("datalens", lambda clip: qg.methods.datalens(keep=0.4, clip=clip)),
     MethodCase("datalens_values", lambda clip: qg.methods.datalens(keep=0.2, sign=False, clip=clip)),
+    MethodCase("preconditioned", lambda clip: qg.methods.preconditioned(public_losses, clip=clip)),
+    MethodCase(
+        "preconditioned_both_sides",
+        lambda clip: qg.methods.preconditioned(
+            public_losses, clip=clip, sides="both", power=0.25, damping=0.1, refresh_every=2
+        ),
+    ),
+    MethodCase(
+        "preconditioned_freeze",
+        lambda clip: (
+            qg.methods.random_freeze(freeze=0.4, clip=clip) @ qg.Preconditioned(probes=public_losses)
+        ),
+    ),
+    MethodCase(
+        "preconditioned_gep",
+        lambda clip: (
+            qg.methods.gep(public_losses, rank=6, clip=clip, residual_clip=clip / 2)
+            @ qg.Preconditioned(probes=public_losses)
+        ),
+    ),
+    MethodCase(
+        "preconditioned_rgp",
+        lambda clip: qg.methods.rgp(rank=1, clip=clip) @ qg.Preconditioned(probes=public_losses),
+    ),
     MethodCase(
         "gep_freeze",
         lambda clip: qg.methods.gep(public_losses, rank=4, clip=clip, residual_clip=clip) @ RandomMask(0.5),
@@ -135,6 +159,7 @@ FAMILIES = {
     "random_freeze_per_step": "a mask",
     "gip": "a private selection with an event of its own",
     "top_groups": "a mask from past releases",
+    "preconditioned": "a scaling that is undone by no decoder, but applied once more",
     "datalens": "the largest coordinates of each sample",
     "gep_freeze": "two representations, one after the other",
 }

@@ -6,6 +6,7 @@ from quietgrad.methods.gep import biased_gep, gep
 from quietgrad.methods.gip.gip import gip, random_k
 from quietgrad.methods.pdp_sgd import pdp_sgd, rpdp_sgd
 from quietgrad.methods.power_sgd import dp_power_sgd
+from quietgrad.methods.preconditioned import preconditioned
 from quietgrad.methods.random_freeze import posterior_freeze, random_freeze, ranked_freeze
 from quietgrad.methods.rgp import rgp, rgp_random
 from quietgrad.methods.top_groups import top_groups
@@ -19,6 +20,7 @@ __all__ = [
     "gip",
     "pdp_sgd",
     "posterior_freeze",
+    "preconditioned",
     "random_freeze",
     "random_k",
     "ranked_freeze",

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from quietgrad._gradients.blocks import BlockGrads, DenseGrad
 from quietgrad._gradients.row_arithmetic import zero_rows
-from quietgrad._gradients.stages import BlockwiseGrads, PerSampleGrads
+from quietgrad._gradients.stages import BlockwiseGrads
 from quietgrad._representations.base import Public, PublicLosses
+from quietgrad._representations.public_gradients import stream_gradients
 from quietgrad._representations.subspace.basis import projectable
 from quietgrad._representations.subspace.projections import kept_bytes
 
@@ -68,8 +69,7 @@ class PublicMatrix:
         """Count the rows, remember their norms, and keep them as long as they are small together."""
         kept: list[BlockwiseGrads] = []
         size = 0
-        for raw in self._stream():
-            _check_dependence(raw)
+        for raw in stream_gradients(self._public, self._losses):
             if raw.first_inputs is not None:
                 self.inputs.append(raw.first_inputs)
             chunk, squared_norms = _finite_rows(projectable(raw))
@@ -82,25 +82,10 @@ class PublicMatrix:
         self._kept = kept if size <= KEPT_BYTES else None
 
     def _again(self) -> Iterator[BlockwiseGrads]:
-        for index, raw in enumerate(self._stream()):
+        for index, raw in enumerate(stream_gradients(self._public, self._losses)):
             chunk, squared_norms = _finite_rows(projectable(raw))
             self._check_same(index, squared_norms)
             yield chunk
-
-    def _stream(self) -> Iterator[PerSampleGrads]:
-        gradients = self._public.gradients(self._losses)
-        while True:
-            try:
-                chunk = next(gradients)
-            except StopIteration:
-                return
-            except (RuntimeError, TypeError) as error:
-                raise ValueError(
-                    f"public_losses failed on the model: {error}. Public inputs need the shape and type that the "
-                    "model takes, and public_losses(model) returns one loss per public sample."
-                ) from error
-            yield chunk
-            del chunk
 
     def _check_same(self, index: int, squared_norms: Float64[Tensor, " n"]) -> None:
         known = index < len(self._lengths) and len(self._lengths[index]) == len(squared_norms)
@@ -109,14 +94,6 @@ class PublicMatrix:
                 "public_losses gave other gradients when asked again within a step. Draw random labels with torch's "
                 "global generator (it is seeded for the step), or return fewer public samples so that they are kept."
             )
-
-
-def _check_dependence(grads: PerSampleGrads) -> None:
-    if all(block.is_zero for block in grads.blocks.values()):
-        raise ValueError(
-            "public_losses do not depend on the model's parameters. Compute them by calling the model that is given to "
-            "the function, on public data, with gradients enabled."
-        )
 
 
 def _finite_rows(grads: BlockwiseGrads) -> tuple[BlockwiseGrads, Float64[Tensor, " n"]]:

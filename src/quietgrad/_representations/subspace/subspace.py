@@ -11,6 +11,7 @@ from quietgrad._gradients.blocks import Blocks, DenseGrad
 from quietgrad._gradients.space import Part, Space
 from quietgrad._gradients.stages import BlockwiseGrads, PerSampleGrads, Released
 from quietgrad._representations.base import Codec, GradientCache, Public, PublicLosses, Representation, State
+from quietgrad._representations.public_gradients import refuse_private_inputs
 from quietgrad._representations.subspace.bases import gram_eigenvectors, power_iteration, random_basis
 from quietgrad._representations.subspace.basis import (
     Basis,
@@ -65,23 +66,9 @@ class SubspaceCodec(Codec):
         return self.basis.expand(released.blocks)
 
     def _embed(self, grads: PerSampleGrads) -> Embedded:
-        self._refuse_private_inputs(grads)
+        refuse_private_inputs(grads, self._public_inputs)
         ready = projectable(grads)
         return Embedded(ready, self.basis.project(ready))
-
-    def _refuse_private_inputs(self, grads: PerSampleGrads) -> None:
-        """The same memory, not equal values: whether this raises must not depend on private data.
-
-        Sees a private batch that public_losses fed to the model as it is (a loop variable in a closure). Cannot see
-        copies, labels, or public data that was once private.
-        """
-        public = {tensor.untyped_storage().data_ptr() for tensor in self._public_inputs if tensor.numel()}
-        private = grads.first_inputs
-        if private is not None and private.untyped_storage().data_ptr() in public:
-            raise ValueError(
-                "public_losses fed the private batch to the model, so the subspace would leak it. Compute it from "
-                "public data only; look for a variable of the training loop inside it."
-            )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

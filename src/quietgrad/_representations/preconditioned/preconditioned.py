@@ -1,0 +1,200 @@
+"""DP-SGD in coordinates w = P·v, with P from the second moments of public or made-up inputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import get_args
+
+import torch
+from torch import Tensor
+
+from quietgrad._gradients.blocks import BlockGrads, Blocks
+from quietgrad._gradients.space import Space, coordinates
+from quietgrad._gradients.stages import BlockwiseGrads, PerSampleGrads, Released
+from quietgrad._representations.base import Codec, Public, PublicLosses, Representation, State
+from quietgrad._representations.preconditioned.moments import Moments, measure
+from quietgrad._representations.preconditioned.scales import Scale, Sides, scale_of
+from quietgrad._representations.public_gradients import refuse_private_inputs, stream_gradients
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Preconditioned(Representation):
+    """Scale each layer's gradient before the clip, and the noisy sum once more after it.
+
+        encode(g) = c·P·g,   decode(s) = κ·P·s:   the update is κ·c·P²·g + κ·P·z, DP-SGD in coordinates w = P·v
+
+    P acts on the input side of a matrix, P = (A/ā + d·I)^(-p): A is the second moment of the layer's inputs on the
+    probes and ā its mean eigenvalue. A bias is one more input that is always 1. Rows of an embedding are scaled by how
+    often probes read them. Parameters without inputs of their own, such as scales of norms, keep their coordinates.
+    c keeps the median length of the probes' gradients and κ the length of the noise, so that clip and learning rate
+    mean what they mean in DP-SGD.
+
+    Formal guarantee: P, c and κ are functions of probes, public randomness and past releases. The release has the
+    clip's sensitivity, because the clip sees c·P·g; what decode does is post-processing.
+    Checked by: tests/laws/test_law2_sensitivity.py, tests/representations/test_preconditioned.py
+
+    Args:
+        probes: `model -> losses[m]` on public or made-up inputs, as for `qg.Subspace`.
+        power: p; ½ makes the scaled inputs as white as damping allows.
+        damping: d, in units of the mean eigenvalue.
+        sides: "input", or "both" to scale by the second moments of output gradients too.
+        refresh_every: steps between two scalings; None makes one for the whole run.
+
+    Raises:
+        ValueError: a number is out of range, or probes are no function.
+
+    Example:
+        scaled = qg.Preconditioned(probes=public_losses)
+        mechanism = qg.methods.dp_sgd(clip=1.0) @ scaled  # what qg.methods.preconditioned(public_losses) does
+    """
+
+    probes: PublicLosses
+    power: float = 0.5
+    damping: float = 1.0
+    sides: Sides = "input"
+    refresh_every: int | None = None
+
+    def __post_init__(self) -> None:
+        if not callable(self.probes):
+            raise ValueError(
+                "Expected probes to be a function model -> losses[m] on public or made-up inputs, got "
+                f"{self.probes!r}. qg.public_losses.random_label_losses(inputs, classes) makes one."
+            )
+        if not 0.0 < self.power <= 1.0:
+            raise ValueError(f"Expected 0 < power <= 1, got {self.power}.")
+        if not 0.0 < self.damping < math.inf:
+            raise ValueError(f"Expected a finite damping > 0, got {self.damping}.")
+        if self.sides not in get_args(Sides):
+            raise ValueError(f'Expected sides "input" or "both", got {self.sides!r}.')
+        if self.refresh_every is not None and self.refresh_every < 1:
+            raise ValueError(f"Expected refresh_every >= 1 or None, got {self.refresh_every!r}.")
+
+    def refresh(self, public: Public, state: State) -> tuple[Codec, State]:
+        inputs: list[Tensor] = []
+        if self._is_due(public, state):
+            scales = self._scales(public, inputs)
+            length = _length_kept(stream_gradients(public, self.probes), scales)
+            saved = {name: scale.state() for name, scale in scales.items()}
+            state = {"since": public.step, "length": length, "scales": saved}
+        scales = {name: Scale.restore(saved) for name, saved in state["scales"].items()}
+        return PreconditionedCodec(public.space, scales, state["length"], state["since"], inputs), state
+
+    def _is_due(self, public: Public, state: State) -> bool:
+        if not state or state["since"] < public.since:
+            return True
+        return self.refresh_every is not None and public.step >= state["since"] + self.refresh_every
+
+    def _scales(self, public: Public, inputs: list[Tensor]) -> dict[str, Scale]:
+        """Measure all matrices; `inputs` receives what the probes fed the model."""
+        found: dict[str, Moments] = {}
+        for grads in stream_gradients(public, self.probes):
+            if grads.first_inputs is not None:
+                inputs.append(grads.first_inputs)
+            for name, block, bias in _matrices(public.space, grads.blocks):
+                moments = measure(block, bias)
+                found[name] = found[name] + moments if name in found else moments
+        if not found:
+            raise ValueError("The probes reached no matrix. Return one loss per probe, at least one.")
+        if not all(bool(each.inputs.isfinite().all()) for each in found.values()):
+            raise ValueError(
+                "Inputs of a layer are NaN or infinite on the probes. Check the inputs of probes."
+            )
+        scales = {
+            name: scale_of(
+                moments,
+                power=self.power,
+                damping=self.damping,
+                sides=self.sides,
+                like=public.parameters.get(name, next(iter(public.parameters.values()))),
+            )
+            for name, moments in found.items()
+        }
+        return scales
+
+
+class PreconditionedCodec(Codec):
+    """One scaling of all blocks; they keep their names and shapes.
+
+    Args:
+        scales: P of each matrix; other blocks keep their coordinates.
+        length: c.
+        since: the step that made them.
+        public_inputs: what probes fed the model, to refuse a private batch among it.
+    """
+
+    def __init__(
+        self, space: Space, scales: Mapping[str, Scale], length: float, since: int, public_inputs: list[Tensor]
+    ) -> None:
+        self.space, self.scales, self.length, self.since = space, scales, length, since
+        self._lengthened = {name: scale.times(length) for name, scale in scales.items()}
+        self._public_inputs = public_inputs
+        self._noise_kept = math.sqrt(coordinates(space) / _noise_energy(space, scales))
+
+    def encode(self, grads: PerSampleGrads) -> PerSampleGrads:
+        refuse_private_inputs(grads, self._public_inputs)
+        return _encode(self._lengthened, grads, self.length)
+
+    def decode(self, released: Released) -> Blocks:
+        decoded = {name: self._noise_kept * block for name, block in released.blocks.items()}
+        for name, scale in self.scales.items():
+            partner = partner_of(name)
+            decoded[name], bias = scale.apply(decoded[name], decoded.get(partner))
+            if scale.with_bias and bias is not None:
+                decoded[partner] = bias
+        return decoded
+
+    @property
+    def remark(self) -> str:
+        """How much larger the curvature of the inputs is along its strongest direction than on average."""
+        before, after = (max(scale.spread[k] for scale in self.scales.values()) for k in (0, 1))
+        return f"largest / mean eigenvalue of layer inputs: {before:.3g} before, {after:.3g} after scaling"
+
+
+def partner_of(name: str) -> str:
+    """What the bias of a matrix is called: `0.bias` for `0.weight`, `bias_ih_l0` for `weight_ih_l0`."""
+    return "bias".join(name.rsplit("weight", 1))
+
+
+def _encode(scales: Mapping[str, Scale], grads: PerSampleGrads, length: float) -> BlockwiseGrads:
+    """Scale each sample's gradient; blocks without a scale get `length` times longer."""
+    encoded = dict(grads.blocks)
+    alone = set(encoded)
+    for name, scale in scales.items():
+        partner = partner_of(name)
+        encoded[name], bias = scale.encode(encoded[name], encoded.get(partner))
+        alone.discard(name)
+        if scale.with_bias and bias is not None:
+            encoded[partner] = bias
+            alone.discard(partner)
+    for name in alone:
+        block = encoded[name]
+        encoded[name] = block.scale(left=torch.full(block.shape[:1] or (1,), length, device=block.device))
+    return BlockwiseGrads(encoded, grads.samples, first_inputs=grads.first_inputs)
+
+
+def _length_kept(chunks: Iterator[PerSampleGrads], scales: Mapping[str, Scale]) -> float:
+    """c: the median length of the probes' gradients is the same before and after scaling."""
+    before, after = [], []
+    for grads in chunks:
+        before.append(grads.squared_norms())
+        after.append(_encode(scales, grads, 1.0).squared_norms())
+    shorter = torch.cat(after).median()
+    return float((torch.cat(before).median() / shorter).sqrt()) if shorter > 0 else 1.0
+
+
+def _noise_energy(space: Space, scales: Mapping[str, Scale]) -> float:
+    """‖P·z‖² in expectation, for noise z of one unit a coordinate."""
+    paired = {partner_of(name) for name, scale in scales.items() if scale.with_bias}
+    scaled = {name: scale.squared_norm(space[name]) for name, scale in scales.items()}
+    return sum(scaled.get(name, float(shape.numel())) for name, shape in space.items() if name not in paired)
+
+
+def _matrices(
+    space: Space, blocks: Mapping[str, BlockGrads]
+) -> Iterator[tuple[str, BlockGrads, BlockGrads | None]]:
+    """The matrices that losses depend on, each with the block that may be its bias."""
+    for name, shape in space.items():
+        if len(shape) > 1 and not blocks[name].is_zero:
+            yield name, blocks[name], blocks.get(partner_of(name))
