@@ -22,6 +22,8 @@ METHODS: dict[str, Callable[[Public], qg.Mechanism]] = {
     "gep_kept": lambda public: qg.methods.gep(public, rank=4, refresh_every=3),
     "biased_gep": lambda public: qg.methods.biased_gep(public, rank=4),
     "pdp_sgd": lambda public: qg.methods.pdp_sgd(public, rank=4),
+    "preconditioned": lambda public: qg.methods.preconditioned(public),
+    "preconditioned_often": lambda public: qg.methods.preconditioned(public, refresh_every=3),
 }
 
 

@@ -27,6 +27,7 @@ class ReleaseReport:
         sensitivity: how far one record, or user, can move the sum.
         std: of the noise on each coordinate of the sum.
         noise_norm: √dimension · std, the noise's expected length, to hold against the sensitivity.
+        remark: what its representation says, such as the conditioning before and after a scaling.
     """
 
     representation: str
@@ -35,6 +36,7 @@ class ReleaseReport:
     sensitivity: float
     std: float
     noise_norm: float
+    remark: str = ""
 
 
 NOT_FINITE = (
@@ -68,7 +70,8 @@ class Explanation:
     def __str__(self) -> str:
         parts = [
             f"{self.mechanism}, per step; protected: {self.unit}",
-            _table([dataclasses.asdict(release) for release in self.releases]),
+            _table([_without_remark(release) for release in self.releases]),
+            *(f"  {release.representation}: {release.remark}" for release in self.releases if release.remark),
             "layers",
             _table([dataclasses.asdict(layer) for layer in self.layers]),
             f"independence of samples: {self.independence}",
@@ -109,9 +112,14 @@ def release_reports(step: Step) -> tuple[ReleaseReport, ...]:
                 sensitivity=release.clip.sensitivity(step.public.step),
                 std=std,
                 noise_norm=std * math.sqrt(dimension),
+                remark=step.codec(index).remark,
             )
         )
     return tuple(reports)
+
+
+def _without_remark(release: ReleaseReport) -> dict[str, Any]:
+    return {name: value for name, value in dataclasses.asdict(release).items() if name != "remark"}
 
 
 def _unit(sampler: PoissonSampler) -> str:

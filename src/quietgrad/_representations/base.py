@@ -42,6 +42,11 @@ class Codec(ABC):
     since: int = 0
     """The step from which on its blocks mean what they mean now."""
 
+    @property
+    def remark(self) -> str:
+        """What `explain()` says about it beside dimension and noise; made of public numbers only."""
+        return ""
+
     @abstractmethod
     def encode(self, grads: PerSampleGrads) -> PerSampleGrads:
         """Map every sample's gradient; row i depends on sample i alone. May be non-linear."""

@@ -14,6 +14,10 @@ class ComposedCodec(Codec):
         self.outer, self.inner, self.space = outer, inner, outer.space
         self.since = max(outer.since, inner.since)
 
+    @property
+    def remark(self) -> str:
+        return "; ".join(part for part in (self.inner.remark, self.outer.remark) if part)
+
     def encode(self, grads: PerSampleGrads) -> PerSampleGrads:
         return self.outer.encode(self.inner.encode_once(grads))
 

@@ -24,6 +24,30 @@ SMALLEST, LARGEST = 0.04, 0.6  # radii as parts of the image's side
 CENTRE, SPREAD = 0.3, 0.3  # brings [0, 1] to about mean zero and unit variance, as images are usually given
 
 
+def synthetic_inputs(
+    count: int, shape: Sequence[int], *, vocabulary: int | None = None, seed: int = 0
+) -> Tensor:
+    """Generate inputs of any shape: images, sequences of tokens, or rows of columns.
+
+    Images are dead leaves of mean 0 and variance 1. Tokens have Zipf's frequencies, low numbers being frequent as in
+    most vocabularies; 0, which is often padding, is left out. Columns are independent and normal.
+
+    Args:
+        shape: of one input: (channels, height, width), (tokens,) or (columns,).
+        vocabulary: how many tokens there are; None for inputs that are not tokens.
+    """
+    rng = torch.Generator().manual_seed(seed)
+    if vocabulary is not None:
+        frequencies = 1.0 / torch.arange(1, vocabulary, dtype=torch.float64)
+        return 1 + torch.multinomial(frequencies, count * math.prod(shape), True, generator=rng).view(
+            count, *shape
+        )
+    if len(shape) != 3:
+        return torch.randn(count, *shape, generator=rng)
+    images = synthetic_images(count, shape, seed=seed)
+    return (images - images.mean()) / images.std()
+
+
 def synthetic_images(count: int, shape: Sequence[int], *, seed: int = 0) -> Float[Tensor, "n c h w"]:
     """Generate `count` roughly standardised images of a shape from a seed."""
     rng = torch.Generator().manual_seed(seed)

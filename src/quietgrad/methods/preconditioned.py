@@ -17,8 +17,7 @@ from __future__ import annotations
 from quietgrad._mechanism.clipping import Clip, FlatClip
 from quietgrad._mechanism.mechanism import Mechanism, Release
 from quietgrad._representations.base import PublicLosses
-from quietgrad._representations.preconditioned.preconditioned import Preconditioned
-from quietgrad._representations.preconditioned.scales import Sides
+from quietgrad._representations.preconditioned.preconditioned import Preconditioned, Sides
 from quietgrad.schedules import Schedule
 
 
@@ -31,10 +30,11 @@ def preconditioned(
     sides: Sides = "input",
     refresh_every: int | None = None,
 ) -> Mechanism:
-    """DP-SGD that scales layer inputs before the clip and the noisy sum after it.
+    """Scale layer inputs before the clip, and the noisy sum after it.
 
     Args:
-        probes: `model -> losses[m]` on public or made-up inputs (`qg.public_losses.random_label_losses` makes them).
+        probes: `model -> losses[m]` on public or made-up inputs (`qg.public_losses.random_label_losses` makes them); in
+            a config "made-up", which is meant if left out, or "public".
         clip: C of the scaled gradient, or another `Clip`. The median probe's gradient keeps its length.
         power: p.
         damping: d, in units of the mean eigenvalue; more of it is closer to DP-SGD.
@@ -45,6 +45,4 @@ def preconditioned(
         probes=probes, power=power, damping=damping, sides=sides, refresh_every=refresh_every
     )
     rule = clip if isinstance(clip, Clip) else FlatClip(clip)
-    return Mechanism(
-        name="preconditioned", releases=(Release(representation=representation, clip=rule),)
-    )
+    return Mechanism(name="preconditioned", releases=(Release(representation=representation, clip=rule),))

@@ -49,12 +49,12 @@ class Moments:
 
 
 @functools.singledispatch
-def measure(block: BlockGrads, bias: BlockGrads | None) -> Moments:
+def measure(block: BlockGrads, _bias: BlockGrads | None) -> Moments:
     """Compute the moments of one chunk of probes; rows that have no factors are formed.
 
     Args:
         block: of a matrix `[o, ...]`.
-        bias: of the bias that its layer may have.
+        _bias: of the bias that its layer may have.
     """
     rows = block.dense().flatten(2).double()
     return Moments(torch.einsum("noi,noj->ij", rows, rows), torch.einsum("noi,npi->op", rows, rows))
@@ -77,7 +77,7 @@ def _measure_patches(block: ConvGrad, bias: BlockGrads | None) -> Moments:
 
 
 @measure.register(IndexedGrad)
-def _count_rows(block: IndexedGrad, bias: BlockGrads | None) -> Moments:
+def _count_rows(block: IndexedGrad, _bias: BlockGrads | None) -> Moments:
     """A table's inputs are one-hot: their second moment is how often each row is read."""
     counts = torch.bincount(block.ids, minlength=block.shape[0]).double()
     return Moments(counts, _second_moment(block.values[:, None]))

@@ -5,18 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import get_args
+from typing import Literal, get_args
 
 import torch
+from jaxtyping import Float64
 from torch import Tensor
 
 from quietgrad._gradients.blocks import BlockGrads, Blocks
 from quietgrad._gradients.space import Space, coordinates
 from quietgrad._gradients.stages import BlockwiseGrads, PerSampleGrads, Released
 from quietgrad._representations.base import Codec, Public, PublicLosses, Representation, State
+from quietgrad._representations.preconditioned.input_map import input_map, output_root
+from quietgrad._representations.preconditioned.layer_scale import LayerScale, MatrixScale, TableScale, restore
 from quietgrad._representations.preconditioned.moments import Moments, measure
-from quietgrad._representations.preconditioned.scales import Scale, Sides, scale_of
 from quietgrad._representations.public_gradients import refuse_private_inputs, stream_gradients
+
+Sides = Literal["input", "both"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -78,7 +82,7 @@ class Preconditioned(Representation):
             length = _length_kept(stream_gradients(public, self.probes), scales)
             saved = {name: scale.state() for name, scale in scales.items()}
             state = {"since": public.step, "length": length, "scales": saved}
-        scales = {name: Scale.restore(saved) for name, saved in state["scales"].items()}
+        scales = {name: restore(saved) for name, saved in state["scales"].items()}
         return PreconditionedCodec(public.space, scales, state["length"], state["since"], inputs), state
 
     def _is_due(self, public: Public, state: State) -> bool:
@@ -86,7 +90,7 @@ class Preconditioned(Representation):
             return True
         return self.refresh_every is not None and public.step >= state["since"] + self.refresh_every
 
-    def _scales(self, public: Public, inputs: list[Tensor]) -> dict[str, Scale]:
+    def _scales(self, public: Public, inputs: list[Tensor]) -> dict[str, LayerScale]:
         """Measure all matrices; `inputs` receives what the probes fed the model."""
         found: dict[str, Moments] = {}
         for grads in stream_gradients(public, self.probes):
@@ -101,17 +105,32 @@ class Preconditioned(Representation):
             raise ValueError(
                 "Inputs of a layer are NaN or infinite on the probes. Check the inputs of probes."
             )
-        scales = {
-            name: scale_of(
-                moments,
-                power=self.power,
-                damping=self.damping,
-                sides=self.sides,
-                like=public.parameters.get(name, next(iter(public.parameters.values()))),
-            )
-            for name, moments in found.items()
+        like = next(iter(public.parameters.values()))
+        return {
+            name: self._scale(moments, public.parameters.get(name, like)) for name, moments in found.items()
         }
-        return scales
+
+    def _scale(self, moments: Moments, like: Tensor) -> LayerScale:
+        if moments.inputs.dim() == 1:
+            return self._scale_rows(moments.inputs, like)
+        inputs, spread = input_map(
+            moments.inputs,
+            power=self.power,
+            damping=self.damping,
+            outputs=len(moments.outputs),
+            with_bias=moments.with_bias,
+            like=like,
+        )
+        both = self.sides == "both"
+        outputs = output_root(moments.outputs, self.power, self.damping).to(like) if both else None
+        return MatrixScale(inputs, outputs, moments.swapped, spread)
+
+    def _scale_rows(self, counts: Float64[Tensor, " v"], like: Tensor) -> TableScale:
+        """The inputs of a table are one-hot: their second moment is diagonal."""
+        often = counts / counts.mean().clamp_min(1e-300)
+        rows = (often + self.damping) ** -self.power
+        after = often * rows.square()
+        return TableScale(rows.to(like), (float(often.max()), float(after.max() / after.mean())))
 
 
 class PreconditionedCodec(Codec):
@@ -125,7 +144,12 @@ class PreconditionedCodec(Codec):
     """
 
     def __init__(
-        self, space: Space, scales: Mapping[str, Scale], length: float, since: int, public_inputs: list[Tensor]
+        self,
+        space: Space,
+        scales: Mapping[str, LayerScale],
+        length: float,
+        since: int,
+        public_inputs: list[Tensor],
     ) -> None:
         self.space, self.scales, self.length, self.since = space, scales, length, since
         self._lengthened = {name: scale.times(length) for name, scale in scales.items()}
@@ -137,19 +161,17 @@ class PreconditionedCodec(Codec):
         return _encode(self._lengthened, grads, self.length)
 
     def decode(self, released: Released) -> Blocks:
-        decoded = {name: self._noise_kept * block for name, block in released.blocks.items()}
-        for name, scale in self.scales.items():
-            partner = partner_of(name)
-            decoded[name], bias = scale.apply(decoded[name], decoded.get(partner))
-            if scale.with_bias and bias is not None:
-                decoded[partner] = bias
-        return decoded
+        return apply_scales(
+            self.scales, {n: self._noise_kept * block for n, block in released.blocks.items()}
+        )
 
     @property
     def remark(self) -> str:
-        """How much larger the curvature of the inputs is along its strongest direction than on average."""
         before, after = (max(scale.spread[k] for scale in self.scales.values()) for k in (0, 1))
-        return f"largest / mean eigenvalue of layer inputs: {before:.3g} before, {after:.3g} after scaling"
+        return (
+            f"largest over mean eigenvalue of layer inputs {before:.3g}, after scaling {after:.3g}; "
+            "decoded noise is as long as DP-SGD's and shorter along large eigenvalues"
+        )
 
 
 def partner_of(name: str) -> str:
@@ -157,7 +179,18 @@ def partner_of(name: str) -> str:
     return "bias".join(name.rsplit("weight", 1))
 
 
-def _encode(scales: Mapping[str, Scale], grads: PerSampleGrads, length: float) -> BlockwiseGrads:
+def apply_scales(scales: Mapping[str, LayerScale], blocks: Blocks) -> Blocks:
+    """Scale a release; blocks without a scale stay as they are."""
+    scaled = dict(blocks)
+    for name, scale in scales.items():
+        partner = partner_of(name)
+        scaled[name], bias = scale.apply(scaled[name], scaled.get(partner))
+        if scale.with_bias and bias is not None:
+            scaled[partner] = bias
+    return scaled
+
+
+def _encode(scales: Mapping[str, LayerScale], grads: PerSampleGrads, length: float) -> BlockwiseGrads:
     """Scale each sample's gradient; blocks without a scale get `length` times longer."""
     encoded = dict(grads.blocks)
     alone = set(encoded)
@@ -174,7 +207,7 @@ def _encode(scales: Mapping[str, Scale], grads: PerSampleGrads, length: float) -
     return BlockwiseGrads(encoded, grads.samples, first_inputs=grads.first_inputs)
 
 
-def _length_kept(chunks: Iterator[PerSampleGrads], scales: Mapping[str, Scale]) -> float:
+def _length_kept(chunks: Iterator[PerSampleGrads], scales: Mapping[str, LayerScale]) -> float:
     """c: the median length of the probes' gradients is the same before and after scaling."""
     before, after = [], []
     for grads in chunks:
@@ -184,10 +217,10 @@ def _length_kept(chunks: Iterator[PerSampleGrads], scales: Mapping[str, Scale]) 
     return float((torch.cat(before).median() / shorter).sqrt()) if shorter > 0 else 1.0
 
 
-def _noise_energy(space: Space, scales: Mapping[str, Scale]) -> float:
+def _noise_energy(space: Space, scales: Mapping[str, LayerScale]) -> float:
     """‖P·z‖² in expectation, for noise z of one unit a coordinate."""
     paired = {partner_of(name) for name, scale in scales.items() if scale.with_bias}
-    scaled = {name: scale.squared_norm(space[name]) for name, scale in scales.items()}
+    scaled = {name: scale.noise_energy(space[name]) for name, scale in scales.items()}
     return sum(scaled.get(name, float(shape.numel())) for name, shape in space.items() if name not in paired)
 
 

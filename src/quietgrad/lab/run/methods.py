@@ -13,6 +13,7 @@ from quietgrad import schedules
 from quietgrad._representations.base import PublicLosses
 from quietgrad._representations.masks.ranked_mask import RankedMask
 from quietgrad.accounting.planning import Steps
+from quietgrad.features.synthetic import synthetic_inputs
 from quietgrad.lab.data import Parts
 from quietgrad.lab.errors import LabError, nearest
 from quietgrad.lab.run.config import MethodConfig, PrivacyConfig
@@ -20,6 +21,9 @@ from quietgrad.public_losses import labelled_losses, random_label_losses
 
 PROVIDED = {"public_losses", "model", "batches", "parameters"}
 """Arguments of methods that come from the rest of the config."""
+
+PROBES = 400
+"""Made-up inputs of a scaling."""
 
 
 def build_mechanism(
@@ -46,11 +50,13 @@ def uncalibrated(method: MethodConfig, parts: Parts, model: nn.Module, batches: 
     provided: dict[str, Any] = {}
     if "public_losses" in wanted and method.options.get("basis") != "random":
         provided["public_losses"] = public_losses(method.name, parts)
+    options = {name: _option(value) for name, value in method.options.items()}
+    if "probes" in wanted:
+        provided["probes"] = probe_losses(str(options.pop("probes", "made-up")), parts, model)
     if "batches" in wanted:
         provided |= {"model": model, "batches": batches}
     if "parameters" in wanted:
         provided["parameters"] = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    options = {name: _option(value) for name, value in method.options.items()}
     try:
         built: qg.Mechanism = make(**provided, **options)
     except TypeError as error:
@@ -82,6 +88,20 @@ def public_losses(name: str, parts: Parts) -> PublicLosses:
     if parts.public_labels is not None:
         return labelled_losses(parts.public_inputs, parts.public_labels)
     return random_label_losses(parts.public_inputs, parts.num_classes)
+
+
+def probe_losses(kind: str, parts: Parts, model: nn.Module) -> PublicLosses:
+    """Losses of made-up inputs of the task's shape, or of its public inputs, under random labels."""
+    if kind == "public":
+        return public_losses("method.probes = 'public'", parts)
+    if kind != "made-up":
+        raise LabError(f"method.probes: expected 'made-up' or 'public', got {kind!r}.")
+    inputs = parts.private.tensors[0]  # its shape and dtype alone
+    tables = [module.num_embeddings for module in model.modules() if isinstance(module, nn.Embedding)]
+    made = synthetic_inputs(
+        PROBES, parts.input_shape, vocabulary=None if inputs.is_floating_point() else tables[0]
+    )
+    return random_label_losses(made, parts.num_classes)
 
 
 def _check_options(method: MethodConfig, known: set[str]) -> None:

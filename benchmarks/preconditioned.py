@@ -1,0 +1,262 @@
+"""Preconditioned DP-SGD against DP-SGD, both tuned alike, on whole trainings.
+
+    python -m benchmarks.preconditioned --data fashion-mnist --data-dir DATA --epsilon 1 2 --results FILE.jsonl
+
+Both contenders see centred inputs, average their weights, and have the same grid of learning rates and clips. The
+setting is chosen on other training images with one noise. Three other noises are judged by the test images. Probes are
+made-up images: no data and no budget. Finished runs are lines of the file and not run again, so that a run that was
+stopped goes on. `--records`, `--steps`, `--batch` and `--model` set the size; `--json` prints the table as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.data import TensorDataset
+
+import quietgrad as qg
+from quietgrad.features.synthetic import synthetic_inputs
+from quietgrad.lab.data import embedded, load
+from quietgrad.lab.models import build
+from quietgrad.lab.run.averaging import weight_average
+
+OTHERS = 4_000
+"""Training images on which settings are chosen; the demo data have 2,000."""
+CENTRES = {
+    "embedded": ((0.1307, 0.3081), (0.2860, 0.3530)),
+    "fashion-mnist": ((0.1307, 0.3081), (0.2860, 0.3530)),
+}
+"""Constants that the lab scales with, and the published ones of the data set itself."""
+DECAY, PROBES, DELTA = 0.98, 400, 1e-5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One training. `rate` is the learning rate at clip 1: the optimizer's is rate / clip."""
+
+    method: str
+    epsilon: float
+    rate: float
+    clip: float
+    data: str = "fashion-mnist"
+    model: str = "tanh_cnn"
+    records: int = 10_000
+    steps: int = 300
+    batch: int = 500
+    power: float = 0.5
+    damping: float = 1.0
+    sides: str = "input"
+    refresh: int = 0
+    probes: str = "made-up"
+    judge: str = "others"
+    seed: int = 0
+
+    @property
+    def key(self) -> str:
+        """What a line of the file is found by; DP-SGD has no scaling."""
+        fields = dataclasses.asdict(self)
+        if self.method == "dp_sgd":
+            for name in ("power", "damping", "sides", "refresh", "probes"):
+                del fields[name]
+        return json.dumps(fields, sort_keys=True)
+
+
+@dataclass(frozen=True)
+class Images:
+    """Records to train on, to choose settings by, to judge by, and public ones without labels."""
+
+    train: TensorDataset
+    others: TensorDataset
+    test: TensorDataset
+    public: Tensor
+    classes: int
+
+
+@cache
+def images(data: str, records: int, data_dir: Path | None) -> Images:
+    """Disjoint parts; the same for every contender."""
+    wanted = records + OTHERS
+    parts = embedded() if data == "embedded" else load(data, data_dir=data_dir, private=wanted, public=PROBES)
+    x, y = parts.private.tensors
+    test_x, test_y = parts.test.tensors
+    centre = _centre(data)
+    x, test_x = centre(x), centre(test_x)
+    return Images(
+        TensorDataset(x[:records], y[:records]),
+        TensorDataset(x[records:], y[records:]),
+        TensorDataset(test_x, test_y),
+        centre(parts.public_inputs),
+        parts.num_classes,
+    )
+
+
+def _centre(data: str) -> Any:
+    if data not in CENTRES:
+        return lambda x: x
+    (mean, std), (own_mean, own_std) = CENTRES[data]
+    return lambda x: (x * std + mean - own_mean) / own_std
+
+
+def probe_losses(setting: Setting, found: Images) -> Any:
+    """Losses of made-up or public images under random labels."""
+    shape = found.train.tensors[0].shape[1:]
+    inputs = found.public if setting.probes == "public" else synthetic_inputs(PROBES, shape, seed=1)
+    return qg.public_losses.random_label_losses(inputs, found.classes, chunk=PROBES)
+
+
+def mechanism_of(setting: Setting, found: Images) -> qg.Mechanism:
+    """Not calibrated."""
+    if setting.method == "dp_sgd":
+        return qg.methods.dp_sgd(clip=setting.clip)
+    return qg.methods.preconditioned(
+        probe_losses(setting, found),
+        clip=setting.clip,
+        power=setting.power,
+        damping=setting.damping,
+        sides="both" if setting.sides == "both" else "input",
+        refresh_every=setting.refresh or None,
+    )
+
+
+def train(setting: Setting, found: Images) -> float:
+    """The accuracy in percent of the averaged weights, on the images that the setting is judged by."""
+    torch.manual_seed(setting.seed)
+    records = found.train.tensors[0]
+    model = build(setting.model, tuple(records.shape[1:]), found.classes)
+    batches = qg.PoissonBatches(found.train, rate=setting.batch / setting.records, steps=setting.steps)
+    mechanism = qg.calibrate(mechanism_of(setting, found), batches, epsilon=setting.epsilon, delta=DELTA)
+    optimizer = torch.optim.SGD(model.parameters(), setting.rate / setting.clip)
+    average = weight_average(model, DECAY)
+    with qg.Privatizer(model, mechanism, batches) as private:
+        for batch in batches:
+            for x, y in batch.split(setting.batch):
+                private.backward(F.cross_entropy(model(x), y, reduction="none"))
+            private.release()
+            optimizer.step()
+            average.update_parameters(model)
+    judged = found.others if setting.judge == "others" else found.test
+    return percent_right(average.module.eval(), *judged.tensors)
+
+
+@torch.no_grad()
+def percent_right(model: torch.nn.Module, x: Tensor, y: Tensor) -> float:
+    """Accuracy in percent."""
+    right = sum(
+        int((model(a).argmax(1) == b).sum()) for a, b in zip(x.split(1000), y.split(1000), strict=True)
+    )
+    return 100.0 * right / len(y)
+
+
+class Results:
+    """Finished trainings, one JSON line each."""
+
+    def __init__(self, file: Path, data_dir: Path | None) -> None:
+        self.file, self.data_dir = file, data_dir
+
+    def known(self) -> dict[str, float]:
+        """Read the file again: several processes may add to it."""
+        lines = self.file.read_text().splitlines() if self.file.exists() else []
+        return {line["key"]: line["accuracy"] for line in map(json.loads, lines)}
+
+    def accuracy(self, setting: Setting) -> float:
+        """Look it up, or train and add a line."""
+        known = self.known()
+        if setting.key in known:
+            return known[setting.key]
+        start = time.process_time()
+        accuracy = train(setting, images(setting.data, setting.records, self.data_dir))
+        line = {"key": setting.key, "accuracy": accuracy, "seconds": round(time.process_time() - start)}
+        with self.file.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        return accuracy
+
+
+def choose(results: Results, base: Setting, rates: list[float], clips: list[float]) -> Setting:
+    """The best rate and clip on other training images; the grid grows where its best rate is at an end."""
+    found: dict[tuple[float, float], float] = {}
+    for clip in clips:
+        wanted = list(rates)
+        while wanted:
+            rate = wanted.pop(0)
+            found[rate, clip] = results.accuracy(dataclasses.replace(base, rate=rate, clip=clip))
+            if not wanted:
+                mine = {r: a for (r, c), a in found.items() if c == clip}
+                best = max(mine, key=lambda r: mine[r])
+                ends = {min(mine): best / 2, max(mine): best * 2}
+                wanted = [ends[best]] if best in ends and ends[best] not in mine else []
+    rate, clip = max(found, key=lambda at: found[at])
+    return dataclasses.replace(base, rate=rate, clip=clip)
+
+
+def rows(
+    results: Results, bases: list[Setting], rates: list[float], clips: list[float], seeds: int
+) -> Iterator[dict[str, Any]]:
+    """One row a contender: the chosen setting, and its accuracy over noises that chose nothing."""
+    for base in bases:
+        chosen = choose(results, base, rates, clips)
+        judged = [
+            results.accuracy(dataclasses.replace(chosen, judge="test", seed=seed))
+            for seed in range(1, seeds + 1)
+        ]
+        yield {
+            "method": base.method,
+            "epsilon": base.epsilon,
+            "rate": chosen.rate,
+            "clip": chosen.clip,
+            "accuracy": round(statistics.mean(judged), 2),
+            "standard_error": round(statistics.stdev(judged) / len(judged) ** 0.5, 2) if seeds > 1 else None,
+            "runs": [round(each, 2) for each in judged],
+        }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data", default="fashion-mnist")
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--model", default="tanh_cnn")
+    parser.add_argument("--records", type=int, default=10_000)
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--batch", type=int, default=500)
+    parser.add_argument("--epsilon", type=float, nargs="+", default=[1.0, 2.0])
+    parser.add_argument("--rates", type=float, nargs="+", default=[0.25, 0.5, 1.0, 2.0])
+    parser.add_argument("--clips", type=float, nargs="+", default=[0.3, 1.0])
+    parser.add_argument("--power", type=float, default=0.5)
+    parser.add_argument("--damping", type=float, default=1.0)
+    parser.add_argument("--sides", default="input")
+    parser.add_argument("--refresh", type=int, default=0)
+    parser.add_argument("--probes", choices=("made-up", "public"), default="made-up")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--results", type=Path, required=True)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    results = Results(args.results, args.data_dir)
+    shared = {name: getattr(args, name) for name in ("data", "model", "records", "steps", "batch")}
+    scaling = {name: getattr(args, name) for name in ("power", "damping", "sides", "refresh", "probes")}
+    bases = [
+        Setting(method=method, epsilon=epsilon, rate=1.0, clip=1.0, **shared, **scaling)
+        for epsilon in args.epsilon
+        for method in ("dp_sgd", "preconditioned")
+    ]
+    table = []
+    for row in rows(results, bases, args.rates, args.clips, args.seeds):
+        table.append(row)
+        if not args.json:
+            print("  ".join(f"{name} {value}" for name, value in row.items()), flush=True)
+    if args.json:
+        print(json.dumps(table, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""The scaling of one layer's matrix and bias: what it does to each kind of per-sample gradient, and to a release."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from quietgrad._gradients.blocks import BlockGrads, DenseGrad
+from quietgrad._gradients.convolution import KEPT, ConvGrad
+from quietgrad._gradients.factored import FactoredGrad
+from quietgrad._representations.preconditioned.input_map import InputMap
+
+
+class LayerScale(ABC):
+    """A symmetric positive scaling of a matrix, and of its bias where it has one."""
+
+    spread: tuple[float, float]
+    """The largest over the mean eigenvalue of the inputs' second moment, before and after scaling."""
+
+    with_bias: bool = False
+    """Whether the layer's bias is scaled along."""
+
+    @abstractmethod
+    def times(self, factor: float) -> LayerScale:
+        """The same scaling, longer or shorter."""
+
+    @abstractmethod
+    def noise_energy(self, shape: torch.Size) -> float:
+        """The squared length that noise of one unit a coordinate has after scaling, in expectation."""
+
+    @abstractmethod
+    def encode(self, block: BlockGrads, bias: BlockGrads | None) -> tuple[BlockGrads, BlockGrads | None]:
+        """Scale every sample's gradient; one that is not scaled comes back as it is."""
+
+    @abstractmethod
+    def apply(self, block: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Scale one matrix, and its bias if the layer's is scaled."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """Plain data, which `restore` reads."""
+
+
+def restore(saved: dict[str, Any]) -> LayerScale:
+    """The scaling that `state` saved."""
+    before, after = saved["spread"]
+    if "rows" in saved:
+        return TableScale(saved["rows"], (before, after))
+    inputs = InputMap(saved["base"], saved["directions"], saved["unit"], saved["gains"])
+    return MatrixScale(inputs, saved["outputs"], saved["swapped"], (before, after))
+
+
+@dataclass(frozen=True)
+class TableScale(LayerScale):
+    """Each row of a table times its own number.
+
+    Args:
+        rows: the numbers.
+    """
+
+    rows: Float[Tensor, " v"]
+    spread: tuple[float, float] = (1.0, 1.0)
+
+    def times(self, factor: float) -> TableScale:
+        return TableScale(factor * self.rows, self.spread)
+
+    def noise_energy(self, shape: torch.Size) -> float:
+        return float(self.rows.double().square().sum()) * shape[1:].numel()
+
+    def encode(self, block: BlockGrads, bias: BlockGrads | None) -> tuple[BlockGrads, BlockGrads | None]:
+        return block.scale(left=self.rows), bias
+
+    def apply(self, block: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        return self.rows.to(block)[:, None] * block, bias
+
+    def state(self) -> dict[str, Any]:
+        return {"rows": self.rows, "spread": list(self.spread)}
+
+
+@dataclass(frozen=True)
+class MatrixScale(LayerScale):
+    """outputs · G · inputs of a matrix `[o, i]`; with a bias, of `[o, i + 1]` whose last column is the bias.
+
+    Args:
+        inputs: P of the input side.
+        outputs: the output side, symmetric; None is the identity.
+        swapped: whether inputs are on the left, as in GPT-2's layers `[i, o]`.
+    """
+
+    inputs: InputMap
+    outputs: Float[Tensor, "o o"] | None = None
+    swapped: bool = False
+    spread: tuple[float, float] = (1.0, 1.0)
+
+    @property
+    def with_bias(self) -> bool:  # type: ignore[override]  # read-only here
+        return self.inputs.unit is not None
+
+    def times(self, factor: float) -> MatrixScale:
+        return MatrixScale(self.inputs.times(factor), self.outputs, self.swapped, self.spread)
+
+    def noise_energy(self, shape: torch.Size) -> float:
+        width = shape[1:].numel() if self.swapped else shape[0]
+        outputs = float(width) if self.outputs is None else float(self.outputs.double().square().sum())
+        return self.inputs.squared_norm() * outputs
+
+    # ---- per-sample gradients -------------------------------------------------------------------------------
+
+    def encode(self, block: BlockGrads, bias: BlockGrads | None) -> tuple[BlockGrads, BlockGrads | None]:
+        if isinstance(block, ConvGrad) and block.window.groups == 1 and block.algorithm not in KEPT:
+            block = block.as_factored()
+        if isinstance(block, FactoredGrad):
+            return self._encode_factors(block, bias)
+        return self._encode_rows(block, bias)
+
+    def _encode_factors(
+        self, block: FactoredGrad, bias: BlockGrads | None
+    ) -> tuple[BlockGrads, BlockGrads | None]:
+        """Map [a, 1]: i of its columns are the weight's, the last one says how much of b_t the bias gets."""
+        a, b = (block.b, block.a) if self.swapped else (block.a, block.b)
+        a, shares = self.inputs.map(a, 1.0)
+        b = b if self.outputs is None else DenseGrad(b).scale(right=self.outputs).rows
+        weight = FactoredGrad(*((b, a) if self.swapped else (a, b)), block.shape, algorithm=block.algorithm)
+        return weight, bias if shares is None else DenseGrad(torch.bmm(shares.transpose(1, 2), b)[:, 0])
+
+    def _encode_rows(
+        self, block: BlockGrads, bias: BlockGrads | None
+    ) -> tuple[BlockGrads, BlockGrads | None]:
+        rows = block.dense().flatten(2)
+        mapped, last = self._scale(rows, bias.dense() if self.with_bias and bias is not None else None)
+        return DenseGrad(mapped.reshape(-1, *block.shape)), bias if last is None else DenseGrad(last)
+
+    # ---- a release ------------------------------------------------------------------------------------------
+
+    def apply(self, block: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        rows = block.reshape(1, len(block), -1)
+        mapped, last = self._scale(rows, bias[None] if self.with_bias and bias is not None else None)
+        return mapped.reshape(block.shape), bias if last is None else last[0]
+
+    def _scale(
+        self, rows: Float[Tensor, "n o i"], bias: Float[Tensor, "n o"] | None
+    ) -> tuple[Float[Tensor, "n o i"], Float[Tensor, "n o"] | None]:
+        rows = rows.transpose(1, 2) if self.swapped else rows
+        mapped, last = self.inputs.map(rows, 0.0 if bias is None else bias[:, :, None])
+        mapped = DenseGrad(mapped).scale(left=self.outputs).rows
+        mapped = mapped.transpose(1, 2) if self.swapped else mapped
+        return mapped, None if last is None else DenseGrad(last).scale(left=self.outputs).rows[:, :, 0]
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "base": self.inputs.base,
+            "directions": self.inputs.directions,
+            "unit": self.inputs.unit,
+            "gains": self.inputs.gains,
+            "outputs": self.outputs,
+            "swapped": self.swapped,
+            "spread": list(self.spread),
+        }

@@ -1,0 +1,218 @@
+"""`qg.Preconditioned`: what P is, on which kinds of layers, what clip and rate mean, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+import quietgrad as qg
+from quietgrad._gradients.convolution import ConvGrad
+from quietgrad._gradients.factored import FactoredGrad
+from quietgrad._gradients.space import coordinates
+from quietgrad._mechanism.clipping import MARGIN
+from quietgrad._representations.preconditioned.preconditioned import PreconditionedCodec
+
+N, CLASSES = 12, 3
+Losses = Callable[[nn.Module], Tensor]
+
+
+class Mixed(nn.Module):
+    """A table, attention, a norm, a convolution and two linear layers, one of them without a bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(20, 8)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.norm = nn.LayerNorm(8)
+        self.conv = nn.Conv1d(8, 6, 3)
+        self.hidden = nn.Linear(6, 5, bias=False)
+        self.head = nn.Linear(5, CLASSES)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.embed(ids)
+        x = self.norm(x + self.attention(x, x, x, need_weights=False)[0])
+        x = torch.relu(self.conv(x.transpose(1, 2)))
+        out: Tensor = self.head(torch.relu(self.hidden(x.mean(2))))
+        return out
+
+
+def tokens(seed: int, count: int = N) -> Tensor:
+    rng = torch.Generator().manual_seed(seed)
+    return torch.multinomial(1.0 / torch.arange(1.0, 21.0), count * 7, True, generator=rng).view(count, 7)
+
+
+def probes(model: nn.Module) -> Tensor:
+    return F.cross_entropy(model(tokens(1, 40)), torch.randint(CLASSES, (40,)), reduction="none")
+
+
+def mixed() -> Mixed:
+    torch.manual_seed(0)
+    return Mixed()
+
+
+def trained(
+    model: nn.Module, mechanism: qg.Mechanism, data: TensorDataset, *, steps: int = 1
+) -> tuple[dict[str, Tensor], list[qg.Codec]]:
+    """The gradient of the last step without noise, and the codec of each step."""
+    batches = qg.PoissonBatches(data, rate=1.0, steps=steps)
+    codecs = []
+    with qg.Privatizer(
+        model, mechanism.with_noise(0.0), batches, deterministic=True, public_seed=3
+    ) as private:
+        for batch in batches:
+            codecs.append(private.begin_step().codec(0))
+            for x, y in batch.split(5):
+                private.backward(F.cross_entropy(model(x), y, reduction="none"))
+            private.release()
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}, codecs
+
+
+def text_data() -> TensorDataset:
+    return TensorDataset(tokens(2), torch.arange(N) % CLASSES)
+
+
+def reference(model: nn.Module, data: TensorDataset, codec: qg.Codec, clip: float) -> dict[str, Tensor]:
+    """A loop over samples: P as the codec applies it to formed gradients, the clip, P again."""
+    assert isinstance(codec, PreconditionedCodec)
+    names = [name for name, _ in model.named_parameters()]
+    total = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
+    for x, y in data:
+        grads = torch.autograd.grad(F.cross_entropy(model(x[None]), y[None]), list(model.parameters()))
+        row = codec.encode(
+            qg.BlockwiseGrads({n: qg.DenseGrad(g[None]) for n, g in zip(names, grads, strict=True)}, 1)
+        )
+        scale = min(1.0, clip / float(row.squared_norms()[0].sqrt()))
+        for name, block in row.blocks.items():
+            total[name] += scale * block.dense()[0] / len(data)
+    return codec.decode(qg.Released(blocks=total, std=0.0, sensitivity=clip))
+
+
+def test_every_kind_of_layer_equals_a_loop_over_formed_gradients() -> None:
+    model, data = mixed(), text_data()
+    found, (codec,) = trained(model, qg.methods.preconditioned(probes, clip=0.3), data)
+    for name, expected in reference(model, data, codec, 0.3).items():
+        torch.testing.assert_close(found[name], expected, rtol=1.2 * MARGIN, atol=1e-5)
+
+
+def test_which_layers_are_scaled_and_which_biases_go_with_them() -> None:
+    _, (codec,) = trained(mixed(), qg.methods.preconditioned(probes), text_data())
+    assert isinstance(codec, PreconditionedCodec)
+    with_bias = {name for name, scale in codec.scales.items() if scale.with_bias}
+    assert with_bias == {
+        "attention.in_proj_weight", "attention.out_proj.weight", "conv.weight", "head.weight"
+    }  # fmt: skip
+    assert codec.scales.keys() - with_bias == {"embed.weight", "hidden.weight"}
+
+
+def linear_data() -> TensorDataset:
+    x = torch.randn(N, 6, generator=torch.Generator().manual_seed(3))
+    return TensorDataset(x, torch.arange(N) % CLASSES)
+
+
+def linear_probes(model: nn.Module) -> Tensor:
+    x = torch.randn(50, 6, generator=torch.Generator().manual_seed(4)) * torch.logspace(0, -2, 6) + 0.5
+    return F.cross_entropy(model(x), torch.arange(50) % CLASSES, reduction="none")
+
+
+@pytest.mark.parametrize("power", [0.25, 0.5])
+def test_p_is_the_damped_inverse_root_of_the_second_moment(power: float) -> None:
+    """Of a linear model: A by numpy's own way, a 1 beside the inputs for the bias."""
+    torch.manual_seed(0)
+    model = nn.Linear(6, CLASSES)
+    _, (codec,) = trained(
+        model, qg.methods.preconditioned(linear_probes, power=power, damping=0.1), linear_data()
+    )
+    assert isinstance(codec, PreconditionedCodec)
+    x = torch.randn(50, 6, generator=torch.Generator().manual_seed(4)) * torch.logspace(0, -2, 6) + 0.5
+    a = torch.cat([x, torch.ones(50, 1)], 1).double()
+    moment = a.T @ a
+    values, vectors = torch.linalg.eigh(moment / moment.trace() * 7 + 0.1 * torch.eye(7))
+    expected = (vectors * values**-power) @ vectors.T
+    got = codec.scales["weight"].apply(torch.eye(7)[:, :6], torch.eye(7)[:, 6])
+    found = torch.cat([got[0], got[1][:, None]], 1) if got[1] is not None else got[0]
+    # Directions that are nearly alike share one number, so P is close rather than equal.
+    assert float((found.double() - expected).norm() / expected.norm()) < 0.1
+    before, after = codec.scales["weight"].spread
+    assert before > 3.0
+    assert after < before
+
+
+def test_no_gradient_is_formed(monkeypatch: pytest.MonkeyPatch) -> None:
+    formed: list[str] = []
+    for kind in (FactoredGrad, ConvGrad):
+        for algorithm in ("dense", "chunks"):
+            monkeypatch.setattr(kind, algorithm, lambda self: formed.append(type(self).__name__))
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
+    batches = qg.PoissonBatches(linear_data(), rate=1.0, steps=1)
+    mechanism = qg.methods.preconditioned(linear_probes).with_noise(1.0)
+    with qg.Privatizer(model, mechanism, batches, require_independence=False) as private:
+        for batch in batches:
+            for x, y in batch.split(5):
+                private.backward(F.cross_entropy(model(x), y, reduction="none"))
+            private.release()
+    assert formed == []
+
+
+def test_clip_and_rate_mean_what_they_mean_in_dp_sgd() -> None:
+    """The median probe keeps its length, and decoded noise has the length of DP-SGD's."""
+    model = mixed()
+    _, (codec,) = trained(model, qg.methods.preconditioned(probes), text_data())
+    batches = qg.PoissonBatches(text_data(), rate=1.0, steps=1)
+    with qg.Privatizer(model, qg.methods.dp_sgd().with_noise(0.0), batches, public_seed=3) as private:
+        (grads,) = private.begin_step().public.gradients(probes)
+        encoded = codec.encode(grads)
+    ratio = float(encoded.squared_norms().median() / grads.squared_norms().median())
+    assert ratio == pytest.approx(1.0, rel=1e-3)
+    rng = torch.Generator().manual_seed(5)
+    energies = []
+    for _ in range(40):
+        noise = {name: torch.randn(shape, generator=rng) for name, shape in codec.space.items()}
+        decoded = codec.decode(qg.Released(blocks=noise, std=1.0, sensitivity=1.0))
+        assert decoded is not None
+        energies.append(sum(float(block.square().sum()) for block in decoded.values()))
+    assert sum(energies) / len(energies) == pytest.approx(coordinates(codec.space), rel=0.05)
+
+
+@pytest.mark.parametrize(("every", "made"), [(None, [0, 0, 0, 0]), (2, [0, 0, 2, 2]), (1, [0, 1, 2, 3])])
+def test_refreshed_when_it_is_due(every: int | None, made: list[int]) -> None:
+    _, codecs = trained(mixed(), qg.methods.preconditioned(probes, refresh_every=every), text_data(), steps=4)
+    assert [codec.since for codec in codecs] == made
+
+
+def test_explain_shows_the_conditioning() -> None:
+    batches = qg.PoissonBatches(text_data(), rate=1.0, steps=1)
+    with qg.Privatizer(mixed(), qg.methods.preconditioned(probes).with_noise(1.0), batches) as private:
+        explained = private.explain()
+    assert "largest over mean eigenvalue" in explained.releases[0].remark
+    assert explained.releases[0].remark in str(explained)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"power": 0.0}, "power"),
+        ({"damping": 0.0}, "damping"),
+        ({"damping": float("inf")}, "damping"),
+        ({"sides": "left"}, "sides"),
+        ({"refresh_every": 0}, "refresh_every"),
+        ({"probes": torch.ones(3)}, "probes"),
+    ],
+)
+@pytest.mark.wrong_types
+def test_wrong_arguments_are_refused(wrong: dict[str, object], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        qg.Preconditioned(**{"probes": probes, **wrong})  # type: ignore[arg-type]
+
+
+def test_probes_that_are_not_finite_are_refused() -> None:
+    def broken(model: nn.Module) -> Tensor:
+        return model(torch.full((4, 6), float("inf"))).sum(1)
+
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        trained(nn.Linear(6, CLASSES), qg.methods.preconditioned(broken), linear_data())
