@@ -33,7 +33,7 @@ import quietgrad as qg
 from benchmarks.preconditioned import Images, Setting, images, probe_losses
 from quietgrad._gradients.blocks import flatten, unflatten
 from quietgrad._representations.preconditioned.input_map import InputMap
-from quietgrad._representations.preconditioned.layer_scale import MatrixScale
+from quietgrad._representations.preconditioned.layer_scale import LayerScale, MatrixScale
 from quietgrad._representations.preconditioned.preconditioned import PreconditionedCodec, apply_scales
 from quietgrad.lab.models import build
 
@@ -66,7 +66,8 @@ class OtherCodec(qg.Codec):
         return apply_scales(self.back, released.blocks)
 
 
-def _inverse(scale: Any) -> MatrixScale:
+def _inverse(scale: LayerScale) -> MatrixScale:
+    assert isinstance(scale, MatrixScale)
     p = scale.inputs
     return replace(
         scale, inputs=InputMap(1 / p.base, p.directions, p.unit, 1 / (p.base + p.gains) - 1 / p.base)
@@ -130,7 +131,7 @@ def curvature(model: nn.Module, x: Tensor) -> Callable[[Tensor], float]:
 
     def along(direction: Tensor) -> float:
         tangent = unflatten(direction, parameters)
-        logits, moved = jvp(lambda p: functional_call(model, p, (x,)), (parameters,), (tangent,))
+        logits, moved = jvp(lambda p: functional_call(model, p, (x,)), (parameters,), (tangent,))[:2]
         chance = logits.softmax(1)
         squares = (chance * moved.square()).sum(1) - (chance * moved).sum(1).square()
         return float(squares.mean())

@@ -81,7 +81,7 @@ def reference(model: nn.Module, data: TensorDataset, codec: qg.Codec, clip: floa
     assert isinstance(codec, PreconditionedCodec)
     names = [name for name, _ in model.named_parameters()]
     total = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
-    for x, y in data:
+    for x, y in zip(*data.tensors, strict=True):
         grads = torch.autograd.grad(F.cross_entropy(model(x[None]), y[None]), list(model.parameters()))
         row = codec.encode(
             qg.BlockwiseGrads({n: qg.DenseGrad(g[None]) for n, g in zip(names, grads, strict=True)}, 1)
