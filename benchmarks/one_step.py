@@ -34,7 +34,7 @@ from benchmarks.preconditioned import Images, Setting, images, probe_losses
 from quietgrad._gradients.blocks import flatten, unflatten
 from quietgrad._representations.preconditioned.input_map import InputMap
 from quietgrad._representations.preconditioned.layer_scale import LayerScale, MatrixScale
-from quietgrad._representations.preconditioned.preconditioned import PreconditionedCodec, apply_scales
+from quietgrad._representations.preconditioned.scaling import PreconditionedCodec, apply_scales
 from quietgrad.lab.models import build
 
 RECORDS, JUDGED, WARM, NOISES = 2_000, 1_000, 20, 3

@@ -25,7 +25,7 @@ from quietgrad._mechanism.mechanism import Mechanism, Release, both, then, withi
 from quietgrad._representations.low_rank.low_rank import LowRank
 from quietgrad._representations.masks.mask import RandomMask
 from quietgrad._representations.subspace.subspace import Subspace
-from quietgrad._representations.preconditioned.preconditioned import Preconditioned
+from quietgrad._representations.preconditioned.scaling import Preconditioned
 from quietgrad._noise.gaussian import Gaussian
 from quietgrad._noise.banded import BandedNoise
 from quietgrad._noise.choose_bands import BandChoice, band_choices, choose_bands

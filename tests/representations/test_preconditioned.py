@@ -15,7 +15,7 @@ from quietgrad._gradients.convolution import ConvGrad
 from quietgrad._gradients.factored import FactoredGrad
 from quietgrad._gradients.space import coordinates
 from quietgrad._mechanism.clipping import MARGIN
-from quietgrad._representations.preconditioned.preconditioned import PreconditionedCodec
+from quietgrad._representations.preconditioned.scaling import PreconditionedCodec
 
 N, CLASSES = 12, 3
 Losses = Callable[[nn.Module], Tensor]

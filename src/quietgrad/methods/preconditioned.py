@@ -17,7 +17,7 @@ from __future__ import annotations
 from quietgrad._mechanism.clipping import Clip, FlatClip
 from quietgrad._mechanism.mechanism import Mechanism, Release
 from quietgrad._representations.base import PublicLosses
-from quietgrad._representations.preconditioned.preconditioned import Preconditioned, Sides
+from quietgrad._representations.preconditioned.scaling import Preconditioned, Sides
 from quietgrad.schedules import Schedule
 
 

@@ -19,7 +19,7 @@ Factors = tuple[Float[Tensor, "n t i"], Float[Tensor, "n t o"]]
 
 
 @dataclass(frozen=True)
-class Moments:
+class LayerMoments:
     """Sums over probes and positions, for one matrix `[o, i]`.
 
     Args:
@@ -34,22 +34,22 @@ class Moments:
     with_bias: bool = False
     swapped: bool = False
 
-    def __add__(self, other: Moments) -> Moments:
+    def __add__(self, other: LayerMoments) -> LayerMoments:
         same = (self.with_bias, self.swapped) == (other.with_bias, other.swapped)
         # One odd chunk shows that the bias is not the layer's own: all are then taken without it.
         mine, theirs = (self, other) if same else (self.without_bias(), other.without_bias())
-        return Moments(
+        return LayerMoments(
             mine.inputs + theirs.inputs, mine.outputs + theirs.outputs, mine.with_bias, mine.swapped
         )
 
-    def without_bias(self) -> Moments:
+    def without_bias(self) -> LayerMoments:
         """The same for the matrix alone, inputs on the right."""
         inputs = self.inputs[:-1, :-1] if self.with_bias else self.inputs
-        return Moments(self.outputs, inputs) if self.swapped else Moments(inputs, self.outputs)
+        return LayerMoments(self.outputs, inputs) if self.swapped else LayerMoments(inputs, self.outputs)
 
 
 @functools.singledispatch
-def measure(block: BlockGrads, _bias: BlockGrads | None) -> Moments:
+def measure(block: BlockGrads, _bias: BlockGrads | None) -> LayerMoments:
     """Compute the moments of one chunk of probes; rows that have no factors are formed.
 
     Args:
@@ -57,34 +57,36 @@ def measure(block: BlockGrads, _bias: BlockGrads | None) -> Moments:
         _bias: of the bias that its layer may have.
     """
     rows = block.dense().flatten(2).double()
-    return Moments(torch.einsum("noi,noj->ij", rows, rows), torch.einsum("noi,npi->op", rows, rows))
+    return LayerMoments(torch.einsum("noi,noj->ij", rows, rows), torch.einsum("noi,npi->op", rows, rows))
 
 
 @measure.register(FactoredGrad)
-def _measure_factors(block: FactoredGrad, bias: BlockGrads | None) -> Moments:
+def _measure_factors(block: FactoredGrad, bias: BlockGrads | None) -> LayerMoments:
     a, b = block.factors()
     if bias is not None and _is_sum_of(bias, b):
-        return Moments(_second_moment(_append_one(a)), _second_moment(b), with_bias=True)
+        return LayerMoments(_second_moment(_append_one(a)), _second_moment(b), with_bias=True)
     swapped = bias is not None and _is_sum_of(bias, a)
-    return Moments(_second_moment(b if swapped else a), _second_moment(a if swapped else b), swapped=swapped)
+    return LayerMoments(
+        _second_moment(b if swapped else a), _second_moment(a if swapped else b), swapped=swapped
+    )
 
 
 @measure.register(ConvGrad)
-def _measure_patches(block: ConvGrad, bias: BlockGrads | None) -> Moments:
+def _measure_patches(block: ConvGrad, bias: BlockGrads | None) -> LayerMoments:
     if block.window.groups == 1:
         return _measure_factors(block.as_factored(), bias)
     return measure.dispatch(BlockGrads)(block, bias)
 
 
 @measure.register(IndexedGrad)
-def _count_rows(block: IndexedGrad, _bias: BlockGrads | None) -> Moments:
+def _count_rows(block: IndexedGrad, _bias: BlockGrads | None) -> LayerMoments:
     """A table's inputs are one-hot: their second moment is how often each row is read."""
     counts = torch.bincount(block.ids, minlength=block.shape[0]).double()
-    return Moments(counts, _second_moment(block.values[:, None]))
+    return LayerMoments(counts, _second_moment(block.values[:, None]))
 
 
 @measure.register(TiedGrad)
-def _count_rows_of_tied(block: TiedGrad, bias: BlockGrads | None) -> Moments:
+def _count_rows_of_tied(block: TiedGrad, bias: BlockGrads | None) -> LayerMoments:
     return _count_rows(block.table, bias)
 
 

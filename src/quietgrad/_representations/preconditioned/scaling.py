@@ -16,8 +16,8 @@ from quietgrad._gradients.space import Space, coordinates
 from quietgrad._gradients.stages import BlockwiseGrads, PerSampleGrads, Released
 from quietgrad._representations.base import Codec, Public, PublicLosses, Representation, State
 from quietgrad._representations.preconditioned.input_map import input_map, output_root
+from quietgrad._representations.preconditioned.layer_moments import LayerMoments, measure
 from quietgrad._representations.preconditioned.layer_scale import LayerScale, MatrixScale, TableScale, restore
-from quietgrad._representations.preconditioned.moments import Moments, measure
 from quietgrad._representations.public_gradients import refuse_private_inputs, stream_gradients
 
 Sides = Literal["input", "both"]
@@ -25,7 +25,7 @@ Sides = Literal["input", "both"]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Preconditioned(Representation):
-    """Scale each layer's gradient before the clip, and the noisy sum once more after it.
+    """Scale each layer's gradient before the clip, and its noisy sum after it.
 
         encode(g) = c·P·g,   decode(s) = κ·P·s:   the update is κ·c·P²·g + κ·P·z, DP-SGD in coordinates w = P·v
 
@@ -92,7 +92,7 @@ class Preconditioned(Representation):
 
     def _scales(self, public: Public, inputs: list[Tensor]) -> dict[str, LayerScale]:
         """Measure all matrices; `inputs` receives what the probes fed the model."""
-        found: dict[str, Moments] = {}
+        found: dict[str, LayerMoments] = {}
         for grads in stream_gradients(public, self.probes):
             if grads.first_inputs is not None:
                 inputs.append(grads.first_inputs)
@@ -110,7 +110,7 @@ class Preconditioned(Representation):
             name: self._scale(moments, public.parameters.get(name, like)) for name, moments in found.items()
         }
 
-    def _scale(self, moments: Moments, like: Tensor) -> LayerScale:
+    def _scale(self, moments: LayerMoments, like: Tensor) -> LayerScale:
         if moments.inputs.dim() == 1:
             return self._scale_rows(moments.inputs, like)
         inputs, spread = input_map(
