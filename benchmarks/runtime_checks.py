@@ -1,15 +1,18 @@
 """What the runtime checks and guards of a private step cost, on the models of the engine's benchmark.
 
     python -m benchmarks.runtime_checks            a table
-    python -m benchmarks.runtime_checks --json     {"models": [{"name", "with_ms", "without_ms", "always", ...}, ...]}
+    python -m benchmarks.runtime_checks --json     {"models": [{"name", "without_ms", "always", ...}, ...], "passes": …}
+    python -m benchmarks.runtime_checks --models "" --micro-batches 20000      only counts passes
 
 One Privatizer of each model takes its steps in turn with everything on, with everything off, and with a probe (records
 replaced and the losses computed again), which later steps have with a chance of one in `ONE_IN`. Counted are all
 checks: the graph walked, coverage, whose gradient it is, the state of the model, private inputs, plain backwards,
 scaled losses. Their time is taken inside them, and for comparison as the median difference of neighbouring steps. Off
 exists here alone: the places of samples are remembered from an earlier step, and the functions that check are replaced
-by ones that do nothing. On a machine that is busy with other work `--processor-time` counts the processor time of a
-single-threaded run; differences of whole steps then still scatter by several percent, what is taken inside does not.
+by ones that do nothing. How many passes the questions to the loop take is counted exactly, in a run of
+`--micro-batches` on a linear model: a pass is a forward and a backward without clip, noise and optimizer. On a machine
+that is busy with other work `--processor-time` counts the processor time of a single-threaded run; differences of whole
+steps then still scatter by several percent, what is taken inside does not.
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ from quietgrad._guards.guards import Guards
 from quietgrad._guards.model_state import ModelStateGuard
 from quietgrad._guards.private_inputs import PrivateInputs
 from quietgrad._guards.raw_backward import RawBackwardGuard
-from quietgrad._independence.in_loop import ONE_IN, LoopCheck
+from quietgrad._independence.in_loop import FIRST, ONE_IN, LoopCheck
 
 WARM_UP = 8
 
@@ -224,6 +227,36 @@ def _measured(setting: Setting, repeats: int, clock: Clock) -> Cost:
     return Cost(setting.name, whole, *shares)
 
 
+@dataclass(frozen=True)
+class Passes:
+    """Passes that asked, beside the micro-batches of a run; `share` is their ratio.
+
+    Args:
+        at_first: those about the first micro-batches, all of which are asked about.
+    """
+
+    micro_batches: int
+    asking: int
+    at_first: int
+    share: float
+
+
+def count_passes(micro_batches: int) -> Passes:
+    """Train a linear model on that many micro-batches, one a step, and count."""
+    x, model = torch.randn(32, 4), torch.nn.Linear(4, 2)
+    data = TensorDataset(x, torch.arange(32) % 2)
+    batches = qg.PoissonBatches(data, rate=1.0, steps=micro_batches)
+    asking = at_first = 0
+    with qg.Privatizer(model, qg.methods.dp_sgd(clip=1.0).with_noise(1.0), batches) as private:
+        for batch in batches:
+            for rows, labels in batch.split(32):
+                asking += private.independence.is_asking
+                private.backward(F.cross_entropy(model(rows), labels, reduction="none"))
+            private.release()
+            at_first = asking if private.step == FIRST else at_first
+    return Passes(micro_batches, asking, at_first, asking / micro_batches)
+
+
 def table(costs: list[Cost]) -> str:
     lines = [
         "| model | step without, ms | every step | probes | together | difference of steps |",
@@ -244,10 +277,21 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--processor-time", action="store_true", help="processor time of one thread, not wall time"
     )
+    parser.add_argument(
+        "--micro-batches", type=int, default=10_000, help="of the run whose passes are counted"
+    )
     options = parser.parse_args(arguments)
     clock = chosen_clock(options.processor_time)
     costs = [measure(s, options.repeats, clock) for s in SETTINGS if s.name in options.models.split(",")]
-    print(json.dumps({"models": [asdict(c) for c in costs]}) if options.json else table(costs))
+    passes = count_passes(options.micro_batches)
+    if options.json:
+        print(json.dumps({"models": [asdict(c) for c in costs], "passes": asdict(passes)}))
+        return
+    print(table(costs) if costs else "")
+    print(
+        f"{passes.asking} passes asked beside {passes.micro_batches} micro-batches ({passes.share:.2%}), "
+        f"{passes.at_first} of them about the first {FIRST}"
+    )
 
 
 if __name__ == "__main__":

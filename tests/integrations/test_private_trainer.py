@@ -14,6 +14,7 @@ from torch import nn
 import quietgrad as qg
 from quietgrad.integrations.hugging_face import PrivacyArguments, PrivateTrainer, private_trainer
 from tests.integrations.tiny_text import Records, arguments, bert, llama, pad
+from tests.integrations.tokens import tokenizer
 
 PRIVACY = PrivacyArguments(epsilon=8.0, delta=1e-3)
 
@@ -330,3 +331,68 @@ def test_privacy_arguments_come_from_a_command_line() -> None:
     )
     assert (parsed.epsilon, parsed.delta, parsed.method) == (3.0, 1e-5, None)
     assert json.dumps(parsed.epsilon) == "3.0"
+
+
+def test_collators_of_transformers_pad_to_one_length(tmp_path: Path) -> None:
+    import transformers
+
+    words = tokenizer()
+    widths: set[int] = set()
+
+    class Watched(PrivateTrainer):
+        def compute_losses(self, model: nn.Module, inputs: Any) -> Any:
+            widths.add(inputs["input_ids"].shape[1])
+            return super().compute_losses(model, inputs)
+
+    for pad_to, collator, said in (
+        (None, transformers.DataCollatorWithPadding(words), 16),  # what the model takes
+        (None, transformers.DataCollatorWithPadding(words, max_length=12), 12),
+        (6, transformers.DataCollatorWithPadding(words), 6),  # some records are longer
+    ):
+        widths.clear()
+        privacy = PrivacyArguments(8.0, 1e-3, pad_to=pad_to)
+        run = trainer(
+            tmp_path / f"{pad_to}{said}", kind=Watched, privacy=privacy, data_collator=collator, max_steps=2
+        )
+        run.train()
+        assert widths == {said}
+        assert f"the length {said}" in run.private.explain().padding
+    language = transformers.DataCollatorForLanguageModeling(words, mlm=False)
+    privacy = PrivacyArguments(8.0, 1e-3, pad_to=10)
+    widths.clear()
+    trainer(
+        tmp_path / "language", llama(), kind=Watched, privacy=privacy, data_collator=language, max_steps=2
+    ).train()
+    assert widths == {10}
+
+
+def test_lengths_that_follow_the_draw_are_refused_or_named(tmp_path: Path) -> None:
+    import transformers
+
+    def longest(records: list[dict[str, Any]]) -> Any:
+        return transformers.DataCollatorWithPadding(tokenizer())(records)
+
+    wide: dict[str, Any] = {
+        "per_device_train_batch_size": 16,
+        "gradient_accumulation_steps": 1,
+        "max_steps": 2,
+    }
+    with pytest.raises(qg.PrivacyError, match="pad_to='longest'"):
+        trainer(tmp_path / "unstated", data_collator=longest, **wide).train()
+    with pytest.raises(ValueError, match="longest"):
+        trainer(
+            tmp_path / "constant", data_collator=longest, privacy=PrivacyArguments(8.0, 1e-3, pad_to=8)
+        ).train()
+    stated = PrivacyArguments(8.0, 1e-3, pad_to="longest")
+    run = trainer(tmp_path / "stated", data_collator=longest, privacy=stated, **wide)
+    run.train()
+    assert "padded to the longest" in run.private.explain().padding
+    with pytest.raises(ValueError, match="pad_to"):
+        PrivacyArguments(8.0, 1e-3, pad_to="most")
+    long = trainer(
+        tmp_path / "long",
+        bert(max_position_embeddings=2048),
+        data_collator=transformers.DataCollatorWithPadding(tokenizer()),
+    )
+    with pytest.raises(ValueError, match="tokenizer and model take 2048"):
+        long.train()

@@ -9,6 +9,7 @@ import math
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from quietgrad.lab.cli.app import app
 from quietgrad.lab.formatting import epsilon_text
 from quietgrad.lab.report import write_report
 from quietgrad.lab.run.config import load_config
+from quietgrad.lab.run.statement import words
+from quietgrad.lab.run.statement.recorded import read_run
 from quietgrad.lab.run.statement.trade_off import curve_of, curve_of_pair, mu_of
 from quietgrad.lab.run.statement.verification import verify
 from quietgrad.lab.run.train import train
@@ -80,6 +83,18 @@ def test_report_model_card_and_statement_say_the_same(finished: Path) -> None:
     ):
         assert fact in page
     assert statement["weights"]["sha256"][:16] in card
+
+
+def test_independence_is_stated(finished: Path) -> None:
+    statement = stated(finished)
+    assert statement["independence"]["checked"]
+    assert statement["independence"]["lengths"] == "collated shapes did not depend on the draw"
+    assert any("no record moved" in line for line in statement["assumptions"])
+    run = read_run(finished)
+    assert run.results is not None
+    left = {"checked": False, "said": "independence not checked", "lengths": "no length was stated"}
+    unchecked = replace(run, results={**run.results, "independence": left})
+    assert any("independence not checked" in line for line in words.assumptions(unchecked))
 
 
 def test_the_command_believes_an_untouched_run(finished: Path) -> None:

@@ -42,6 +42,7 @@ ONE_IN = 256
 """Later ones are asked about with this chance. That takes two more passes, so the mean price is below 1% of a step."""
 
 
+NOT_CHECKED = "independence not checked"
 RAGGED = (
     "Records are collated to a length that depends on the other records of their micro-batch, as padding to the "
     "longest does: that length is data, and the rounding of every row follows it. Pad to a constant, "
@@ -105,12 +106,25 @@ class LoopCheck:
 
     def __str__(self) -> str:
         if self.unchecked:
-            return f"independence not checked: {self.unchecked}"
+            return f"{NOT_CHECKED}: {self.unchecked}"
+        return f"{self._said}, in {self._asked} micro-batches" if self._asked else self._said
+
+    @property
+    def _said(self) -> str:
         if self._asked:
-            return f"no record moved when others were exchanged or left out, in {self._asked} micro-batches"
+            return "no record moved when others were exchanged or left out"
         if self.is_alone:
             return "every micro-batch holds one record, so none is beside another"
-        return "independence not checked"
+        return NOT_CHECKED
+
+    def describe(self) -> dict[str, Any]:
+        """Return what statements say: `checked`, `said`, and the `lengths` of records.
+
+        How many micro-batches were asked about is left out: it may depend on the draws.
+        """
+        checked = self.is_checked or (self.is_alone and not self.unchecked)
+        said = f"{NOT_CHECKED}: {self.unchecked}" if self.unchecked else self._said
+        return {"checked": checked, "said": said, "lengths": self.padding}
 
     @property
     def padding(self) -> str:
@@ -272,4 +286,4 @@ class LoopCheck:
                     "in the data set's __getitem__ or from the global generators, pad to a constant length, or pass "
                     "require_independence=False; the run is then reported as not covered by ε."
                 )
-            warnings.warn(f"independence not checked: {verdict.reason}", stacklevel=3)
+            warnings.warn(f"{NOT_CHECKED}: {verdict.reason}", stacklevel=3)

@@ -234,6 +234,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             "delta": self.delta,
             "covered": private.covered and statistics.covered,
             "neighbours": "one record replaced by nothing",
+            "independence": private.independence.describe(),
             "releases": {**dict.fromkeys(program.statistics, 1), "training": private.step},
             "directions": directions,
             "products": self._features.width - 1 - directions,

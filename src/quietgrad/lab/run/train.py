@@ -55,6 +55,7 @@ class Outcome:
         noise_to_signal: length of a step's noise over the longest signal that the clips let through.
         steps: updates that the weights have.
         lost: releases that ε counts and the weights do not have, since the run was broken off after them.
+        independence: whether it was checked that records do not influence each other, and their lengths, in words.
         curve: step, ε spent and test accuracy, about twenty times.
     """
 
@@ -73,6 +74,7 @@ class Outcome:
     noise_to_signal: float
     releases: list[dict[str, Any]]
     lost: int = 0
+    independence: dict[str, Any] = field(default_factory=dict)
     curve: list[dict[str, float]] = field(default_factory=list)
 
 
@@ -140,6 +142,7 @@ class Run:
             batch=config.training.batch,
             parameters=sum(p.numel() for p in self.setup.model.parameters() if p.requires_grad),
             covered=private.covered,
+            independence=private.independence.describe(),
             noise_multiplier=private.mechanism.multiplier(0),
             noise_to_signal=noise_to_signal(releases, config.training.batch),
             releases=[dataclasses.asdict(release) for release in releases],

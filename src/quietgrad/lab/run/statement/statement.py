@@ -54,6 +54,8 @@ def statement_of(run: RecordedRun) -> Statement:
             "origin": run.split.get("public_origin", "none"),
             "first_trained_on_it": run.config.training.warm_start == "public",
         },
+        # Runs of 0.2 and federated ones, which protect clients, say nothing about it.
+        **({"independence": found} if (found := (run.results or {}).get("independence")) else {}),
         "assumptions": words.assumptions(run),
         "not_covered": words.not_covered(run),
         "ledger": {

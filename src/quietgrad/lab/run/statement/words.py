@@ -149,6 +149,10 @@ def assumptions(run: RecordedRun) -> list[str]:
             "It starts from weights that were trained on other data. ε says nothing about those data and holds only if "
             "the private records were not among them."
         )
+    found = (run.results or {}).get("independence")
+    if found:
+        how = found["said"] if found["checked"] else f"{found['said']}, and ε holds only if it is so"
+        said.append(f"No record influences the gradient of another one ({how}). Lengths: {found['lengths']}.")
     return said
 
 
