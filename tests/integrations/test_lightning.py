@@ -118,3 +118,16 @@ def test_several_devices_and_scaled_losses_are_refused(world: int, precision: st
     with pytest.raises(qg.PrivacyError, match=named):
         refuse_settings(SimpleNamespace(world_size=world, precision=precision))
     refuse_settings(SimpleNamespace(world_size=1, precision="bf16-mixed"))
+
+
+class Centred(Classifier):
+    def losses(self, batch: Any) -> Tensor:
+        x, y = batch
+        return super().losses((x - x.mean(0), y))
+
+
+def test_a_module_that_mixes_records_is_refused(tmp_path: Path) -> None:
+    module = Centred()
+    loader = planned(module, tmp_path)
+    with pytest.raises(qg.PrivacyError, match="depends on other records"):
+        trainer(tmp_path).fit(module, loader)

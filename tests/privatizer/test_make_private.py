@@ -97,3 +97,17 @@ def test_a_delta_of_one_record_is_warned_about_and_a_tenth_refused() -> None:
         private.epsilon(0.1)
     with pytest.raises(ValueError, match="delta in"):
         make(DataLoader(data(), batch_size=6), delta=0.1)
+
+
+def test_a_loader_of_unequal_records_is_padded_and_asked() -> None:
+    texts = [(torch.ones(1 + i % 9, 1), i % 2) for i in range(60)]
+    loader: DataLoader[Any] = DataLoader(texts, batch_size=30)  # type: ignore[arg-type]
+    batches, private, model = make(loader, pad_to=4, epochs=1)
+    with private:
+        for batch in batches:
+            for x, y in batch.split(16):
+                assert x.shape[1:] == (4, 1)
+                private.backward(F.cross_entropy(model(x.flatten(1)), y, reduction="none"))
+            private.release()
+        assert private.independence.is_checked
+        assert "the length 4" in private.explain().padding

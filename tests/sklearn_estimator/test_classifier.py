@@ -54,6 +54,7 @@ def test_it_learns_within_its_budget(bounds: object) -> None:
     assert fitted.score(X, y) > 0.8
     assert fitted.privacy_["epsilon"] == pytest.approx(1.0, abs=2e-3)
     assert fitted.privacy_["covered"]
+    assert fitted.privacy_["independence"]["checked"]
     paid = {"bounds": 1} if bounds == "private" else {}
     assert fitted.privacy_["releases"].items() >= {**paid, "mean": 1, "moments": 1}.items()
     assert list(fitted.classes_) == ["a", "b", "c"]

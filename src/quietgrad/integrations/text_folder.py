@@ -80,9 +80,8 @@ class TextEncoder(nn.Module):
         return torch.cat(parts)
 
     def _mean(self, ids: Int64[Tensor, "n t"]) -> Float[Tensor, "n d"]:
+        # Never cut to the longest of these texts: the rounding of all of them would follow its length.
         real = ids.ne(self.padding)
-        longest = max(1, int(real.sum(1).max()))
-        ids, real = ids[:, :longest], real[:, :longest]
         hidden: Tensor = self.model(input_ids=ids, attention_mask=real.long()).last_hidden_state
         weights = real[:, :, None].to(hidden.dtype)
         return (hidden * weights).sum(1) / weights.sum(1).clamp_min(1)
