@@ -2,11 +2,12 @@
 
     python -m benchmarks.crash_points --json
 
-A first run counts what is done to the disk: writes, cuts, syncs, renames, removals. Then, for each of these places, a
-forked child runs the same command on a fresh folder and is broken off there by one of three failures:
+A first run counts what it changes on the disk: writes, cuts, syncs, renames, removals, all of which go through
+`quietgrad.accounting.disk`. Then, for each of these places, a forked child with a `FailingDisk` runs the same command
+on a fresh folder and is broken off there by one of three failures:
 
     killed   SIGKILL before it
-    torn     SIGKILL after half of a write, or right after a sync, rename or removal
+    torn     SIGKILL after half of a write, or right after any other change
     full     the disk is full from there on: half of the write, then ENOSPC for every later one
 
 The command is then started again, with --resume if the folder has a config. The children count their releases by
@@ -17,7 +18,6 @@ a full disk with a traceback, is listed too.
 from __future__ import annotations
 
 import argparse
-import builtins
 import contextlib
 import errno
 import io
@@ -27,21 +27,26 @@ import shutil
 import signal
 import sys
 import tempfile
+import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
 
 from quietgrad._release.releaser import AccountedDraw
+from quietgrad.accounting.disk import Disk, replace_disk
 from quietgrad.accounting.ledger import Ledger
 from quietgrad.lab.cli.app import app
+from quietgrad.lab.report import html
 from quietgrad.lab.tune import private
 
-FAILURES = ("killed", "torn", "full")
+TAKES_SPACE = ("write", "sync", "make_folder")
+"""Changes that a full disk refuses."""
+
 CONFIG = """\
 [data]
 name = "{data}"
@@ -66,10 +71,15 @@ KEEP = 'method.keep={schedule = "Linear", start = 1.0, end = 0.5, length = 1}'
 COMMANDS: dict[str, tuple[str, ...]] = {
     "train": ("train",),
     "train, scheduled": ("train", *(part for change in (*SCHEDULED, KEEP) for part in ("--set", change))),
+    "train, linear probe": (
+        *("train", "--set", "method.name=quiet", "--set", "method.moments=private"),
+        *("--set", "privacy.epsilon=0.2", "--set", "method.clip="),
+    ),
     "federated": ("federated", "--set", "training.batch=4"),
     "tune": ("tune", "--on", "private", "--tries", "2"),
 }
-"""A schedule gives steps different events. The number of private tries is fixed to 2, so that places stay the same."""
+"""A schedule gives steps different events; the linear probe releases statistics before it trains. The number of private
+tries is fixed to 2, so that places stay the same."""
 
 
 @dataclass
@@ -77,7 +87,8 @@ class Tally:
     """What became of a command that was broken off.
 
     Args:
-        places: what it does to the disk.
+        places: what it changes on the disk.
+        cases: places and failures at which it was to be broken off; `cases_of` says which are equal.
         broken_off: how often it was.
         under_counts: ledgers that held fewer releases than were made.
         unfinishable: runs that did not finish when started again.
@@ -87,6 +98,7 @@ class Tally:
 
     command: str
     places: int = 0
+    cases: int = 0
     broken_off: int = 0
     under_counts: int = 0
     unfinishable: int = 0
@@ -96,114 +108,82 @@ class Tally:
     failures: list[str] = field(default_factory=list)
 
 
-class Disk:
-    """Everything that a child does to the disk below a folder, broken off at one place.
+class FailingDisk(Disk):
+    """The disk of a child process, broken off at one of the changes that it makes.
 
     Args:
-        root: the folder.
-        place: the number of the operation; None lets all of them pass.
+        place: the number of the change; None lets all of them pass.
         failure: how.
     """
 
-    def __init__(self, root: Path, place: int | None = None, failure: str = "killed") -> None:
-        self.root, self.place, self.failure = str(root), place, failure
+    def __init__(self, place: int | None = None, failure: str = "killed") -> None:
+        self._place, self._failure = place, failure
         self.seen: list[str] = []
-        self._full = False
+        self._is_full = False
 
-    def install(self) -> None:
-        """Put itself between this process, a child, and the functions that change files."""
-        plain = io.open
-
-        def opened(file: Any, mode: str = "r", *args: Any, **options: Any) -> Any:
-            handle = plain(file, mode, *args, **options)
-            writes = set(mode) & set("wax+") and not isinstance(file, int)
-            return Watched(handle, self) if writes and self._below(file) else handle
-
-        builtins.open = io.open = opened
-        sync = os.fsync
-        os.fsync = lambda fd: self.pass_by("sync", lambda: sync(fd)) if self._is_below(fd) else sync(fd)  # type: ignore[arg-type]
-        for name in ("replace", "rename", "unlink", "remove", "rmdir", "mkdir"):
-            self._watch(name)
-
-    def _watch(self, name: str) -> None:
-        plain = getattr(os, name)
-
-        def watched(path: Any, *args: Any, **options: Any) -> Any:
-            if not self._below(path) and "dir_fd" not in options:
-                return plain(path, *args, **options)
-            return self.pass_by(name, lambda: plain(path, *args, **options))
-
-        setattr(os, name, watched)
-
-    def pass_by(self, kind: str, action: Callable[[], Any]) -> Any:
-        """Do an operation that is not a write, unless it is the place."""
-        here = self._arrive(kind)
-        if here and self.failure == "killed":
-            _die()
-        if here and self.failure == "full":
-            self._full = True
-        if self._full and kind in ("sync", "mkdir"):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        result = action()
-        if here and self.failure == "torn":
-            _die()
-        return result
-
-    def write(self, handle: Any, content: bytes | str) -> int:
+    def write(self, file: IO[bytes], content: bytes) -> int:
         """Write, unless it is the place; then nothing of it, or half."""
-        here = self._arrive("write")
-        if here and self.failure == "killed":
+        if self._arrives("write") or self._is_full:
+            file.write(content[: len(content) // 2])
+            file.flush()
+            self._fail()
+        return super().write(file, content)
+
+    def truncate(self, file: IO[bytes]) -> None:
+        with self._change("truncate"):
+            super().truncate(file)
+
+    def sync(self, descriptor: int) -> None:
+        with self._change("sync"):
+            super().sync(descriptor)
+
+    def replace(self, old: Path, new: Path) -> None:
+        with self._change("replace"):
+            super().replace(old, new)
+
+    def remove(self, path: Path) -> None:
+        with self._change("remove"):
+            super().remove(path)
+
+    def remove_folder(self, path: Path) -> None:
+        with self._change("remove_folder"):
+            super().remove_folder(path)
+
+    def make_folder(self, path: Path) -> None:
+        with self._change("make_folder"):
+            super().make_folder(path)
+
+    @contextlib.contextmanager
+    def _change(self, kind: str) -> Iterator[None]:
+        """A change that is whole or not there; a full disk stops those that need space."""
+        here = self._arrives(kind)
+        self._is_full |= here and self._failure == "full"
+        if self._is_full and kind in TAKES_SPACE:
+            self._fail()
+        yield
+        if here and self._failure == "torn":
             _die()
-        if here or self._full:
-            self._full = True
-            handle.write(content[: len(content) // 2])
-            handle.flush()
-            if self.failure == "torn":
-                _die()
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return int(handle.write(content))
 
-    def _arrive(self, kind: str) -> bool:
+    def _arrives(self, kind: str) -> bool:
+        """Count a change; a run that is to be killed at it dies here."""
         self.seen.append(kind)
-        return self.place == len(self.seen) - 1
+        here = self._place == len(self.seen) - 1
+        if here and self._failure == "killed":
+            _die()
+        return here
 
-    def _below(self, path: Any) -> bool:
-        try:
-            return str(os.path.abspath(os.fspath(path))).startswith(self.root)
-        except TypeError:
-            return False
-
-    def _is_below(self, descriptor: int) -> bool:
-        return os.readlink(f"/proc/self/fd/{descriptor}").startswith(self.root)
-
-
-class Watched:
-    """A file whose writes and cuts go by a `Disk`."""
-
-    def __init__(self, handle: Any, disk: Disk) -> None:
-        self._handle, self._disk = handle, disk
-
-    def write(self, content: Any) -> int:
-        return self._disk.write(self._handle, bytes(content) if not isinstance(content, str) else content)
-
-    def truncate(self, size: int | None = None) -> Any:
-        return self._disk.pass_by("truncate", lambda: self._handle.truncate(size))
-
-    def __enter__(self) -> Watched:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._handle.close()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._handle, name)
+    def _fail(self) -> None:
+        if self._failure == "torn":
+            _die()
+        self._is_full = True
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def run(arguments: list[str], disk: Disk, notes: Path) -> int:
+def run(arguments: list[str], disk: FailingDisk, notes: Path) -> int:
     """Run a command in a forked child; its exit code, or minus the signal that ended it."""
     child = os.fork()
     if child == 0:
@@ -215,7 +195,7 @@ def run(arguments: list[str], disk: Disk, notes: Path) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def _in_child(arguments: list[str], disk: Disk, notes: Path) -> int:
+def _in_child(arguments: list[str], disk: FailingDisk, notes: Path) -> int:
     log = os.open(notes / "releases", os.O_CREAT | os.O_APPEND | os.O_WRONLY)
     said = os.open(notes / "said", os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
     os.dup2(said, 1)
@@ -229,7 +209,9 @@ def _in_child(arguments: list[str], disk: Disk, notes: Path) -> int:
 
     AccountedDraw.accept = counted  # type: ignore[method-assign]
     private.draw_count = lambda mean: 2  # noqa: ARG005
-    disk.install()
+    html.to_svg = lambda *_, **__: "<svg/>"  # type: ignore[attr-defined]  # drawing takes most of the time
+    replace_disk(disk)
+    warnings.simplefilter("default")  # as users run it: a test makes errors of warnings
     try:
         app(arguments, standalone_mode=True)
     except SystemExit as stop:
@@ -280,14 +262,14 @@ def break_off(name: str, place: int, failure: str, config: Path, tally: Tally) -
     with tempfile.TemporaryDirectory(prefix="crash_point_") as folder:
         out, notes = Path(folder) / "run", Path(folder) / "notes"
         notes.mkdir()
-        code = run(command_line(name, config, out), Disk(out, place, failure), notes)
+        code = run(command_line(name, config, out), FailingDisk(place, failure), notes)
         what = f"{name}, place {place} ({failure})"
         tally.broken_off += code != 0
         tally.under_counts += under_counted(out, notes)[0]
         if code not in (0, 2, -signal.SIGKILL):
             tally.tracebacks += 1
             tally.failures.append(f"{what}: {_last_words(notes)}")
-        code = run(command_line(name, config, out), Disk(out), notes)
+        code = run(command_line(name, config, out), FailingDisk(), notes)
         short, extra = under_counted(out, notes)
         tally.under_counts += short
         tally.over_counted += extra
@@ -308,14 +290,30 @@ def measure(name: str, config: Path, every: int = 1) -> Tally:
     with tempfile.TemporaryDirectory(prefix="crash_point_") as folder:
         out, notes = Path(folder) / "run", Path(folder) / "notes"
         notes.mkdir()
-        if run(command_line(name, config, out), Disk(out), notes):
+        if run(command_line(name, config, out), FailingDisk(), notes):
             raise RuntimeError(f"{name} does not even run undisturbed: {_last_words(notes)}")
         seen = json.loads((notes / "seen").read_text())
     tally.places, tally.kinds = len(seen), dict(Counter(seen))
-    for place in range(0, len(seen), every):
-        for failure in FAILURES:
+    for place, failure in cases_of(seen):
+        if place % every == 0:
+            tally.cases += 1
             break_off(name, place, failure, config, tally)
+            print(f"{name}: {tally.cases} cases, {len(tally.failures)} failures", end="\r", file=sys.stderr)
     return tally
+
+
+def cases_of(seen: list[str]) -> Iterator[tuple[int, str]]:
+    """Where and how to break a command off; of cases that leave the same files, one.
+
+    To be killed before a change is to be killed right after the one before it. A full disk shows at the next change
+    that takes space.
+    """
+    for place, kind in enumerate(seen):
+        if place == 0 or seen[place - 1] == "write":
+            yield place, "killed"
+        yield place, "torn"
+        if kind in TAKES_SPACE:
+            yield place, "full"
 
 
 def _warm_up(name: str, config: Path) -> None:
@@ -357,10 +355,20 @@ def main() -> None:
     if options.json:
         print(json.dumps([asdict(tally) for tally in tallies], indent=2))
         return
-    print("| command | places | broken off | under-counts | unfinishable | tracebacks | over-counted |")
-    print("|---|---|---|---|---|---|---|")
+    print(
+        "| command | places | cases | broken off | under-counts | unfinishable | tracebacks | over-counted |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
     for t in tallies:
-        cells = (t.places, t.broken_off, t.under_counts, t.unfinishable, t.tracebacks, t.over_counted)
+        cells = (
+            t.places,
+            t.cases,
+            t.broken_off,
+            t.under_counts,
+            t.unfinishable,
+            t.tracebacks,
+            t.over_counted,
+        )
         print(f"| {t.command} | {' | '.join(map(str, cells))} |")
     for failure in [failure for tally in tallies for failure in tally.failures]:
         print(failure)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import shutil
@@ -156,3 +157,40 @@ def test_the_checkpoint_of_a_copied_run_does_not_fit(tmp_path: Path) -> None:
     (mine / "results.json").unlink()
     with pytest.raises(ValueError, match="another run"):
         train(config, mine, resume=True)
+
+
+QUIET = """\
+[data]
+name = "{data}"
+[privacy]
+epsilon = 3.0
+[method]
+name = "quiet"
+moments = "private"
+"""
+
+
+@pytest.mark.parametrize("lost", [("mean",), ("moments",), ()])
+def test_a_probe_that_is_killed_among_its_statistics_can_finish(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: tuple[str, ...]
+) -> None:
+    """On 0.2: a run killed after its first statistic could only start anew, and pay again."""
+    config, out = load_config(write_config(tmp_path, text=QUIET)), tmp_path / "run"
+
+    def save(folder: RunFolder, name: str, state: dict[str, Any]) -> None:
+        if name == "features.pt" or set(lost) & set(state):
+            never()
+        plain(folder, name, state)
+
+    plain = RunFolder.save
+    with monkeypatch.context() as patched:
+        patched.setattr(RunFolder, "save", save)
+        with pytest.raises(Killed):
+            train(config, out)
+    with pytest.warns(LostSteps, match="the features go without it") if lost else contextlib.nullcontext():
+        outcome = train(config, out, resume=True)
+    ledger = Ledger.read(out / "ledger.jsonl")
+    assert outcome.lost == len(lost)
+    assert ledger.count == 2 + outcome.steps, "a statistic was paid for twice, or not at all"
+    assert outcome.epsilon == pytest.approx(3.0, abs=2e-3)
+    assert outcome.accuracy > (0.5 if lost else 0.7)

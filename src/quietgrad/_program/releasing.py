@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from quietgrad._collective import default_reducer
@@ -14,6 +15,7 @@ from quietgrad._mechanism.clipping import FlatClip
 from quietgrad._noise.gaussian import Gaussian
 from quietgrad._noise.sources import NoiseSource, as_source
 from quietgrad._program.program import Program
+from quietgrad._release.conservation import gaussian_multiplier
 from quietgrad._release.noise_states import NoiseStates
 from quietgrad._release.releaser import Releaser
 from quietgrad._sampling.batches import PoissonBatches
@@ -92,14 +94,32 @@ class Statistics:
             PrivacyError: the statistic was released already.
         """
         self._check(name, len(values))
-        statistic = self.program.statistics[name].statistic
-        clip = FlatClip(statistic.bound)
-        total = _sum(clip(statistic.rows(part), 0) for part in values.split(CHUNK))
+        total = self._total(name, values)
         event = self.program.statistic_event(name, self._sampler)
-        step = len(self._released) - len(self.program.statistics)
+        # Steps before the training have negative numbers, in a run that is resumed too.
+        step = self.ledger.count - len(self.program.statistics)
         with self._releaser.record(Charge(event=event, rate=1.0), step=step) as draw:
             self._released.add(name)
             return draw.release(total, std=draw.std(total.sensitivity))
+
+    def zeros(self, name: str, values: Tensor) -> Released:
+        """Return zeros in the form of a release, for one that was paid for and lost in a crash.
+
+        Nothing is released: of `values` only the shape of a record is read.
+        """
+        total = self._total(name, torch.zeros_like(values[:1]))
+        std = gaussian_multiplier(self.program.statistic_event(name, self._sampler)) * total.sensitivity
+        divisor = float(self._sampler.records)
+        blocks = {
+            block: torch.zeros_like(value, dtype=total.space.part(block).dtype)
+            for block, value in total.blocks.items()
+        }
+        return Released(blocks=blocks, std=std / divisor, sensitivity=total.sensitivity / divisor)
+
+    def _total(self, name: str, values: Tensor) -> ClippedSum:
+        statistic = self.program.statistics[name].statistic
+        clip = FlatClip(statistic.bound)
+        return _sum(clip(statistic.rows(part), 0) for part in values.split(CHUNK))
 
     def _check(self, name: str, records: int) -> None:
         if name not in self.program.statistics:

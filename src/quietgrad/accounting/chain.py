@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from quietgrad._errors import PrivacyError
+from quietgrad.accounting.disk import disk, sync_folder
 from quietgrad.accounting.events import Phase, phase_to_dict
 
 VERSION = 1
@@ -74,10 +75,10 @@ def write_bytes(file: IO[bytes], content: bytes) -> None:
     Raises:
         OSError: a part was written, or nothing.
     """
-    written = file.write(content)
+    written = disk().write(file, content)
     if written != len(content):
         raise OSError(errno.ENOSPC, f"Only {written} of {len(content)} bytes of the ledger fit onto the disk")
-    os.fsync(file.fileno())
+    disk().sync(file.fileno())
 
 
 def check_keyed(header: Mapping[str, Any], key: bytes | None, path: Path) -> None:
@@ -196,12 +197,12 @@ def replace_content(file: IO[bytes], path: Path, content: bytes) -> IO[bytes]:
     fresh = open(part, "ab+", buffering=0)  # noqa: SIM115
     try:
         lock(fresh, part)
-        fresh.truncate(0)
+        disk().truncate(fresh)
         write_bytes(fresh, content)
         if sys.platform == "win32":  # which replaces no open file, and has no lock to lose
             fresh.close()
             file.close()
-        os.replace(part, path)
+        disk().replace(part, path)
         sync_folder(path)
         if fresh.closed:
             fresh = open(path, "ab+", buffering=0)  # noqa: SIM115
@@ -210,17 +211,6 @@ def replace_content(file: IO[bytes], path: Path, content: bytes) -> IO[bytes]:
         raise
     file.close()
     return fresh
-
-
-def sync_folder(path: Path) -> None:
-    """Make a new file durable: it is only once its folder is."""
-    if sys.platform == "win32":
-        return
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _or_key(key: bytes | None) -> str:

@@ -23,10 +23,10 @@ from quietgrad.accounting.chain import (
     lock,
     parse_line,
     replace_content,
-    sync_folder,
     what_changed,
     write_line,
 )
+from quietgrad.accounting.disk import disk, sync_folder
 from quietgrad.accounting.events import Phase, coalesce, phase_from_dict
 from quietgrad.accounting.planning import Bill, Charge
 
@@ -286,7 +286,7 @@ class Ledger:
             raise ValueError(
                 f"Expected a ledger in {path}, got another file. Give the ledger a path of its own."
             )
-        self._file.truncate(0)
+        disk().truncate(self._file)
         write_line(self._file, self._header, self._head)
         sync_folder(path)
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any
 
-from quietgrad.accounting.chain import sync_folder
+from quietgrad.accounting.disk import disk, make_folders, sync_folder
 from quietgrad.lab.errors import LabError
 
 
@@ -17,13 +16,13 @@ def write_whole(path: Path, content: bytes) -> None:
     part = path.with_name(f"{path.name}.part")
     try:
         with part.open("wb") as file:
-            file.write(content)
+            disk().write(file, content)
             file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
+            disk().sync(file.fileno())
+        disk().replace(part, path)
         sync_folder(path)  # files that are written one after the other also survive a power cut in this order
     except OSError as error:
-        part.unlink(missing_ok=True)
+        disk().remove(part)
         raise LabError(
             f"Cannot write {path}: {error.strerror or error}. Free space or correct the folder, then go on with "
             "--resume or give another --out."
@@ -32,7 +31,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 def make_folder(path: Path) -> None:
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        make_folders(path)
     except (FileExistsError, NotADirectoryError):
         raise LabError(f"{path} is or lies under a file. Give a folder with --out.") from None
     except OSError as error:

@@ -36,6 +36,7 @@ from quietgrad.lab.data import Parts
 from quietgrad.lab.errors import LabError
 from quietgrad.lab.run.config import Config, DataConfig, Section, parse_section
 from quietgrad.lab.run.folder import RunFolder
+from quietgrad.lab.run.kept_statistics import KeptStatistics
 from quietgrad.lab.run.setup import Setup, make_optimizer, make_scheduler
 from quietgrad.lab.run.task import is_pretrained, load_task
 
@@ -92,14 +93,19 @@ def set_up_linear_probe(
         for remark in remarks:
             warnings.warn(remark, PrivacyWarning, stacklevel=2)
         folder.start(config, task.parts.record)
-    statistics = qg.Statistics(program, batches, ledger=folder.ledger)
-    # A run that was broken off before its first release has nothing to load, and all of its budget.
-    kept = statistics.ledger.count > 0
-    rescale = _loaded(folder) if kept else _fitted(task, source, statistics, rule, products=options.products)
-    if not kept:
-        folder.save(FEATURES, {"encoder": type(task.encoder).__name__, "rescale": rescale.state_dict()})
+    statistics = KeptStatistics(program, batches, folder)
+    saved = folder.load(FEATURES)
+    if saved is None:  # a new run, or one that was broken off before all of its statistics were released
+        rescale = _fitted(task, source, statistics, rule, products=options.products)
+        saved = {"encoder": type(task.encoder).__name__, "rescale": rescale.state_dict()}
+        saved["lost"] = statistics.lost
+        folder.save(FEATURES, saved)
+    else:
+        rescale = _loaded(saved)
     resolved = _resolved(config, rule, len(task.private))
-    return _setup(resolved, task, rescale, rule), program, statistics
+    setup = _setup(resolved, task, rescale, rule)
+    setup.lost_statistics = saved.get("lost", 0)
+    return setup, program, statistics
 
 
 class ProbePlan(NamedTuple):
@@ -200,13 +206,7 @@ def _fitted(
     )
 
 
-def _loaded(folder: RunFolder) -> Rescale | Quadratic:
-    saved = folder.load(FEATURES)
-    if saved is None:
-        raise LabError(
-            f"{folder.path} stopped before its features were kept; what they cost is in its ledger. Start anew with "
-            "another --out."
-        )
+def _loaded(saved: dict[str, Any]) -> Rescale | Quadratic:
     state: dict[str, Tensor] = saved["rescale"]
     rescale = _room_for(state)
     rescale.load_state_dict(state)

@@ -28,7 +28,11 @@ from quietgrad.schedules import steps_of
 
 @dataclass
 class Setup:
-    """Data, model, batches and optimizer of a run."""
+    """Data, model, batches and optimizer of a run.
+
+    Args:
+        lost_statistics: that were paid for before the training, and lost in a crash.
+    """
 
     config: Config
     parts: Parts
@@ -37,6 +41,7 @@ class Setup:
     optimizer: torch.optim.Optimizer
     scheduler: LRScheduler
     average: AveragedModel | None
+    lost_statistics: int = 0
 
     @property
     def evaluated(self) -> nn.Module:

@@ -105,6 +105,10 @@ class Run:
     @property
     def lost(self) -> int:
         """Releases that the ledger holds and the weights do not have."""
+        return self.lost_steps + self.setup.lost_statistics
+
+    @property
+    def lost_steps(self) -> int:
         return self.setup.batches.steps - self.private.steps_left - self.updates
 
     def step(self, batch: Any) -> None:
@@ -223,7 +227,7 @@ def train(
         saved = folder.load_checkpoint() if resume else None
         if saved is not None:
             run.load(saved)
-        tell_lost(run.lost, private.steps_left, out)
+        tell_lost(run.lost_steps, private.steps_left, out)
         checkpoints = Checkpoints(
             lambda: folder.save_checkpoint(run.state()), config.training.checkpoint_every
         )

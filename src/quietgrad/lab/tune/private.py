@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 import secrets
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from quietgrad.accounting.disk import disk, remove_tree
 from quietgrad.accounting.rdp import logarithmic_gamma
 from quietgrad.lab.errors import LabError
 from quietgrad.lab.files import make_folder, number, read_json, to_json, write_whole
@@ -111,14 +111,14 @@ def draw_count(mean: float) -> int:
 def _keep_best(out: Path, tries: int) -> None:
     results = [RunFolder(out / f"try-{place}").read("results.json") for place in range(tries)]
     best = max(range(tries), key=lambda place: float(results[place]["accuracy"]))
-    (out / f"try-{best}").rename(out / BEST)
+    disk().replace(out / f"try-{best}", out / BEST)
 
 
 def _forget_others(out: Path) -> None:
     """Delete all tries but the best and their number, also those that a search broken off here has left."""
     for other in out.glob("try-*"):
-        shutil.rmtree(other)
-    (out / PLAN).unlink(missing_ok=True)
+        remove_tree(other)
+    disk().remove(out / PLAN)
 
 
 def _found(folder: Path) -> PrivateFound:
