@@ -157,9 +157,11 @@ def test_labels_out_of_range_are_refused(tmp_path: Path) -> None:
     assert "some labels are not among 0 to 2" in refused("train", config, "--out", tmp_path / "run")
 
 
-def test_public_data_that_overlap_private_ones_are_refused(tmp_path: Path) -> None:
-    inputs = np.load(write_data(tmp_path))["x"]
-    config = write_config(tmp_path, data=write_data(tmp_path, public_x=inputs[:20]))
+def test_public_data_that_overlap_test_data_are_refused(tmp_path: Path) -> None:
+    stored = np.load(write_data(tmp_path))
+    public, labels = stored["x"][:20] + 1, stored["y"][:20]
+    data = write_data(tmp_path, public_x=public, test_x=public, test_y=labels)
+    config = write_config(tmp_path, data=data)
     said = refused("train", config, "--out", tmp_path / "run")
     assert "public data overlap" in said
     assert "Remove them" in said

@@ -144,10 +144,10 @@ def test_the_data_set_itself_is_no_stand_in(images: str) -> None:
         load(images, public=5, public_from=images)
 
 
-def test_a_stand_in_with_private_content_is_refused(tmp_path: Path, images: str) -> None:
+def test_a_stand_in_with_test_content_is_refused(tmp_path: Path, images: str) -> None:
     with np.load(images) as stored:
         np.savez(tmp_path / "copy.npz", x=stored["x"], y=stored["y"])
-    with pytest.raises(DataError, match="public data overlap the"):
+    with pytest.raises(DataError, match="public data overlap the test data"):
         load(images, public=50, public_from=str(tmp_path / "copy.npz"))
 
 

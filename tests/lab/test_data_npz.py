@@ -58,16 +58,6 @@ def test_a_file_in_the_data_folder_is_found_by_its_name(tmp_path: Path) -> None:
     assert len(load("own.npz", data_dir=tmp_path).private) == 40
 
 
-def test_public_data_that_overlap_private_data_are_refused(tmp_path: Path) -> None:
-    path = save(
-        tmp_path, x=FEATURES, y=LABELS, test_x=FEATURES[:5] + 1, test_y=LABELS[:5], public_x=FEATURES[7:9]
-    )
-    with pytest.raises(
-        DataError, match=r"public data overlap the private data: some inputs are in both. Remove"
-    ):
-        load(path)
-
-
 def test_public_data_that_overlap_test_data_are_refused(tmp_path: Path) -> None:
     test = FEATURES[:5] + 1
     path = save(tmp_path, x=FEATURES, y=LABELS, test_x=test, test_y=LABELS[:5], public_x=test[:1])

@@ -99,6 +99,7 @@ class PoissonSampler(Sampler[list[int]]):
     Raises:
         ValueError: there are no records or steps, the rate or b·q is not in (0, 1], or the users do not fit the
             records.
+        PrivacyError: a subclass draws in its own way and does not say what that costs.
 
     Example:
         sampler = qg.PoissonSampler(len(train_set), rate=0.25, steps=10)
@@ -129,6 +130,8 @@ class PoissonSampler(Sampler[list[int]]):
         self.users = _users(unit, records, most_records, pooled)
         self.groups = _checked_groups(groups, self.rate, self.units)
         self.private = seed is None
+        if self.private:
+            _check_charged(type(self))
         self._key = None if seed is None else hashlib.sha256(f"quietgrad draws {seed}".encode()).digest()
         self._process, self._draws_made = os.getpid(), 0
         self._rank, self._world = 0, 1
@@ -292,6 +295,24 @@ class PoissonSampler(Sampler[list[int]]):
         """A copy belongs to nobody, does not hand out what was drawn here, and repeats no private draw."""
         key = None if self.private else self._key
         return self.__dict__ | {"_owner": Owner(), "_made": Draws(self._made.next), "_key": key}
+
+
+def _check_charged(kind: type[PoissonSampler]) -> None:
+    """Refuse a class that changes who is drawn below the class that says what a draw costs.
+
+    Raises:
+        PrivacyError: the ledger would count plain Poisson draws, whatever the class draws.
+    """
+
+    def depth(name: str) -> int:
+        return next(place for place, base in enumerate(kind.__mro__) if name in vars(base))
+
+    for name in ("draw", "_drawn", "__iter__"):
+        if depth(name) < depth("charge"):
+            raise PrivacyError(
+                f"{kind.__name__} overrides {name} and not charge: ε would be that of plain Poisson draws, whatever it "
+                "draws. Override charge(event, step) in the same class, to say what a step costs."
+            )
 
 
 class ReplayedSampler(PoissonSampler):

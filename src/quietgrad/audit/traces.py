@@ -93,6 +93,11 @@ class TracedNoise(Noise):
     noise: Noise
     note: Callable[[TracedRelease], None]
 
+    def __post_init__(self) -> None:
+        # What the class of a noise says of itself holds for its wrapper too.
+        for name in ("one_release", "needs_fixed_space"):
+            object.__setattr__(self, name, getattr(self.noise, name))
+
     def multiplier(self, noise_multiplier: float, step: int) -> float:
         return self.noise.multiplier(noise_multiplier, step)
 

@@ -69,7 +69,7 @@ def assemble(
             f"public_labels=True, but {public.origin} has no labels. Leave public_labels out."
         )
     if public.origin != DRAWN:
-        check_given_public(public.inputs, private.inputs, test.inputs)
+        check_given_public(public.inputs, test.inputs)
     users = None if choice.unit is None else private.columns[choice.unit]
     details = {
         # Where users are protected, the number of their records is private and their own number is public.

@@ -46,24 +46,17 @@ def balanced_rows(
     return rng.permutation(np.concatenate(chosen))
 
 
-def check_given_public(public: ndarray, private: ndarray, test: ndarray) -> None:
-    """Refuse public inputs that came with the data but are those of another part.
+def check_given_public(public: ndarray, test: ndarray) -> None:
+    """Refuse public inputs that came with the data but are in the test part, which is public too.
 
-    An input that is both public and private is no error. It is public, so it may be used. Refusing or dropping it would
-    reveal that it is private too. Only a public part that is mostly private is taken for a mistake.
+    They are not compared with private inputs. An input that is both public and private is public, so it may be used.
+    To refuse or drop it would reveal that it is private too, however many of them there are.
 
     Raises:
-        DataError: a public input is in the test part, or more than half of them are private ones.
+        DataError: a public input is in the test part.
     """
-    inputs = set(digests(public))
-    if 2 * len(inputs & set(digests(private))) > len(inputs):
-        raise DataError(_overlap("private"))
-    if inputs & set(digests(test)):
-        raise DataError(_overlap("test"))
-
-
-def _overlap(part: str) -> str:
-    return (
-        f"public data overlap the {part} data: some inputs are in both. "
-        "Remove them from the public data or take other public data."
-    )
+    if set(digests(public)) & set(digests(test)):
+        raise DataError(
+            "public data overlap the test data: some inputs are in both. Remove them from the public data or take "
+            "other public data."
+        )
