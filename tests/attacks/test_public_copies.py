@@ -22,7 +22,7 @@ OUTSIDE = RNG.normal(size=(3, 4)).astype(np.float32)
 def test_public_copies_of_private_records_change_nothing_that_is_seen(tmp_path: Path, asked: int) -> None:
     for name, member in (("in.npz", INPUTS[7:10]), ("out.npz", OUTSIDE)):
         public = np.concatenate([member[:asked], np.full((1, 4), 9.0, np.float32)])
-        test = {"test_x": INPUTS[:5] + 20, "test_y": LABELS[:5]}
-        np.savez(tmp_path / name, x=INPUTS, y=LABELS, public_x=public, **test)
+        test_x, test_y = INPUTS[:5] + 20, LABELS[:5]
+        np.savez(tmp_path / name, x=INPUTS, y=LABELS, public_x=public, test_x=test_x, test_y=test_y)
         parts = load(str(tmp_path / name))
         assert (len(parts.private), len(parts.public)) == (40, asked + 1)
