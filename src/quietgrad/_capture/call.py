@@ -24,6 +24,7 @@ from quietgrad._capture.layout import Placement
 from quietgrad._errors import PrivacyError
 from quietgrad._gradients.blocks import BlockGrads
 from quietgrad._gradients.row_arithmetic import zero_rows
+from quietgrad._kernels.generators import GeneratorStates
 
 Pieces = dict[str, BlockGrads]
 """Local parameter name → its per-sample gradients from one call."""
@@ -184,7 +185,7 @@ class Call:
     extras: list[Tensor]
     input_nodes: list[Node]
     autocast: tuple[bool, torch.dtype]
-    rng: Tensor | None
+    rng: GeneratorStates | None
     versions: list[int]
 
     @property
@@ -242,7 +243,7 @@ def versions(tensors: list[Tensor]) -> list[int]:
 
 
 def record_call(
-    unit: Unit, index: int, serial: int, args: Any, kwargs: Any, result: Any, rng: Tensor | None
+    unit: Unit, index: int, serial: int, args: Any, kwargs: Any, result: Any, rng: GeneratorStates | None
 ) -> Call | None:
     """The call, or None where no gradient will come back."""
     inputs = tensors_of(args, kwargs)
@@ -253,6 +254,7 @@ def record_call(
     ]
     if not outputs:
         return None
+    kind = tensors[0].device.type
     return Call(
         unit=unit,
         index=index,
@@ -265,7 +267,7 @@ def record_call(
         extras=unit.adapter.extras(result),
         input_nodes=[tensor.grad_fn for tensor in inputs if tensor.grad_fn is not None],
         # A replay has to run under the same precision, or its outputs would not be those recorded.
-        autocast=(torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")),
+        autocast=(torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)),
         rng=rng,
         versions=versions(inputs),
     )

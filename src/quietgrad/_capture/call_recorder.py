@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from quietgrad._capture.call import Call, Unit, Watch, record_call, separate_outputs
 from quietgrad._capture.model_parts import ModelParts
 from quietgrad._capture.validation import NORMS, check_norm
+from quietgrad._kernels.generators import GeneratorStates
 
 MOST_PENDING = 4096
 """Recorded calls that wait for their losses; older ones are dropped, so that evaluating with grad on leaks nothing."""
@@ -40,7 +41,7 @@ class CallRecorder:
         self.parts = ModelParts(model)
         self._calls: list[Call] = []
         self._calls_of: dict[str, int] = {}
-        self._rng: dict[str, Tensor] = {}
+        self._rng: dict[str, GeneratorStates] = {}
         self._watches = OpenWatches()
         self._serial = self._public_forwards = 0
         self._is_paused = False
@@ -56,7 +57,7 @@ class CallRecorder:
     def before_unit(self, unit: Unit, *_: Any) -> None:
         """Keep the state of the generator, since a replay must draw what the call drew; open the unit's watch."""
         if unit.adapter.replays and self._is_active:
-            self._rng[unit.name] = torch.get_rng_state()
+            self._rng[unit.name] = GeneratorStates.capture(next(unit.module.parameters()).device)
         if unit.adapter.watches_functions and self._is_active:
             watch = unit.adapter.watch(unit, self._report)
             self._watches.of[unit.name].append(watch)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from quietgrad._errors import PrivacyError
+from quietgrad._kernels.generators import fork_generators
 
 LossFunction = Callable[[Any], Tensor]
 
@@ -48,13 +49,17 @@ def check_independence(
 
 
 def _outputs(model: nn.Module, inputs: Any, losses: LossFunction | None, dim: int) -> Iterator[Tensor]:
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+    with torch.no_grad(), fork_generators(_device_of(model)):
         torch.manual_seed(0)
         result = model(*inputs)
         result = result if losses is None else losses(result)
     for leaf in pytree.tree_leaves(result):
         if isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.dim() > (0 if losses else dim):
             yield leaf if losses else leaf.movedim(dim, 0)
+
+
+def _device_of(model: nn.Module) -> torch.device:
+    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
 
 
 def _moved(x: Tensor, j: int, n: int, dim: int) -> Tensor:
@@ -72,7 +77,7 @@ def _compare(old: Tensor, new: Tensor, moved: int, n: int) -> None:
             f"Expected outputs with one row for each of the {n} samples, got {tuple(old.shape)}. Pass output_dim, or "
             "losses= to reduce the outputs to one loss per sample."
         )
-    others = torch.arange(n) != moved
+    others = torch.arange(n, device=old.device) != moved
     tolerance = 1e-9 if old.dtype == torch.float64 else 1e-4
     near = torch.isclose(old[others], new[others], rtol=tolerance, atol=tolerance, equal_nan=True)
     close = near.reshape(n - 1, -1).all(1)

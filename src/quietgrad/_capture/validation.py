@@ -32,6 +32,7 @@ def validate(model: nn.Module) -> None:
         check_compiled(module, place)
         check_norm(module, place)
         check_embedding(module, place)
+    check_device(model)
     for name, parameter in model.named_parameters():
         if is_lazy(parameter):
             raise ValueError(
@@ -43,6 +44,26 @@ def validate(model: nn.Module) -> None:
                 "imaginary part would never be trained. Store real and imaginary part as two real parameters "
                 "(torch.view_as_complex), or freeze it."
             )
+
+
+def check_device(model: nn.Module) -> None:
+    """Refuse trained parameters on several devices, or on one that has no float64."""
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad and not is_lazy(p)}
+    first = next(iter(trained), None)
+    if first is None:
+        return
+    device = trained[first].device
+    other = next((name for name, p in trained.items() if p.device != device), None)
+    if other is not None:
+        raise ValueError(
+            f"Parameter {first!r} is on {device} and {other!r} on {trained[other].device}: norms add up over all "
+            "parameters. Move the model to one device, or freeze one of the two parts."
+        )
+    if device.type == "mps":
+        raise ValueError(
+            f"The model is on {device}, which has no float64: norms and sums would be rounded by more than the "
+            "guarantee allows. Move it to the CPU or to a CUDA device."
+        )
 
 
 def check_norm(module: nn.Module, place: str) -> None:

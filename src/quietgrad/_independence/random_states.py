@@ -18,22 +18,24 @@ class RandomStates:
     python: tuple[Any, ...]
     numpy: tuple[Any, ...]
     torch: Tensor
-    cuda: tuple[Tensor, ...]
+    device: Tensor | None
 
     @classmethod
     def capture(cls) -> RandomStates:
         """Read all states; nothing is drawn."""
-        # Asking an unused CUDA for its state would initialise it, with gigabytes of memory.
-        cuda = tuple(torch.cuda.get_rng_state_all()) if torch.cuda.is_initialized() else ()
-        return cls(random.getstate(), np.random.get_state(legacy=True), torch.get_rng_state(), cuda)  # type: ignore[arg-type]
+        python, numpy = random.getstate(), np.random.get_state(legacy=True)
+        module = _used_device_module()
+        device = None if module is None else module.get_rng_state()
+        return cls(python, numpy, torch.get_rng_state(), device)  # type: ignore[arg-type]
 
     def restore(self) -> None:
         """Put all states back."""
         random.setstate(self.python)
         np.random.set_state(self.numpy)
         torch.set_rng_state(self.torch)
-        if self.cuda:
-            torch.cuda.set_rng_state_all(list(self.cuda))
+        module = _used_device_module()
+        if self.device is not None and module is not None:
+            module.set_rng_state(self.device)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, RandomStates):
@@ -43,8 +45,19 @@ class RandomStates:
             and self.numpy[2:] == other.numpy[2:]
             and np.array_equal(self.numpy[1], other.numpy[1])
             and torch.equal(self.torch, other.torch)
-            and len(self.cuda) == len(other.cuda)
-            and all(map(torch.equal, self.cuda, other.cuda))
+            and (self.device is None) == (other.device is None)
+            and (self.device is None or other.device is None or torch.equal(self.device, other.device))
         )
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def _used_device_module() -> Any:
+    """Return torch's module of the device in use; None where there is none, or no program has used it.
+
+    Asking an unused CUDA for its state would initialise it, with gigabytes of memory. A model lies on one device, which
+    is the current one.
+    """
+    accelerator = torch.accelerator.current_accelerator()
+    module = None if accelerator is None else torch.get_device_module(accelerator)
+    return module if module is not None and module.is_initialized() else None

@@ -19,6 +19,7 @@ from quietgrad._gradients.blocks import Blocks
 from quietgrad._gradients.row_arithmetic import at_least_single
 from quietgrad._gradients.space import Space
 from quietgrad._gradients.stages import ClippedSum, PerSampleGrads, Released
+from quietgrad._kernels.generators import fork_generators
 from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad._noise.gaussian import widen_noise
 from quietgrad._noise.sources import NoiseSource
@@ -222,7 +223,8 @@ class PublicGradients:
 
     def __call__(self, public_losses: PublicLosses, seed: int) -> Iterator[PerSampleGrads]:
         """Yield gradients in chunks, under a public seed: the same each time they are asked for in a step."""
-        with public_randomness(seed), self._engine.public_forward():
+        device = next(iter(self._engine.parameters.values())).device
+        with public_randomness(seed, device), self._engine.public_forward():
             for chunk in _chunks(public_losses(self._engine.model)):
                 check_losses(chunk)
                 yield self._engine.collect(chunk.flatten())
@@ -234,9 +236,9 @@ def step_seed(run_seed: int, step: int) -> int:
 
 
 @contextlib.contextmanager
-def public_randomness(seed: int) -> Iterator[None]:
+def public_randomness(seed: int, device: torch.device) -> Iterator[None]:
     """Run public code (dropout, random labels) under a public seed; the caller's global rng is untouched."""
-    with torch.random.fork_rng():
+    with fork_generators(device):
         torch.manual_seed(seed)
         yield
 

@@ -24,6 +24,7 @@ from quietgrad._capture.layout import Layout, Placement, candidates
 from quietgrad._errors import PrivacyError
 from quietgrad._gradients.blocks import DenseGrad
 from quietgrad._gradients.row_arithmetic import at_least_single, zero_rows
+from quietgrad._kernels.generators import fork_generators
 
 Arrangement = tuple[Layout | None, ...]
 """How each tensor among the inputs holds the samples; None: all samples share it."""
@@ -233,9 +234,10 @@ def surroundings(call: Call) -> Iterator[None]:
 
 
 def _with_state(call: Call, enabled: bool, dtype: torch.dtype) -> Iterator[None]:
-    with torch.random.fork_rng(devices=[]), torch.autocast("cpu", dtype=dtype, enabled=enabled):
+    device = next(call.unit.module.parameters()).device
+    with fork_generators(device), torch.autocast(device.type, dtype=dtype, enabled=enabled):
         if call.rng is not None:
-            torch.set_rng_state(call.rng)
+            call.rng.restore()
         yield
 
 

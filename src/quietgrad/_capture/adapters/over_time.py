@@ -211,7 +211,7 @@ class RecurrentWatch(Watch):
         weights = args[3 if self._is_packed(args) else 2]
         mine = (self._module._parameters.get(name) for name in self._module._flat_weights_names)
         own = all(used is parameter for used, parameter in zip(weights, mine, strict=True))
-        plain = x.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled("cpu")
+        plain = x.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled(x.device.type)
         # Checkpointing runs the layer again, unseen, and counts what it saves; vmap does not know it.
         seen = _top_saved_tensors_default_hooks(True) is None and not is_functorch_wrapped_tensor(x)
         return own and plain and seen and x.numel() > 0

@@ -25,12 +25,14 @@ def train(
     out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/NAME if left out.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a stopped run.")] = False,
     data_dir: DataDir = None,
+    device: Annotated[str, typer.Option(help="Where the model is trained: cpu, cuda, cuda:1.")] = "cpu",
     as_json: Json = False,
 ) -> None:
     """One private run: progress with ε spent, checkpoints, ledger, report. Ctrl-C stops it cleanly."""
     folder = out or Path("runs") / config.stem
     reporter = Bar(Console(stderr=True))
-    outcome = run(load_config(config, changes), folder, resume=resume, data_dir=data_dir, reporter=reporter)
+    loaded = load_config(config, changes)
+    outcome = run(loaded, folder, resume=resume, data_dir=data_dir, reporter=reporter, device=device)
     page = write_report([folder])
     if as_json:
         typer.echo(to_json({"out": str(folder), "report": str(page), **outcome.__dict__}))

@@ -77,14 +77,18 @@ class Setup:
             ) from None
 
 
-def set_up(config: Config, *, data_dir: Path | None = None, parts: Parts | None = None) -> Setup:
+def set_up(
+    config: Config, *, data_dir: Path | None = None, parts: Parts | None = None, device: str = "cpu"
+) -> Setup:
     """All objects of a run. The seed fixes initial weights, never noise or batches.
 
     Args:
         config: what to run.
         data_dir: where data sets are looked for first.
         parts: a task in the place of the config's.
+        device: where the model is trained; data go there batch by batch.
     """
+    check_device(device)
     torch.manual_seed(config.training.seed)
     if parts is None:
         parts = load_task(config, data_dir=data_dir)
@@ -94,6 +98,8 @@ def set_up(config: Config, *, data_dir: Path | None = None, parts: Parts | None 
     batches = make_batches(parts, config)
     if config.training.warm_start == "public":
         train_on_public(model, parts)
+    model = model.to(device)
+    batches.device = torch.device(device)
     optimizer = make_optimizer(model, config.training)
     return Setup(
         config=config,
@@ -104,6 +110,21 @@ def set_up(config: Config, *, data_dir: Path | None = None, parts: Parts | None 
         scheduler=make_scheduler(optimizer, config.training, batches.steps),
         average=weight_average(model, config.averaging.decay) if config.averaging.decay else None,
     )
+
+
+def check_device(device: str) -> None:
+    """Refuse a device that torch cannot use here, before any data are read.
+
+    Raises:
+        LabError: there is no such device.
+    """
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise LabError(
+            f"--device {device} cannot be used: {reason} Install a torch for it, or use cpu."
+        ) from None
 
 
 def check_tokens(model: nn.Module, parts: Parts) -> None:

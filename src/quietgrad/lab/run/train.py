@@ -24,6 +24,7 @@ from quietgrad._privatizer.explanation import ReleaseReport
 from quietgrad.accounting.ledger import Ledger
 from quietgrad.distributed import Reducer
 from quietgrad.lab.data import Parts
+from quietgrad.lab.errors import LabError
 from quietgrad.lab.files import to_json
 from quietgrad.lab.run.augment import make_views
 from quietgrad.lab.run.checkpoints import Checkpoints, check_any_kept, tell_lost
@@ -178,8 +179,9 @@ def accuracy(model: nn.Module, test: TensorDataset) -> float:
     x, y = test.tensors
     was_training = model.training
     model.eval()
+    device = next(model.parameters()).device
     right = sum(
-        int((model(part).argmax(1) == label).sum())
+        int((model(part.to(device)).argmax(1) == label.to(device)).sum())
         for part, label in zip(x.split(512), y.split(512), strict=True)
     )
     model.train(was_training)
@@ -195,20 +197,27 @@ def train(
     reporter: Reporter | None = None,
     reducer: Reducer | None = None,
     parts: Parts | None = None,
+    device: str = "cpu",
 ) -> Outcome:
     """Train by the config and keep everything in `out`; an interrupt leaves a checkpoint and a true ledger.
 
     Args:
         parts: the config's task, read before; several runs of one task share its features.
+        device: where the model is trained.
     """
     began = time.perf_counter()
     first = reducer is None or reducer.rank == 0
     folder, reporter = RunFolder(out), reporter or Silent()
     ledger: Ledger | Path
     if config.method.name == QUIET:
+        if device != "cpu":
+            raise LabError(
+                f"--device {device}: method.name = {QUIET!r} trains a linear layer on features, on the CPU. Leave "
+                "--device out."
+            )
         setup, mechanism, ledger = _quiet(config, folder, resume=resume, data_dir=data_dir)
     else:
-        setup = set_up(config, data_dir=data_dir, parts=parts)
+        setup = set_up(config, data_dir=data_dir, parts=parts, device=device)
         mechanism = build_mechanism(config.method, config.privacy, setup.parts, setup.model, setup.batches)
         ledger = folder.ledger
         if resume:
@@ -266,7 +275,7 @@ def _quiet(
 
 def finish(folder: RunFolder, results: dict[str, Any], model: nn.Module) -> None:
     """Keep the weights, what may be said of them, and last the results."""
-    folder.save_weights(model.state_dict())
+    folder.save_weights({name: value.cpu() for name, value in model.state_dict().items()})
     statement = statement_of(read_run(folder.path, results=results))
     folder.write(STATEMENT_FILE, to_json(statement))
     folder.write(CARD_FILE, model_card(statement))
@@ -293,6 +302,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--set", action="append", default=[], dest="changes", metavar="SECTION.KEY=VALUE")
     args = parser.parse_args()
     reducer: Reducer | None = None
@@ -300,7 +310,9 @@ def main() -> None:
         dist.init_process_group("gloo")  # the lab trains on CPUs
         reducer = qg.distributed.AllReduce()
     config = load_config(args.config, args.changes)
-    outcome = train(config, args.out, resume=args.resume, data_dir=args.data_dir, reducer=reducer)
+    outcome = train(
+        config, args.out, resume=args.resume, data_dir=args.data_dir, reducer=reducer, device=args.device
+    )
     if reducer is None or reducer.rank == 0:
         print(f"{outcome.method}: accuracy {outcome.accuracy:.4f} at epsilon {outcome.epsilon:.4f}")
     if reducer is not None:

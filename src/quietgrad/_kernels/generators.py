@@ -1,0 +1,43 @@
+"""The states of torch's global generators: the CPU's, and that of the device on which a model draws its dropout."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class GeneratorStates:
+    """Hold the states of the CPU's generator and of one device's at one moment."""
+
+    cpu: Tensor
+    device: torch.device
+    on_device: Tensor | None
+
+    @classmethod
+    def capture(cls, device: torch.device) -> GeneratorStates:
+        """Read both states; nothing is drawn."""
+        on_device = None
+        if device.type != "cpu":
+            on_device = torch.get_device_module(device).get_rng_state(device)
+        return cls(torch.get_rng_state(), device, on_device)
+
+    def restore(self) -> None:
+        """Put both states back."""
+        torch.set_rng_state(self.cpu)
+        if self.on_device is not None:
+            torch.get_device_module(self.device).set_rng_state(self.on_device, self.device)
+
+
+@contextlib.contextmanager
+def fork_generators(device: torch.device) -> Iterator[None]:
+    """Put the generators back to where they were, whatever is drawn inside."""
+    states = GeneratorStates.capture(device)
+    try:
+        yield
+    finally:
+        states.restore()
