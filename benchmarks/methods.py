@@ -53,6 +53,7 @@ METHODS: dict[str, Callable[[PublicLosses], qg.Mechanism]] = {
     "dp_power_sgd": lambda _public: qg.methods.dp_power_sgd(rank=8, clip=1.0),
     "random_freeze": lambda _public: qg.methods.random_freeze(freeze=FREEZE),
     "top_groups": lambda _public: qg.methods.top_groups(freeze=FREEZE),
+    "preconditioned": lambda public: qg.methods.preconditioned(public, clip=1.0),
     "gep_freeze": lambda public: METHODS["gep"](public) @ qg.RandomMask(FREEZE),
     "pdp_freeze": lambda public: METHODS["pdp_sgd"](public) @ qg.RandomMask(FREEZE),
     "rgp_freeze": lambda _public: qg.methods.random_freeze(freeze=FREEZE) @ qg.LowRank(rank=8),

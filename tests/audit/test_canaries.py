@@ -24,7 +24,7 @@ SELECTS = {"gip"}
 """Methods that show only a selection of each release: a canary cannot reach all of μ."""
 
 
-RANK_LIMITED = {"gep", "gep_groups", "gep_freeze", "biased_gep"}
+RANK_LIMITED = {"gep", "gep_groups", "gep_freeze", "biased_gep", "preconditioned_gep"}
 """Few embedding dimensions, few canaries a step, and a basis for each step: fewer scores, so that the test stays short.
 (benchmarks.audit has them in full.)"""
 

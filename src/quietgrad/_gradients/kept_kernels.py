@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from quietgrad._gradients.blocks import BlockGrads
@@ -42,6 +42,16 @@ class KeptKernels(BlockGrads):
     @property
     def device(self) -> torch.device:
         return self._rows.device
+
+    @property
+    def matrices(self) -> Float[Tensor, "n o m"]:
+        """The gradients as they were left, one matrix a sample."""
+        return self._rows.reshape(self.samples, self.shape[0], -1)
+
+    def order(self) -> Int[Tensor, " p"]:
+        """Where each coordinate of the kernel is in a flattened row of `matrices`."""
+        places = torch.arange(self.shape.numel(), device=self.device)
+        return in_kernel_order(places, self._window, self.algorithm).flatten()
 
     def squared_norms(self) -> Float64[Tensor, " n"]:
         return self._squared

@@ -43,6 +43,12 @@ class InputMap:
         """Inputs, the 1 of a bias among them."""
         return len(self.directions) + (self.unit is not None)
 
+    @property
+    def condition(self) -> float:
+        """The largest over the smallest scale."""
+        scales = [self.base, *(self.base + self.gains).tolist()]
+        return float(max(scales) / min(scales))
+
     def times(self, factor: float) -> InputMap:
         """factor·P."""
         return InputMap(factor * self.base, self.directions, self.unit, factor * self.gains)

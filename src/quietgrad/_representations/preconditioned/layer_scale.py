@@ -13,7 +13,10 @@ from torch import Tensor
 from quietgrad._gradients.blocks import BlockGrads, DenseGrad
 from quietgrad._gradients.convolution import KEPT, ConvGrad
 from quietgrad._gradients.factored import FactoredGrad
+from quietgrad._gradients.kept_kernels import KeptKernels
+from quietgrad._gradients.row_arithmetic import each_times
 from quietgrad._representations.preconditioned.input_map import InputMap
+from quietgrad._representations.preconditioned.scaled_rows import LARGEST, ScaledRows
 
 
 class LayerScale(ABC):
@@ -112,11 +115,42 @@ class MatrixScale(LayerScale):
     # ---- per-sample gradients -------------------------------------------------------------------------------
 
     def encode(self, block: BlockGrads, bias: BlockGrads | None) -> tuple[BlockGrads, BlockGrads | None]:
-        if isinstance(block, ConvGrad) and block.window.groups == 1 and block.algorithm not in KEPT:
+        if isinstance(block, ConvGrad) and block.algorithm in KEPT:
+            block = block.drop_factors()
+        elif isinstance(block, ConvGrad) and block.window.groups == 1:
             block = block.as_factored()
         if isinstance(block, FactoredGrad):
             return self._encode_factors(block, bias)
+        if isinstance(block, KeptKernels) and self.outputs is None and self.inputs.condition <= LARGEST:
+            return self._encode_kept(block, bias)
         return self._encode_rows(block, bias)
+
+    def _encode_kept(
+        self, block: KeptKernels, bias: BlockGrads | None
+    ) -> tuple[BlockGrads, BlockGrads | None]:
+        """Kernels that are formed already stay as they are; only thin products are made of them."""
+        rows, order, p = block.matrices, block.order(), self.inputs
+        directions = torch.empty_like(p.directions)
+        directions[order[: len(directions)]] = p.directions
+        along = each_times(rows, directions)
+        thin = along
+        if p.unit is not None and bias is not None:
+            offset = bias.dense()
+            thin = along + offset[:, :, None] * p.unit
+        thin = thin * p.gains
+        scaled = ScaledRows(
+            rows,
+            block.squared_norms(),
+            p.base,
+            thin=thin,
+            along=along,
+            directions=directions,
+            order=order,
+            shape=block.shape,
+        )
+        if p.unit is None or bias is None:
+            return scaled, bias
+        return scaled, DenseGrad(p.base * offset + each_times(thin, p.unit[:, None])[:, :, 0])
 
     def _encode_factors(
         self, block: FactoredGrad, bias: BlockGrads | None
