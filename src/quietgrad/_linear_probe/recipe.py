@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float
@@ -155,15 +155,40 @@ def train_head(
     settings: Settings,
     ledger: Ledger | None = None,
 ) -> Privatizer:
-    """Train the head on all records in each step; the Privatizer has the cost."""
-    optimizer = torch.optim.SGD(head.parameters(), lr=settings.lr)
+    """Train the head on all records in each step; the Privatizer has the cost.
+
+    Batches hold rows and labels, and perhaps a weight in [0, 1] for each record.
+    """
     with Privatizer(head, program.training, batches, ledger=ledger) as private:
         for batch in batches:
-            for x, y in batch.split(MICRO_BATCH):
-                private.backward(nn.functional.cross_entropy(head(x), y, reduction="none"))
+            for x, y, *weights in batch.split(MICRO_BATCH):
+                private.backward(_losses(head(x), y, *weights, clip=settings.clip))
             private.release()
-            optimizer.step()
+            assert head.weight.grad is not None
+            # Plain SGD in one line: the first optimizer of a process imports torch's compiler, which takes seconds.
+            with torch.no_grad():
+                head.weight -= settings.lr * head.weight.grad
     return private
+
+
+def _losses(
+    logits: Float[Tensor, "n k"], y: Tensor, weights: Float[Tensor, " n"] | None = None, *, clip: float
+) -> Float[Tensor, " n"]:
+    """Cross entropy; with weights, a loss whose gradient is w·clip(error).
+
+    A weight that multiplied the loss would be lost where the clip makes all errors equally long. Rows are at most one
+    long, so these gradients are below the mechanism's clip already, which bounds them whatever the weights are.
+    """
+    if weights is None:
+        losses: Tensor = nn.functional.cross_entropy(logits, y, reduction="none")
+        return losses
+    with torch.no_grad():
+        known = (y >= 0) & (y < logits.shape[1])
+        errors = logits.softmax(1) - nn.functional.one_hot(y.clamp(0, logits.shape[1] - 1), logits.shape[1])
+        lengths = errors.norm(dim=1, keepdim=True).clamp_min(torch.finfo(errors.dtype).tiny)
+        errors = errors * (clip / lengths).clamp_max(1.0) * (weights * known)[:, None]
+    weighted: Tensor = (logits * errors).sum(1)
+    return weighted
 
 
 def zero_head(width: int, classes: int) -> nn.Linear:
@@ -173,9 +198,9 @@ def zero_head(width: int, classes: int) -> nn.Linear:
     return head
 
 
-def all_at_once(data: TensorDataset, settings: Settings) -> PoissonBatches:
-    """Every record in every step."""
-    return PoissonBatches(data, rate=1.0, steps=settings.steps)
+def all_at_once(data: TensorDataset, settings: Settings, **users: Any) -> PoissonBatches:
+    """Every record, or user, in every step."""
+    return PoissonBatches(data, rate=1.0, steps=settings.steps, **users)
 
 
 def _second(row_shape: Sequence[int]) -> Statistic:

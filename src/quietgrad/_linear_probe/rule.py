@@ -16,9 +16,12 @@ grows in the weights to std τC/(μN), τ = lr·T the length of the path. So wit
                  beside rows of length one
     √(2w)/(μN√f) ≤ ¼  else second moments are not worth their part f = 8%: noise alone would have such an eigenvalue,
                  and those of rows of length one add up to one
+    √(m/f)/(μN) ≤ 0.15  else histograms of m columns of numbers are not worth their part f = 8%: a bin's noise would be
+                 15% of all records. Where they are, numbers become cosines of their ranks, and no products join
 
 The constants were chosen on Gaussian mixtures, on images of MNIST and on twelve tables of KEEL, never on the data that
-docs/linear_probe.md measures. All settings but α and k are known before any record is seen, as the accountant demands.
+docs/linear_probe.md measures; those of ranks on fifteen tables that docs/results/tables.md names.
+All settings but α and k are known before any record is seen, as the accountant demands.
 """
 
 from __future__ import annotations
@@ -49,6 +52,9 @@ MOMENTS_NOISE = 0.25
 """The largest eigenvalue of noise that second moments of rows of length one stand out of."""
 SQUARES_NOISE = 0.5
 """The same for their diagonal alone: part of an average mean square."""
+CURVES_SHARE = 0.08
+CURVES_NOISE = 0.15
+"""Noise of a released bin, as a part of all records, up to which ranks are worth their part of the budget."""
 LEAST_PER_CLASS = 10.0
 """μN per class below which the classes of the synthetic mixtures cannot be distinguished."""
 
@@ -152,6 +158,13 @@ def moments_stand_out(width: int, found: Settings) -> bool:
 def squares_stand_out(width: int, found: Settings) -> bool:
     """Return whether mean squares of `width` columns exceed their noise."""
     return _moments_std(found) * width <= SQUARES_NOISE
+
+
+def ranks_stand_out(numbers: int, found: Settings) -> bool:
+    """Return whether histograms of `numbers` columns exceed their noise."""
+    if numbers == 0:
+        return False
+    return math.sqrt(numbers / CURVES_SHARE) / found.signal <= CURVES_NOISE
 
 
 def warning(*, records: int, classes: int, epsilon: float, delta: float) -> str | None:

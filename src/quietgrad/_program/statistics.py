@@ -159,6 +159,29 @@ class Histograms(Statistic):
         return edges[first], edges[last + 1]
 
 
+@dataclass(frozen=True)
+class PooledHistogram(Histograms):
+    """The parts of each record's columns in each bin, for columns of one unit that share their bounds.
+
+    A record's row adds up to at most one over all bins, so it is at most one long: √d times less noise than in
+    `Histograms`.
+    """
+
+    @property
+    def bound(self) -> float:
+        return 1.0
+
+    def rows(self, values: Float[Tensor, "n d"]) -> PerSampleGrads:
+        (hits,) = super().rows(values).dense().values()
+        return _single("bins", DenseGrad(hits.view(len(values), self.columns, -1).mean(1)))
+
+    def support(
+        self, released: Float[Tensor, " m"], std: float
+    ) -> tuple[Float64[Tensor, " d"], Float64[Tensor, " d"]]:
+        lower, upper = Histograms(self.edges, 1).support(released, std)
+        return lower.expand(self.columns), upper.expand(self.columns)
+
+
 BEYOND_NOISE = 4.0
 """Stds above which a bin counts as filled: of a thousand empty bins, one seems so in every thirty releases."""
 

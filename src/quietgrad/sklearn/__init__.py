@@ -7,6 +7,7 @@ except ImportError as error:
 
 from quietgrad._linear_probe.rule import PrivacyWarning
 from quietgrad.sklearn.classifier import PrivateClassifier
+from quietgrad.sklearn.regressor import PrivateRegressor
 
-__all__ = ["PrivacyWarning", "PrivateClassifier"]
+__all__ = ["PrivacyWarning", "PrivateClassifier", "PrivateRegressor"]
 del sklearn

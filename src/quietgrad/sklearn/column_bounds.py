@@ -10,7 +10,7 @@ from jaxtyping import Float
 from numpy import ndarray
 from torch import Tensor
 
-from quietgrad._program.statistics import Histograms
+from quietgrad._program.statistics import Histograms, PooledHistogram
 
 SHARE = 0.05
 """Part of the squared budget for bounds that nobody knows."""
@@ -20,18 +20,18 @@ EDGES = (*(-value for value in reversed(_SIDE)), 0.0, *_SIDE)
 """A public grid from −5·10⁶ to 5·10⁶, three edges to a power of ten."""
 
 
-def unknown_bounds(columns: int) -> Histograms:
-    """The statistic that pays for bounds."""
-    return Histograms(EDGES, columns)
+def unknown_bounds(columns: int, bounds: str = "private") -> Histograms:
+    """The statistic that pays for bounds: of each column, or of all of them together."""
+    return (PooledHistogram if bounds == "pooled" else Histograms)(EDGES, columns)
 
 
 def known_bounds(bounds: Any, values: ndarray, columns: int) -> tuple[Tensor, Tensor] | None:
     """Lower and upper bounds of all columns; None if they are to be paid for."""
     if isinstance(bounds, str):
-        if bounds != "private":
+        if bounds not in ("private", "pooled"):
             raise ValueError(
-                f"Expected bounds=(lower, upper) or bounds='private', got {bounds!r}. Give what is known of the "
-                "columns without looking at the records; 'private' spends a part of epsilon on finding them."
+                f"Expected bounds=(lower, upper), bounds='private' or bounds='pooled', got {bounds!r}. Give what is "
+                "known of the columns without looking at the records; the words spend a part of epsilon on it."
             )
         return (torch.zeros(columns), torch.full((columns,), 255.0)) if values.dtype == np.uint8 else None
     try:

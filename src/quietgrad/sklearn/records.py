@@ -58,6 +58,22 @@ def read_labels(y: Any, classes: Sequence[Any]) -> list[int]:
     return [_place(places, label) for label in labels]
 
 
+def read_numbers(y: Any) -> Float[ndarray, " n"]:
+    """Return each record's number, NaN where there is none.
+
+    Raises:
+        ValueError: an array of targets has several columns.
+    """
+    whole = as_array(y)
+    if whole is not None and whole.size != len(whole):
+        raise ValueError(
+            f"Expected one target for each record, got an array of shape {whole.shape}. Take one column."
+        )
+    if whole is not None and whole.dtype.kind in "biuf":
+        return whole.ravel().astype(np.float64)
+    return np.array([_number_or_nan(entry) for entry in (y if whole is None else whole.ravel().tolist())])
+
+
 def as_array(values: Any) -> ndarray | None:
     """Return what is an array already; None for a list, in which nobody has looked for a common type yet."""
     if isinstance(values, Sequence):
@@ -87,6 +103,13 @@ def _number(entry: Any) -> float:
     if isinstance(entry, complex | np.complexfloating):
         return float(entry.real) if entry.imag == 0 else _no_number()
     return float(entry)
+
+
+def _number_or_nan(entry: Any) -> float:
+    try:
+        return _number(entry)
+    except Exception:
+        return np.nan
 
 
 def _no_number() -> float:

@@ -1,0 +1,253 @@
+"""What the private estimators share: inputs, groups, statistics of a table, the statement of privacy."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy import ndarray
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_consistent_length, validate_data
+from torch import Tensor
+
+from quietgrad._errors import PrivacyError
+from quietgrad._linear_probe.recipe import WIDEST
+from quietgrad._linear_probe.rule import CURVES_SHARE, Settings, ranks_stand_out
+from quietgrad._program.program import StatisticRelease
+from quietgrad._program.releasing import Statistics
+from quietgrad._program.statistics import Histograms
+from quietgrad.accounting.deltas import check_delta
+from quietgrad.features.curves import COSINES, EDGES, Blocks, ranks_from_bins
+from quietgrad.sklearn.column_bounds import SHARE, known_bounds, unknown_bounds
+from quietgrad.sklearn.inputs import (
+    FeatureLayout,
+    as_dense,
+    check_bounds,
+    encode_table,
+    read_schema,
+    refuse_words,
+    scale_to_bounds,
+    single,
+)
+from quietgrad.sklearn.notices import Fits, fits_of, join_fits, say_if_fitted_before, say_if_repeated
+from quietgrad.sklearn.records import as_array, read_rows
+
+NOT_NUMBERS = "X holds entries that are no real numbers. State columns=, or encode or drop their columns."
+SHOWS_RECORDS = {
+    "could not convert string to float": NOT_NUMBERS,
+    "Complex data not supported": NOT_NUMBERS,
+    "Expected 2D array": "X has another number of dimensions. Reshape your data to (records, columns).",
+}
+"""How messages of scikit-learn and numpy begin that go on with records, and what to say in their place."""
+
+MOST_WORK = 100_000
+"""Tries of numpy to find a number that two arrays share."""
+
+
+@dataclass
+class Table:
+    """Private records as an estimator reads them, and what is known of them."""
+
+    inputs: Tensor
+    layout: FeatureLayout
+    bounds: tuple[Tensor, Tensor] | None
+    """Of an array's columns; None if they are to be paid for, or the inputs are features already."""
+    is_encoded: bool
+
+
+class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
+    """The common part of `PrivateClassifier` and `PrivateRegressor`."""
+
+    epsilon: float
+    delta: float
+    columns: Any
+    bounds: Any
+    public: Any
+    most_records: int
+    privacy_: dict[str, Any]
+
+    def __sklearn_clone__(self) -> Any:
+        """Return an unfitted copy that shares the count of fits: see `notices`."""
+        clone = super().__sklearn_clone__()
+        clone._fits = fits_of(self)
+        return clone
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in super().__getstate__().items() if name != "_fits"}
+
+    # ---- before anything is released --------------------------------------------------------------------------
+
+    def _begin(self, X: Any) -> None:
+        """Check what does not depend on records, and say what the surroundings give away."""
+        check_budget(self.epsilon, self.delta)
+        refuse_private_as_public(X, self.public)
+        self._schema = read_schema(self.columns)
+        say_if_fitted_before(self)
+
+    def _read_table(self, X: Any, *, one_by_one: bool) -> Table:
+        """Read private records.
+
+        Args:
+            one_by_one: an odd record counts as nothing, and does not stop the fit.
+        """
+        if self._schema is not None:
+            values = encode_table(self._schema, X)
+            self._validated(X, skip_check_array=True) if hasattr(X, "columns") else None
+            self._layout = FeatureLayout.of_schema(self._schema)
+            return Table(values, self._layout, None, True)
+        refuse_words(X)
+        values = self._validated(read_rows(as_dense(X)) if one_by_one else as_dense(X))
+        if one_by_one and hasattr(X, "columns"):
+            self._validated(X, skip_check_array=True)  # the names of a frame's columns
+        names = getattr(self, "feature_names_in_", None)
+        self._layout = FeatureLayout.of_array(
+            [f"x{i}" for i in range(values.shape[1])] if names is None else list(names)
+        )
+        known = known_bounds(self.bounds, values, values.shape[1])
+        if known is not None:
+            check_bounds(*known, names=list(self._layout.columns))
+        return Table(single(values), self._layout, known, False)
+
+    def _read_again(self, X: Any) -> Tensor:
+        """Features of records to predict."""
+        if self._schema is not None:
+            return encode_table(self._schema, X)
+        values = self._validated(as_dense(X), reset=False)
+        return scale_to_bounds(single(values), *self._bounds)
+
+    def _validated(self, *data: Any, **options: Any) -> Any:
+        """Run scikit-learn's checks without messages that show records."""
+        try:
+            return validate_data(self, *data, dtype="numeric", ensure_all_finite=False, **options)
+        except ValueError as error:
+            shown = next((kind for kind in SHOWS_RECORDS if str(error).startswith(kind)), None)
+            if shown is None:
+                raise
+        raise ValueError(f"{shown}: {SHOWS_RECORDS[shown]}")
+
+    def _users(self, groups: Any, records: int) -> dict[str, Any]:
+        """What batches are told of groups; nothing without them."""
+        if groups is None:
+            return {}
+        check_consistent_length(np.zeros(records), groups)
+        return {"unit": np.asarray(groups), "most_records": self.most_records}
+
+    # ---- statistics of a table ----------------------------------------------------------------------------------
+
+    def _table_statistics(self, table: Table, rule: Settings) -> dict[str, StatisticRelease]:
+        """What is released before the features can be made: bounds, and bins for ranks."""
+        numbers = sum(table.layout.is_number)
+        found: dict[str, StatisticRelease] = {}
+        if table.bounds is None and not table.is_encoded:
+            statistic = unknown_bounds(len(table.layout.columns), self.bounds)
+            found["bounds"] = StatisticRelease(statistic=statistic, share=SHARE)
+        # Beyond WIDEST coordinates only their mean squares would be released, which is worse than numbers as they are.
+        narrow = len(table.layout.columns) + numbers * (COSINES - 1) <= WIDEST
+        if self.public is None and narrow and ranks_stand_out(numbers, rule):
+            found["ranks"] = StatisticRelease(statistic=Histograms(EDGES, numbers), share=CURVES_SHARE)
+        return found
+
+    def _features_of(self, table: Table, statistics: Statistics) -> Tensor:
+        """Features in [−1, 1], after bounds were paid for where nobody knows them."""
+        if table.is_encoded:
+            return table.inputs
+        self._bounds = table.bounds if table.bounds is not None else self._paid_bounds(table, statistics)
+        features = scale_to_bounds(table.inputs, *self._bounds)
+        # A row of NaN adds zero to every sum; only a record without any number is one.
+        features[table.inputs.isnan().all(1)] = torch.nan
+        return features
+
+    def _paid_bounds(self, table: Table, statistics: Statistics) -> tuple[Tensor, Tensor]:
+        released = statistics.release("bounds", table.inputs)
+        statistic = unknown_bounds(table.inputs.shape[1], self.bounds)
+        lower, upper = statistic.support(released.blocks["bins"], released.std)
+        return lower.float(), upper.float()
+
+    def _blocks(self, table: Table, statistics: Statistics, features: Tensor) -> Blocks:
+        """The encoder from features to rows, with ranks if the plan has them."""
+        numbers, ranks = table.layout.numbers, None
+        if "ranks" in statistics.program.statistics:
+            released = statistics.release("ranks", features[:, numbers])
+            ranks = ranks_from_bins(released.blocks["bins"], int(numbers.sum()))
+        return Blocks(numbers, len(table.layout.names), ranks)
+
+    def _width(self, table: Table, planned: dict[str, StatisticRelease]) -> int:
+        """Coordinates of a row, known before anything is released."""
+        numbers = table.layout.numbers
+        ranks = torch.zeros(int(numbers.sum()), len(EDGES)) if "ranks" in planned else None
+        return Blocks(numbers, 1, ranks).width
+
+    def _rows(self, features: Tensor) -> Tensor:
+        """Encoded rows; a record of nothing but NaN stays NaN."""
+        rows: Tensor = self._encoder(features)
+        rows[features.isnan().all(1)] = torch.nan
+        return rows
+
+    # ---- after everything was released --------------------------------------------------------------------------
+
+    def _finish(self, X: Any, phases: Any) -> Fits:
+        fits = join_fits(self, X)
+        fits.add(phases)
+        say_if_repeated(fits, self.delta)
+        return fits
+
+    def _assumptions(self, groups: Any) -> list[str]:
+        assumed = [f"the number of {'records' if groups is None else 'groups'} and columns is public"]
+        if self.columns is not None:
+            assumed.append("columns= was stated without looking at the records")
+        elif not isinstance(self.bounds, str):
+            assumed.append("bounds were known without looking at the records")
+        if self.public is not None:
+            assumed.append("the public records are not sensitive")
+        return assumed
+
+
+def check_budget(epsilon: Any, delta: Any) -> None:
+    """Refuse a budget that is none, before anything else is looked at."""
+    if (
+        isinstance(epsilon, bool)
+        or not isinstance(epsilon, int | float | np.number)
+        or not 0 < epsilon < math.inf
+    ):
+        raise ValueError(
+            f"Expected epsilon > 0 and finite, got {epsilon!r}. Pass the budget the fit may spend."
+        )
+    if not isinstance(delta, int | float | np.number):
+        raise ValueError(f"Expected delta as a number far below 1 / records, got {delta!r}.")
+    check_delta(float(delta))
+
+
+def refuse_private_as_public(private: Any, public: Any) -> None:
+    """Refuse `public=` that shares memory with the private records.
+
+    Whether memory is shared does not depend on its content.
+    """
+    if public is not None and (public is private or share_memory(private, public)):
+        raise PrivacyError(
+            "public= shares memory with X: features would be fitted on private records without paying. Pass other, "
+            "public records (a copy of them if they lie in one array with X), or leave public= out."
+        )
+
+
+def share_memory(a: Any, b: Any) -> bool:
+    """Return whether two arrays have a number in common."""
+    first, second = as_array(as_dense(a)), as_array(as_dense(b))
+    if first is None or second is None:
+        return False  # a list is copied, and reading all of it at once would stop at an odd record
+    try:
+        return bool(np.shares_memory(first, second, MOST_WORK))  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return False  # rows and every n-th row are distinguished well below this
+
+
+def flatten_images(X: Any) -> tuple[Any, tuple[int, ...] | None]:
+    """Return flat rows, and the shape of an image if records have one."""
+    dimensions = np.ndim(X) if isinstance(X, ndarray | Tensor) else 2
+    if dimensions not in (3, 4):
+        return X, None
+    values = np.asarray(X)
+    shape = (1, *values.shape[1:]) if dimensions == 3 else values.shape[1:]
+    return values.reshape(len(values), -1), tuple(int(side) for side in shape)

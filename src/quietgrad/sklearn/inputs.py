@@ -1,0 +1,129 @@
+"""What an estimator is given, as features in [−1, 1]: arrays with bounds, sparse matrices, tables with columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from numpy import ndarray
+from torch import Tensor
+
+from quietgrad.tables.kinds import Date, Number
+from quietgrad.tables.schema import Schema
+
+
+@dataclass(frozen=True)
+class FeatureLayout:
+    """The features of an encoded record, known before any record is read.
+
+    Args:
+        columns: the names of the table's columns, one for each feature.
+        parts: a feature's category, "missing", or "" for the value itself.
+        is_number: which features are numbers, NaN where one is missing.
+    """
+
+    columns: tuple[str, ...]
+    parts: tuple[str, ...]
+    is_number: tuple[bool, ...]
+
+    @property
+    def numbers(self) -> Bool[Tensor, " d"]:
+        return torch.tensor(self.is_number, dtype=torch.bool)
+
+    @property
+    def names(self) -> list[str]:
+        """The columns that have features, once each."""
+        return list(dict.fromkeys(self.columns))
+
+    @classmethod
+    def of_array(cls, names: list[str]) -> FeatureLayout:
+        """Each column is a number."""
+        return cls(tuple(names), ("",) * len(names), (True,) * len(names))
+
+    @classmethod
+    def of_schema(cls, schema: Schema) -> FeatureLayout:
+        """As the schema lists its features."""
+        found = schema.features
+        numbers = (isinstance(schema[f.column], Number | Date) and f.part == "" for f in found)
+        return cls(tuple(f.column for f in found), tuple(f.part for f in found), tuple(numbers))
+
+
+def read_schema(columns: Any) -> Schema | None:
+    """Return what `columns=` states: a Schema, a mapping, or the path of a TOML file.
+
+    Raises:
+        ValueError: it is something else, or states no column that is used.
+    """
+    if columns is None:
+        return None
+    if isinstance(columns, str | Path):
+        columns = Schema.from_toml(columns)
+    if not isinstance(columns, Mapping):
+        raise ValueError(
+            f"Expected columns as a mapping from names to what is known of them, got {type(columns).__name__}. "
+            'Write columns={"age": [0, 110], "ward": ["er", "icu"]}, or pass the path of a TOML file.'
+        )
+    schema = columns if isinstance(columns, Schema) else Schema(columns)
+    if not schema.features:
+        raise ValueError("columns= names no column that is used. State bounds or categories of at least one.")
+    return schema
+
+
+def encode_table(schema: Schema, table: Any) -> Float[Tensor, "n d"]:
+    """Features of a table; a number that is missing is NaN beside its flag."""
+    values = torch.from_numpy(schema.encode(table))
+    for place, (feature, following) in enumerate(zip(schema.features, schema.features[1:], strict=False)):
+        if feature.part == "" and following.part == "missing" and feature.column == following.column:
+            values[values[:, place + 1] > 0, place] = torch.nan
+    return values
+
+
+def scale_to_bounds(
+    values: Float[Tensor, "n d"], lower: Float[Tensor, " d"], upper: Float[Tensor, " d"]
+) -> Float[Tensor, "n d"]:
+    """Map bounds to [−1, 1]; NaN where a value is missing or its column constant."""
+    inside = torch.minimum(torch.maximum(values, lower), upper)
+    width = (upper - lower).clamp_min(torch.finfo(values.dtype).tiny)
+    return torch.where(upper > lower, 2 * (inside - lower) / width - 1, torch.nan)
+
+
+def check_bounds(lower: Tensor, upper: Tensor, names: list[str]) -> None:
+    """Refuse reversed bounds, with the name of their column."""
+    for name, low, high in zip(names, lower.tolist(), upper.tolist(), strict=True):
+        if low > high:
+            raise ValueError(
+                f"Column {name!r} has bounds ({low:g}, {high:g}), the first above the second. Swap them."
+            )
+
+
+def as_dense(X: Any) -> Any:
+    """Return a sparse matrix as an array; anything else as it is.
+
+    Features are dense after they were centred, so nothing is lost but memory.
+    """
+    return X.toarray() if hasattr(X, "toarray") and hasattr(X, "nnz") else X
+
+
+def refuse_words(X: Any) -> None:
+    """Refuse a DataFrame with columns of words, by their dtype alone, and name the first of them."""
+    dtypes = getattr(X, "dtypes", None)
+    if dtypes is None or not hasattr(X, "columns"):
+        return
+    for name, dtype in zip(X.columns, list(dtypes), strict=True):
+        kind = getattr(dtype, "kind", "O")
+        if kind in "USM" or str(dtype) in ("category", "string", "str"):
+            raise ValueError(
+                f"Column {str(name)!r} holds {dtype} values, no numbers. State the columns: "
+                f'columns={{"{name}": ["first", "second"], …}}, or drop it.'
+            )
+
+
+def single(values: ndarray) -> Float[Tensor, "n d"]:
+    """In float32, without a word about what is beyond it."""
+    with np.errstate(over="ignore"):
+        return torch.from_numpy(np.asarray(values, dtype=np.float32))
