@@ -185,6 +185,15 @@ def test_refreshed_when_it_is_due(every: int | None, made: list[int]) -> None:
     assert [codec.since for codec in codecs] == made
 
 
+def test_a_subspace_inside_may_have_the_same_public_inputs() -> None:
+    """They pass through the scaling when the basis is found, and are no private batch."""
+    kept = torch.randn(30, 6, generator=torch.Generator().manual_seed(6))
+    public = qg.public_losses.random_label_losses(kept, CLASSES)
+    mechanism = qg.methods.gep(public, rank=4) @ qg.Preconditioned(probes=public)
+    found, _ = trained(nn.Linear(6, CLASSES), mechanism, linear_data())
+    assert all(bool(gradient.isfinite().all()) for gradient in found.values())
+
+
 def test_explain_shows_the_conditioning() -> None:
     batches = qg.PoissonBatches(text_data(), rate=1.0, steps=1)
     with qg.Privatizer(mixed(), qg.methods.preconditioned(probes).with_noise(1.0), batches) as private:

@@ -51,6 +51,10 @@ class Codec(ABC):
     def encode(self, grads: PerSampleGrads) -> PerSampleGrads:
         """Map every sample's gradient; row i depends on sample i alone. May be non-linear."""
 
+    def encode_public(self, grads: PerSampleGrads) -> PerSampleGrads:
+        """`encode` for public gradients, which need no check that they are not public."""
+        return self.encode(grads)
+
     def encode_once(self, grads: PerSampleGrads) -> PerSampleGrads:
         """`encode`, remembered for the other releases of the same micro-batch."""
         return self._encoded(self.encode, grads)
@@ -195,7 +199,7 @@ class Public:
         """Per-sample gradients of public losses, in `space`, in chunks; the same whenever asked within a step."""
         chunks = self.collect(public_losses, self.seed)
         for codec in self.encoders:
-            chunks = map(codec.encode, chunks)
+            chunks = map(codec.encode_public, chunks)
         return chunks
 
     def codec(self, representation: Representation) -> Codec:

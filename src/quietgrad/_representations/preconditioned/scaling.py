@@ -158,6 +158,9 @@ class PreconditionedCodec(Codec):
 
     def encode(self, grads: PerSampleGrads) -> PerSampleGrads:
         refuse_private_inputs(grads, self._public_inputs)
+        return self.encode_public(grads)
+
+    def encode_public(self, grads: PerSampleGrads) -> PerSampleGrads:
         return _encode(self._lengthened, grads, self.length)
 
     def decode(self, released: Released) -> Blocks:
