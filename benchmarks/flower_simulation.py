@@ -35,8 +35,8 @@ from quietgrad.integrations.flower_secure import SecureClient, secure_app, secur
 from quietgrad.lab.run.config import Config, parse_config
 from quietgrad.lab.run.federated import FederatedPlan, losses, split_records
 from quietgrad.lab.run.methods import build_mechanism
+from quietgrad.lab.run.metrics import accuracy
 from quietgrad.lab.run.setup import Setup, set_up
-from quietgrad.lab.run.train import accuracy
 
 METHODS: dict[str, dict[str, Any]] = {
     "DP-FedAvg (`dp_sgd`, dense)": {"name": "dp_sgd", "clip": 1.0},

@@ -38,7 +38,7 @@ from quietgrad.lab.data import Parts, load
 from quietgrad.lab.models.tanh_cnn import tanh_cnn
 from quietgrad.lab.run.config import MethodConfig
 from quietgrad.lab.run.methods import uncalibrated
-from quietgrad.lab.run.train import accuracy
+from quietgrad.lab.run.metrics import accuracy
 from quietgrad.lab.run.warm_start import train_on_public
 
 PRIVATE, PUBLIC, OTHERS = 10_000, 100, 5_000

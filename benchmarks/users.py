@@ -32,9 +32,10 @@ from benchmarks.models import SETTINGS, Setting
 from quietgrad.lab.data import Parts
 from quietgrad.lab.run.config import Config, parse_config
 from quietgrad.lab.run.methods import build_mechanism
+from quietgrad.lab.run.metrics import accuracy
 from quietgrad.lab.run.setup import set_up
 from quietgrad.lab.run.task import load_task
-from quietgrad.lab.run.train import accuracy, losses_of
+from quietgrad.lab.run.train import losses_of
 
 EPSILON, DELTA = 2.0, 1e-5
 RECORDS_OF_A_STEP = 600

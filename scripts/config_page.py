@@ -19,6 +19,7 @@ from quietgrad.lab.models.registry import MODELS
 from quietgrad.lab.run.config import Config
 from quietgrad.lab.run.linear_probe import LinearProbeOptions
 from quietgrad.lab.run.methods import PROVIDED
+from quietgrad.tables import Schema
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 HEAD = """# Config keys
@@ -26,6 +27,23 @@ HEAD = """# Config keys
 Everything a TOML file of `quietgrad train`, `explain`, `compare` and `tune` may say. Keys that are left out have the
 value shown; misspelt ones are refused with the nearest name. `--set section.key=value` changes one for a single run.
 This page is made by `python -m scripts.config_page`; a test keeps it current.
+"""
+
+COLUMNS = """## `[columns]`
+
+What is known of a table's columns without looking at its rows ([tables](tables.md)). With it, `method.name` is `quiet`
+if left out.
+
+| key | meaning |
+|---|---|
+| `age = [0, 110]` | a number and its bounds; beyond them counts as the bound |
+| `sugar = { number = [0, 400], unit = "mg/dl" }` | the same, and what it is measured in |
+| `ward = ["er", "icu"]` | categories; any other value is "other" |
+| `grade = { category = [1, 2] }` | categories that are two numbers |
+| `smoker = "boolean"` | yes or no, true or false, 1 or 0 |
+| `admitted = [2015-01-01, 2024-12-31]` | a date and its range |
+| `born = { date = ["1900-01-01", "2024-12-31"], format = "%d.%m.%Y" }` | the same, written otherwise |
+| `notes = "skip"` | left out, as are columns that are not named |
 """
 
 
@@ -42,6 +60,8 @@ def _sections() -> Iterator[str]:
             said = (inspect.getdoc(kind) or "").splitlines()[0]
             yield f"## `[{name}]`\n\n{said}\n"
             yield _table([_key(key, own) for key, own in kind.model_fields.items()])
+        elif kind is Schema:
+            yield COLUMNS
 
 
 def _key(name: str, field: FieldInfo) -> tuple[str, str, str, str]:

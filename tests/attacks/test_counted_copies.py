@@ -24,7 +24,7 @@ def parts(folder: Path, known: np.ndarray | None, **arrays: np.ndarray) -> Parts
     if known is not None:
         x[7] = known
     np.savez(folder / "own.npz", x=x, y=LABELS, **arrays)  # type: ignore[arg-type]
-    return load("own.npz", data_dir=folder)
+    return load("own.npz", data_dir=folder, test=None if "test_x" in arrays else 40)
 
 
 @pytest.mark.parametrize("known", [TEST[0], PUBLIC[0]], ids=["test", "public"])
@@ -41,6 +41,6 @@ def test_a_part_that_is_drawn_by_row_leaves_out_nothing(tmp_path: Path) -> None:
     """Copies of one record everywhere: 40 for testing, 160 private, as with distinct records."""
     x = np.repeat(X[:1], 200, 0)
     np.savez(tmp_path / "own.npz", x=x, y=LABELS)
-    copies, distinct = load("own.npz", data_dir=tmp_path), parts(tmp_path, None)
+    copies, distinct = load("own.npz", data_dir=tmp_path, test=40), parts(tmp_path, None)
     assert copies.record == distinct.record
     assert (len(copies.private), len(copies.test)) == (160, 40)

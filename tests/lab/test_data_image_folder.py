@@ -48,8 +48,8 @@ def test_one_colour_image_makes_all_rgb(root: Path) -> None:
     assert load(str(root)).input_shape == (3, 6, 5)
 
 
-def test_without_train_and_test_a_fifth_is_drawn(root: Path) -> None:
-    parts = load(str(root / "train"))
+def test_without_train_and_test_the_test_images_are_drawn(root: Path) -> None:
+    parts = load(str(root / "train"), test=4)
     assert (len(parts.private), len(parts.test)) == (14, 4)
 
 

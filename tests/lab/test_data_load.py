@@ -39,10 +39,10 @@ def test_parts_share_no_row(tmp_path: Path, seed: int) -> None:
 def test_a_table_of_thirty_distinct_rows_trains_on_all_its_records(tmp_path: Path) -> None:
     rows = np.tile(RNG.normal(size=(30, 4)), (1000, 1))
     np.savez(tmp_path / "own.npz", x=rows, y=np.arange(30_000) % 2)
-    parts = load("own.npz", data_dir=tmp_path)
+    parts = load("own.npz", data_dir=tmp_path, test=6000)
     assert (len(parts.private), len(parts.test)) == (24_000, 6_000)
     assert parts.sizes == "30,000 rows: 24,000 private, 6,000 for testing (not protected by ε)"
-    drawn = load("own.npz", data_dir=tmp_path, public=1000)
+    drawn = load("own.npz", data_dir=tmp_path, public=1000, test=6000)
     assert drawn.sizes == (
         "30,000 rows: 23,000 private, 1,000 public, 6,000 for testing (both not protected by ε)"
     )
@@ -53,7 +53,7 @@ def test_equal_private_records_stay_separate_records(repeated: str) -> None:
 
 
 def test_the_seed_decides_the_split(repeated: str) -> None:
-    first, same, other = (load(repeated, private=50, public=10, seed=seed) for seed in (1, 1, 2))
+    first, same, other = (load(repeated, private=50, public=10, test=60, seed=seed) for seed in (1, 1, 2))
     assert torch.equal(first.private.tensors[0], same.private.tensors[0])
     assert contents(first) != contents(other)
 
@@ -61,7 +61,7 @@ def test_the_seed_decides_the_split(repeated: str) -> None:
 def test_inputs_keep_their_labels(repeated: str) -> None:
     with np.load(repeated) as stored:
         label_of = dict(zip(digests(stored["x"].astype(np.float32)), stored["y"].tolist(), strict=True))
-    parts = load(repeated, private=60, public=10, public_labels=True)
+    parts = load(repeated, private=60, public=10, test=60, public_labels=True)
     for part in (parts.private, parts.public, parts.test):
         inputs, labels = part.tensors
         assert labels.tolist() == [label_of[digest] for digest in digests(inputs.numpy())]
@@ -80,21 +80,22 @@ def test_the_split_is_recorded(repeated: str) -> None:
         ({"private": 0}, "private=0, but there are"),
         ({"private": -1}, "private=-1, but there are"),
         ({"public": 400}, "public=400, but there are"),
-        ({"test": 0}, "test=0, but there are"),
-        ({"test": 400}, "test=400, but there are 300"),
+        ({"test": None}, r"data\.test is not stated.* set data\.test = 60, a fifth, or 0"),
+        ({"test": 300}, "data.test = 300 leaves none of 300 to train on"),
+        ({"test": 400}, "data.test = 400 leaves none of 300 to train on"),
         ({"public_from": "embedded"}, "Take public data of the same shape"),
         ({"public": 3, "public_from": "nothing"}, "Unknown data set 'nothing'"),
     ],
 )
-def test_impossible_choices_are_refused(repeated: str, sizes: dict[str, int], message: str) -> None:
+def test_impossible_choices_are_refused(repeated: str, sizes: dict[str, int | None], message: str) -> None:
     with pytest.raises(DataError, match=message):
-        load(repeated, **sizes)  # type: ignore[arg-type]
+        load(repeated, **{"test": 60, **sizes})  # type: ignore[arg-type]
 
 
 def test_no_private_record_left_is_an_error(tmp_path: Path) -> None:
     np.savez(tmp_path / "own.npz", x=np.zeros((10, 2)), y=np.arange(10) % 2)
     with pytest.raises(DataError, match="private=0, but there are 0"):
-        load("own.npz", data_dir=tmp_path, test=10)
+        load("own.npz", data_dir=tmp_path, test=1, public=9)
 
 
 def test_embedded_by_name_is_the_embedded_data() -> None:
@@ -148,7 +149,7 @@ def test_a_stand_in_with_test_content_is_refused(tmp_path: Path, images: str) ->
     with np.load(images) as stored:
         np.savez(tmp_path / "copy.npz", x=stored["x"], y=stored["y"])
     with pytest.raises(DataError, match="public data overlap the test data"):
-        load(images, public=50, public_from=str(tmp_path / "copy.npz"))
+        load(images, test=5, public=50, public_from=str(tmp_path / "copy.npz"))
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def save(folder: Path, **arrays: Any) -> str:
 
 
 def test_grey_images_of_three_classes(tmp_path: Path) -> None:
-    parts = load(save(tmp_path, x=IMAGES, y=LABELS))
+    parts = load(save(tmp_path, x=IMAGES, y=LABELS), test=10)
     assert (parts.num_classes, parts.input_shape) == (3, (1, 8, 8))
     assert (len(parts.private), len(parts.public), len(parts.test)) == (40, 0, 10)
     assert float(parts.private.tensors[0].min()) >= -1
@@ -40,22 +40,22 @@ def test_features_stay_as_they_are(tmp_path: Path) -> None:
 
 def test_tokens_stay_whole_numbers(tmp_path: Path) -> None:
     tokens = RNG.integers(1, 1000, (50, 12)).astype(np.int32)
-    parts = load(save(tmp_path, x=tokens, y=LABELS))
+    parts = load(save(tmp_path, x=tokens, y=LABELS), test=10)
     assert parts.private.tensors[0].dtype == torch.int64
 
 
 def test_own_public_part_is_used(tmp_path: Path) -> None:
     path = save(tmp_path, x=FEATURES, y=LABELS, public_x=FEATURES[:7] + 9, public_y=LABELS[:7])
-    assert load(path).public_labels is None
-    labels = load(path, public_labels=True).public_labels
+    assert load(path, test=10).public_labels is None
+    labels = load(path, test=10, public_labels=True).public_labels
     assert labels is not None
     assert labels.tolist() == LABELS[:7].tolist()
-    assert len(load(path, public=3).public) == 3
+    assert len(load(path, test=10, public=3).public) == 3
 
 
 def test_a_file_in_the_data_folder_is_found_by_its_name(tmp_path: Path) -> None:
     save(tmp_path, x=FEATURES, y=LABELS)
-    assert len(load("own.npz", data_dir=tmp_path).private) == 40
+    assert len(load("own.npz", data_dir=tmp_path, test=10).private) == 40
 
 
 def test_public_data_that_overlap_test_data_are_refused(tmp_path: Path) -> None:
@@ -140,5 +140,5 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
 
 def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "own.txt").write_text("1,2\n")
-    with pytest.raises(DataError, match=r"no .npz, .csv, .tsv or .jsonl file and no folder"):
+    with pytest.raises(DataError, match=r"no .csv, .tsv, .jsonl, .parquet or .npz file and no folder"):
         load(str(tmp_path / "own.txt"))

@@ -40,6 +40,7 @@ def table(folder: Path, kind: str) -> Path:
 def trained(tmp_path: Path, *settings: str) -> tuple[int, str]:
     config = tmp_path / "own.toml"
     config.write_text(
+        "[data]\ntext = 'text'\ntest = 4\n"
         "[privacy]\nepsilon = 8.0\ndelta = 1e-3\n[training]\nepochs = 2\nbatch = 16\nlr = 0.5\n"
     )
     changes = [part for setting in settings for part in ("--set", setting)]
@@ -50,7 +51,7 @@ def trained(tmp_path: Path, *settings: str) -> tuple[int, str]:
 
 @pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl"])
 def test_tables_are_read_alike(tmp_path: Path, kind: str) -> None:
-    parts = load(str(table(tmp_path, kind)), test=10)
+    parts = load(str(table(tmp_path, kind)), text="text", test=10)
     assert (len(parts.private), parts.num_classes, parts.input_shape) == (70, 2, (64,))
     counts = np.bincount(np.concatenate([parts.private.tensors[1], parts.test.tensors[1]]))
     assert counts.tolist() == [40, 40]
@@ -74,15 +75,16 @@ def table_of_users(folder: Path, kind: str = "csv") -> Path:
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
 def test_users_of_a_table_are_private_or_for_testing_with_all_their_texts(tmp_path: Path, kind: str) -> None:
     path = table_of_users(tmp_path, kind)
-    parts = load(str(path), unit="who", test=4)
+    parts = load(str(path), text="text", unit="who", test=4)
     assert parts.users is not None
     sizes = dict(zip(*np.unique(parts.users, return_counts=True), strict=True))
     assert len(sizes) == 16
     assert all(size == 1 + int(name[1:]) % 7 for name, size in sizes.items())
-    assert len(parts.test) == len(load(str(path), test=1).private) + 1 - len(parts.private)
+    assert len(parts.test) == len(load(str(path), text="text", test=1).private) + 1 - len(parts.private)
     assert parts.record["people"] == 16
     assert "private" not in parts.record
-    assert load(str(path), unit="who").record["people"] == 16  # a fifth of the people is set aside otherwise
+    with pytest.raises(DataError, match=r"set data\.test = 4, a fifth"):
+        load(str(path), text="text", unit="who")
 
 
 def test_users_of_a_table_are_protected(tmp_path: Path, folder: Path) -> None:
@@ -99,9 +101,9 @@ def test_a_text_of_nobody_is_refused(tmp_path: Path) -> None:
     path = table_of_users(tmp_path)
     path.write_text(path.read_text() + "one more,ham,\n")
     with pytest.raises(DataError, match="'who' is empty"):
-        load(str(path), unit="who")
+        load(str(path), text="text", unit="who", test=4)
     with pytest.raises(DataError, match="no column 'person'"):
-        load(str(path), unit="person")
+        load(str(path), text="text", unit="person", test=4)
 
 
 def test_a_folder_trains_with_and_without_lora(tmp_path: Path, folder: Path) -> None:
@@ -153,7 +155,7 @@ def test_a_bad_table_is_refused_in_one_line(tmp_path: Path, content: str, said: 
     path = tmp_path / "bad.csv"
     path.write_text(content)
     with pytest.raises(DataError, match=said) as caught:
-        load(str(path))
+        load(str(path), text="text", test=1)
     assert "\n" not in str(caught.value)
 
 

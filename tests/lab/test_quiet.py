@@ -1,4 +1,4 @@
-"""`method = "quiet"`: a config of four lines becomes a run like any other."""
+"""`method = "quiet"`: a config of five lines becomes a run like any other."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from tests.lab.tiny import write_config
 QUIET = """\
 [data]
 name = "{data}"
+test = 48
 [privacy]
 epsilon = 3.0
 [method]

@@ -1,4 +1,4 @@
-"""A small task of a user's own: 3 classes, 8 features, 240 records, and a config of 14 lines."""
+"""A small task of a user's own: 3 classes, 8 features, 240 records, and a config of 15 lines."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 CONFIG = """\
 [data]
 name = "{data}"
+test = 48
 [model]
 name = "mlp"
 hidden = [16]

@@ -16,3 +16,8 @@ def duration_text(seconds: float) -> str:
         if seconds >= 1.5 * size:
             return f"{seconds / size:.2g} {name}"
     return f"{max(1, round(seconds))} seconds"
+
+
+def percent_text(share: float | None, digits: int = 1) -> str:
+    """A share in per cent; a dash where nothing was measured."""
+    return "–" if share is None or math.isnan(share) else f"{share:.{digits}%}"

@@ -75,6 +75,13 @@ class Schema(Mapping[str, Column]):
     def __len__(self) -> int:
         return len(self._columns)
 
+    def __eq__(self, other: object) -> bool:
+        # The order counts: it is that of the features.
+        return isinstance(other, Schema) and tuple(self.items()) == tuple(other.items())
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.items()))
+
     def __repr__(self) -> str:
         return f"Schema({self.as_dict()!r})"
 

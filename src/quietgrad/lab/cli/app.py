@@ -12,6 +12,7 @@ import typer
 from quietgrad import __version__
 from quietgrad.lab.cli.audit import audit
 from quietgrad.lab.cli.budget import budget
+from quietgrad.lab.cli.columns import columns
 from quietgrad.lab.cli.compare import compare
 from quietgrad.lab.cli.configs import configs
 from quietgrad.lab.cli.data import data
@@ -89,6 +90,7 @@ add(budget)
 add(explain)
 add(report)
 add(data)
+add(columns)
 add(configs)
 add(audit)
 add(verify)

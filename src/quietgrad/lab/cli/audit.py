@@ -33,8 +33,10 @@ def audit(
                 tasks[attack] = progress.add_task(attack, total=total)
             progress.update(tasks[attack], completed=done, total=total)
 
+        audited = open_run(run, data_dir=data_dir)
+        progress.console.print(audited.setup.parts.sizes, highlight=False)
         result = audit_run(
-            open_run(run, data_dir=data_dir),
+            audited,
             confidence=confidence,
             one_run_canaries=canaries,
             progress=show,

@@ -11,13 +11,14 @@ from rich.console import Console
 from quietgrad.lab.cli.options import Changes, ConfigFile, DataDir, Json
 from quietgrad.lab.compare.compare import Curves, jobs
 from quietgrad.lab.compare.compare import compare as run_comparison
-from quietgrad.lab.compare.comparison import Comparison, totals
+from quietgrad.lab.compare.comparison import Comparison, majority_text, totals
 from quietgrad.lab.compare.leaderboard import Bars, table
 from quietgrad.lab.errors import LabError
 from quietgrad.lab.files import to_json
 from quietgrad.lab.report import write_report
 from quietgrad.lab.report.plots import accuracy_against_epsilon, save_png
 from quietgrad.lab.run.config import Config, load_config
+from quietgrad.lab.run.folder import RunFolder
 from quietgrad.lab.run.presets import compared_methods
 
 METHODS = ",".join(compared_methods())
@@ -41,6 +42,10 @@ def compare(
 ) -> None:
     """A leaderboard at equal (ε, δ); started again, it goes on where it was stopped."""
     base = load_config(config, changes)
+    if base.data.test == 0:
+        raise LabError(
+            "data.test = 0 leaves nothing to compare methods on. Set data.test to a number of rows."
+        )
     folder = out or Path("runs") / f"compare-{config.stem}"
     targets, baseline = _budgets(epsilons, base), not private_only
     made = show_progress(base, _names(methods), targets, seeds, folder, data_dir, baseline=baseline)
@@ -49,7 +54,8 @@ def compare(
     if as_json:
         typer.echo(to_json({"out": str(folder), "report": str(page), **made.as_dict()}))
         return
-    show(made, Console())
+    first = next(name for row in made.rows for name in row.runs)
+    show(made, Console(), RunFolder(folder / first).read("split.json").get("sizes", ""))
     typer.echo(f"Everything is in {folder}; to read: {page}")
 
 
@@ -81,11 +87,13 @@ def show_progress(
         )
 
 
-def show(made: Comparison, console: Console) -> None:
+def show(made: Comparison, console: Console, sizes: str = "") -> None:
     """The table, and what all its runs cost together."""
+    if sizes:
+        console.print(sizes, highlight=False)
     console.print(table(made.rows))
     console.print(
-        f"δ = {made.delta:g}. {totals(made)}",
+        f"{majority_text(made)}δ = {made.delta:g}. {totals(made)}",
         highlight=False,
     )
 

@@ -37,6 +37,7 @@ def explain(
 
 def show_quiet(explained: LinearProbePlan, console: Console) -> None:
     """The joint plan, and the settings that the rule found."""
+    console.print(explained.sizes, highlight=False)
     console.print(
         f"quiet: {explained.records:,} records of {explained.classes} classes; features {explained.encoder} "
         f"{list(explained.row)}, moments {explained.moments}, at most {explained.directions} directions rescaled to "
@@ -62,6 +63,7 @@ def show_quiet(explained: LinearProbePlan, console: Console) -> None:
 
 def show(explained: Explained, console: Console) -> None:
     """Two tables and what their columns mean."""
+    console.print(explained.sizes, highlight=False)
     console.print(
         f"{explained.model}: {explained.parameters:,} parameters; ε = {explained.epsilon:g} at "
         f"δ = {explained.delta:g}, {explained.steps} steps of {explained.batch:g} {explained.units} on average. "

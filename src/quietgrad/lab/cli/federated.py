@@ -11,10 +11,11 @@ from rich.progress import Progress
 
 from quietgrad.lab.cli.options import Changes, ConfigFile, DataDir, Json
 from quietgrad.lab.files import to_json
-from quietgrad.lab.formatting import epsilon_text
+from quietgrad.lab.formatting import epsilon_text, percent_text
 from quietgrad.lab.run.checkpoints import lost_text
 from quietgrad.lab.run.config import load_config
 from quietgrad.lab.run.federated import train_federated
+from quietgrad.lab.run.metrics import metrics_text
 
 
 def federated(
@@ -34,7 +35,7 @@ def federated(
         task = bar.add_task("rounds", total=None)
 
         def show(done: int, planned: int, epsilon: float, accuracy: float) -> None:
-            said = f"rounds, ε {epsilon:.3f}, test accuracy {accuracy:.1%}"
+            said = f"rounds, ε {epsilon:.3f}, test accuracy {percent_text(accuracy)}"
             bar.update(task, total=planned, completed=done, description=said)
 
         outcome = train_federated(
@@ -44,7 +45,7 @@ def federated(
         typer.echo(to_json({"out": str(folder), **outcome.__dict__}))
         return
     typer.echo(
-        f"{outcome.method}: {outcome.accuracy:.2%} of the test data right after {outcome.rounds} rounds, "
+        f"{outcome.method}: {metrics_text(outcome.metrics)}, after {outcome.rounds} rounds, "
         f"ε = {epsilon_text(outcome.epsilon)} at δ = {outcome.delta:g} for each of {outcome.clients} clients; "
         f"{outcome.up_per_client / 1e3:.1f} kB up and {outcome.down_per_client / 1e3:.1f} kB down per client and "
         f"round, {outcome.megabytes_up:.1f} MB up and {outcome.megabytes_down:.1f} MB down expected in all."

@@ -14,6 +14,7 @@ from quietgrad.lab.formatting import epsilon_text
 from quietgrad.lab.report import write_report
 from quietgrad.lab.run.checkpoints import lost_text
 from quietgrad.lab.run.config import load_config
+from quietgrad.lab.run.metrics import metrics_text, one_class_warning
 from quietgrad.lab.run.progress import Bar
 from quietgrad.lab.run.train import train as run
 
@@ -38,8 +39,10 @@ def train(
         typer.echo(to_json({"out": str(folder), "report": str(page), **outcome.__dict__}))
         return
     typer.echo(
-        f"{outcome.method}: {outcome.accuracy:.2%} of the test data right, "
+        f"{outcome.method}: {metrics_text(outcome.metrics)}; "
         f"ε = {epsilon_text(outcome.epsilon)} at δ = {outcome.delta:g}, {outcome.seconds:.0f} s."
         f"{lost_text(outcome.lost, outcome.steps + outcome.lost, 'steps')}"
     )
+    if (warning := one_class_warning(outcome.metrics)) is not None:
+        typer.echo(warning)
     typer.echo(f"Everything is in {folder}; to read: {page}")

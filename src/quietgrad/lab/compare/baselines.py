@@ -12,9 +12,9 @@ from quietgrad.lab.data import Parts
 from quietgrad.lab.data.errors import NoPublicLabelsError
 from quietgrad.lab.models import build
 from quietgrad.lab.run.config import Config, parse_config
+from quietgrad.lab.run.metrics import accuracy
 from quietgrad.lab.run.presets import recipe
 from quietgrad.lab.run.task import load_task
-from quietgrad.lab.run.train import accuracy
 from quietgrad.lab.run.warm_start import train_on_public
 
 

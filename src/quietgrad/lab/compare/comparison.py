@@ -27,6 +27,7 @@ class ComparisonRow:
         target: the ε asked for; inf for "non-private", 0 for "public only".
         std: over the seeds, 0 for one.
         epsilon: the largest of the runs'.
+        majority: share of the largest class of the test data; the others too are as in `Metrics`, means over the seeds.
     """
 
     method: str
@@ -38,6 +39,9 @@ class ComparisonRow:
     memory_mb: float
     noise_to_signal: float | None
     runs: tuple[str, ...]
+    balanced_accuracy: float | None = None
+    auc: float | None = None
+    majority: float | None = None
 
 
 @dataclass(frozen=True)
@@ -127,7 +131,19 @@ def row_of(
         memory_mb=max(result["memory_mb"] for result in results),
         noise_to_signal=statistics.mean(ratios) if ratios and label != NON_PRIVATE else None,
         runs=tuple(runs),
+        **{name: _mean_of(results, name) for name in ("balanced_accuracy", "auc", "majority")},
     )
+
+
+def _mean_of(results: Sequence[dict[str, Any]], metric: str) -> float | None:
+    found = [result.get("metrics", {}).get(metric) for result in results]
+    return None if None in found else statistics.mean(found)
+
+
+def majority_text(made: Comparison) -> str:
+    """What always the same answer would reach on the test data."""
+    share = next((row.majority for row in made.rows if row.majority is not None), None)
+    return "" if share is None else f"Always the largest class: {100 * share:.1f}% right. "
 
 
 def _row_from(stored: dict[str, Any]) -> ComparisonRow:

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 
 from quietgrad.lab.compare.comparison import ComparisonRow
-from quietgrad.lab.formatting import epsilon_text
+from quietgrad.lab.formatting import epsilon_text, percent_text
 
 
 class Bars:
@@ -43,7 +43,7 @@ class Bars:
         if "steps" in message:
             self._progress.update(task, total=message["steps"], completed=message["step"])
         if "accuracy" in message:
-            epsilon, accuracy = epsilon_text(message["epsilon"]), f"{message['accuracy']:.1%}"
+            epsilon, accuracy = epsilon_text(message["epsilon"]), percent_text(message["accuracy"])
             self._progress.update(task, epsilon=epsilon, accuracy=accuracy)
         if "done" in message:
             self._progress.update(task, total=1, completed=1)
@@ -51,15 +51,18 @@ class Bars:
 
 
 def cells(row: ComparisonRow) -> tuple[str, ...]:
-    """A row of the leaderboard as text: method, ε, accuracy, seconds, peak MB, noise/signal."""
+    """A row of the leaderboard as text, in the order of `TITLES`."""
     spread = f" ± {100 * row.std:.1f}" if len(row.runs) > 1 else ""
     ratio = "–" if row.noise_to_signal is None else f"{row.noise_to_signal:.1f}"
     seconds = f"{row.seconds:.0f}" if row.seconds else "–"
     memory = f"{row.memory_mb:.0f}" if row.memory_mb else "–"
-    return row.method, epsilon_text(row.epsilon), f"{100 * row.accuracy:.1f}{spread}", ratio, seconds, memory
+    accuracy = f"{100 * row.accuracy:.1f}{spread}"
+    balanced = "–" if row.balanced_accuracy is None else f"{100 * row.balanced_accuracy:.1f}"
+    area = "–" if row.auc is None else f"{row.auc:.3f}"
+    return row.method, epsilon_text(row.epsilon), accuracy, balanced, area, ratio, seconds, memory
 
 
-TITLES = ("method", "ε", "accuracy %", "noise / signal", "seconds", "peak MB")
+TITLES = ("method", "ε", "accuracy %", "balanced %", "AUC", "noise / signal", "seconds", "peak MB")
 
 
 def table(rows: Sequence[ComparisonRow]) -> Table:

@@ -16,7 +16,7 @@ from quietgrad.lab.data.parts import Parts
 from quietgrad.lab.data.source import Source
 from quietgrad.lab.data.splitting import Pool, check_given_public, random_rows
 
-TEST_FRACTION = 0.2  # of the records, where a data set comes without a test part
+TEST_FRACTION = 0.2  # of the records, as a proposal where a data set comes without a test part
 DRAWN = "drawn from the training records"
 
 
@@ -27,7 +27,8 @@ class DataChoice:
     Args:
         private: number of private records; None takes all that are left.
         public: number of public examples; None takes the source's own public part, if it has one.
-        test: number of test examples; None takes the source's own test part, else a fifth of the records.
+        test: number of test examples, 0 for none; None takes the source's own test part. Drawn from the records it has
+            to be stated, since whatever is drawn is not protected.
         seed: of the draws.
         public_labels: whether the public part carries its labels.
         unit: the column that says whose a record is; None protects single records.
@@ -68,7 +69,8 @@ def assemble(
         raise NoPublicLabelsError(
             f"public_labels=True, but {public.origin} has no labels. Leave public_labels out."
         )
-    if public.origin != DRAWN:
+    # Rows of a table are often equal by chance: there, content says nothing about a mistake.
+    if public.origin != DRAWN and source.schema is None:
         check_given_public(public.inputs, test.inputs)
     users = None if choice.unit is None else private.columns[choice.unit]
     details = {
@@ -85,7 +87,8 @@ def assemble(
         "notes": source.notes,
     }
     parts = _parts(source, private, public, test, choice.public_labels, {**record, **details})
-    return replace(parts, users=users)
+    parts = replace(parts, users=users, classes=source.classes, schema=source.schema)
+    return replace(parts, record={**parts.record, "sizes": parts.sizes})
 
 
 def _check_unit(source: Source, stand_in: Source | None, choice: DataChoice) -> None:
@@ -106,6 +109,8 @@ def _check_unit(source: Source, stand_in: Source | None, choice: DataChoice) -> 
 
 def _subset(examples: Examples, size: int | None, part: str, seed: int) -> Examples:
     wanted = len(examples) if size is None else size
+    if wanted == 0 and part == "test":
+        return _none_of(examples)
     if wanted == len(examples) > 0:
         return examples
     return examples.take(random_rows(len(examples), wanted, part=part, seed=seed))
@@ -115,18 +120,32 @@ def _test_part(source: Source, pool: Pool, choice: DataChoice) -> Examples:
     """The source's own test examples, else a random part of its records, or of its users with all of theirs."""
     if source.test is not None:
         return _subset(source.test, choice.test, "test", choice.seed)
+    units = len(pool.examples) if choice.unit is None else len(np.unique(pool.examples.columns[choice.unit]))
+    if choice.test is None:
+        raise DataError(
+            f"data.test is not stated, and the data have no test part. What is tested on is not protected by ε: set "
+            f"data.test = {max(1, round(TEST_FRACTION * units))}, a fifth, or 0 to measure nothing."
+        )
+    if choice.test == 0:
+        return _none_of(pool.examples)
+    if choice.test >= units:
+        raise DataError(
+            f"data.test = {choice.test} leaves none of {units} to train on. Set a smaller number."
+        )
     if choice.unit is not None:
-        return _test_users(pool, choice, choice.unit)
-    size = round(TEST_FRACTION * len(pool.examples)) if choice.test is None else choice.test
-    return pool.draw(random_rows(len(pool.examples), size, part="test", seed=choice.seed))
+        return _test_users(pool, choice.test, choice.seed, choice.unit)
+    return pool.draw(random_rows(units, choice.test, part="test", seed=choice.seed))
 
 
-def _test_users(pool: Pool, choice: DataChoice, unit: str) -> Examples:
-    """Take all records of some users, who are then not private: `choice.test` is their number."""
+def _none_of(examples: Examples) -> Examples:
+    return examples.take(np.zeros(0, dtype=np.int64))
+
+
+def _test_users(pool: Pool, size: int, seed: int, unit: str) -> Examples:
+    """Take all records of some users, who are then not private."""
     ids = pool.examples.columns[unit]
     users = np.unique(ids)
-    size = round(TEST_FRACTION * len(users)) if choice.test is None else choice.test
-    chosen = users[random_rows(len(users), size, part="test", seed=choice.seed)]
+    chosen = users[random_rows(len(users), size, part="test", seed=seed)]
     return pool.draw(np.flatnonzero(np.isin(ids, chosen)))
 
 

@@ -28,9 +28,10 @@ def require(folder: Path, name: str) -> Path:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The content of a file, unzipped if its name ends in .gz."""
+    """The content of a file, unzipped if its name ends in .gz; a file that changes meanwhile is refused."""
     try:
-        return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        content = _unchanged(path)
+        return gzip.decompress(content) if path.suffix == ".gz" else content
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{path} is not a complete gzip file ({error}). Download it again.") from error
     except OSError as error:
@@ -45,3 +46,17 @@ def read_text(path: Path, *, encoding: str = "utf-8", remedy: str = "Download it
         return read_bytes(path).decode(encoding)
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8 text ({error.reason}). {remedy}") from error
+
+
+def _unchanged(path: Path) -> bytes:
+    """Half of an old and half of a new file would be records that nobody has."""
+    before = path.stat()
+    content = path.read_bytes()
+    after = path.stat()
+    if (before.st_size, before.st_mtime_ns, before.st_ino) != (
+        after.st_size,
+        after.st_mtime_ns,
+        after.st_ino,
+    ):
+        raise DataError(f"{path} changed while it was read. Wait until it is complete and start again.")
+    return content

@@ -10,6 +10,8 @@ from numpy import ndarray
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
+from quietgrad.tables import Schema
+
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
@@ -23,6 +25,8 @@ class Parts:
         input_shape: shape of one input, (channels, height, width), (features,) or (tokens,).
         record: where the examples came from and how they were split, for the report.
         users: whose each private record is, if the task protects users.
+        classes: their names, empty where they are numbers.
+        schema: the columns of a table, whose features are the inputs.
     """
 
     private: TensorDataset
@@ -32,6 +36,8 @@ class Parts:
     input_shape: tuple[int, ...]
     record: Mapping[str, object]
     users: ndarray | None = None
+    classes: tuple[str, ...] = ()
+    schema: Schema | None = None
 
     @property
     def sizes(self) -> str:
@@ -39,6 +45,8 @@ class Parts:
         test = f"{len(self.test):,} for testing"
         if self.users is not None:  # the number of their records is private
             return f"{len(np.unique(self.users)):,} users private, {test} (not protected by ε)"
+        if not len(self.test) and not len(self.public):
+            return f"{len(self.private):,} rows: all private, none for testing"
         public = f"{len(self.public):,} public, " if len(self.public) else ""
         rows = len(self.private) + len(self.public) + len(self.test)
         unprotected = "both not protected" if public else "not protected"

@@ -15,6 +15,7 @@ from torch import Tensor
 from quietgrad.lab.data.errors import DataError
 from quietgrad.lab.data.examples import Examples
 from quietgrad.lab.data.normalisation import Normalisation, centred
+from quietgrad.tables import Schema
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +30,8 @@ class Source:
         num_classes: number of classes.
         normalisation: fixed scaling of uint8 images, None for features and tokens.
         notes: what the report should say about the reading, such as a tokenizer.
+        classes: their names, empty where they are numbers.
+        schema: the columns of a table, in the order of its features; None for anything else.
     """
 
     train: Examples
@@ -38,6 +41,8 @@ class Source:
     public_inputs: ndarray | None = None
     public_labels: ndarray | None = None
     notes: str = ""
+    classes: tuple[str, ...] = ()
+    schema: Schema | None = None
 
     def tensor(self, inputs: ndarray) -> Tensor:
         """Network inputs: scaled float32 images, float32 features or int64 tokens."""

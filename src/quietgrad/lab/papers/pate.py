@@ -25,7 +25,7 @@ from quietgrad.accounting.evaluate import epsilon as epsilon_of
 from quietgrad.accounting.events import GaussianEvent, Phase
 from quietgrad.lab.data import Parts
 from quietgrad.lab.errors import LabError
-from quietgrad.lab.run.train import accuracy
+from quietgrad.lab.run.metrics import accuracy
 
 SENSITIVITY = math.sqrt(2)
 

@@ -26,8 +26,9 @@ from quietgrad.lab.papers.verdicts import Claim, judge
 from quietgrad.lab.run.config import Config, DataConfig, ModelConfig, load_config
 from quietgrad.lab.run.folder import RunFolder
 from quietgrad.lab.run.interrupt import Stopped
+from quietgrad.lab.run.metrics import accuracy
 from quietgrad.lab.run.task import load_task
-from quietgrad.lab.run.train import accuracy, train
+from quietgrad.lab.run.train import train
 from quietgrad.schedules import steps_of
 
 OVERHEAD = {"gep": 2.5, "biased_gep": 2.2, "pdp_sgd": 2.0, "gip": 1.6, "top_groups": 1.5}

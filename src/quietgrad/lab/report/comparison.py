@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from quietgrad.lab.compare.comparison import Comparison, ComparisonRow, totals
+from quietgrad.lab.compare.comparison import Comparison, ComparisonRow, majority_text, totals
 from quietgrad.lab.compare.leaderboard import TITLES, cells
 from quietgrad.lab.compare.verdict import verdict
 from quietgrad.lab.formatting import epsilon_text
@@ -87,7 +87,7 @@ def _leaderboard(made: Comparison) -> str:
     runs = max((len(row.runs) for row in made.rows), default=1)
     few = "one seed: differences below about one point mean little"
     seeds = f"mean of {runs} seeds where a spread is given, elsewhere {few}" if runs > 1 else few
-    note = f"Every method has its own learning rate from the presets. {totals(made)}"
+    note = f"{majority_text(made)}Every method has its own learning rate from the presets. {totals(made)}"
     return section(
         "Leaderboard",
         figure(drawn, f"Accuracy on the test part, {seeds}; the baselines in grey.", alt),

@@ -7,7 +7,7 @@ from typing import Any
 
 import tomli_w
 
-from quietgrad.lab.formatting import epsilon_text
+from quietgrad.lab.formatting import epsilon_text, percent_text
 from quietgrad.lab.report import plots
 from quietgrad.lab.report.html import (
     badge,
@@ -22,6 +22,7 @@ from quietgrad.lab.report.html import (
     table,
     text,
 )
+from quietgrad.lab.run.metrics import one_class_warning
 from quietgrad.lab.run.statement import words
 from quietgrad.lab.run.statement.recorded import RecordedRun
 from quietgrad.lab.run.statement.statement import trade_off
@@ -70,9 +71,7 @@ def _head(run: RecordedRun) -> str:
     said, good = standing(run)
     lead = f'<p class="lead">{text(config.model.name)}, run folder {text(run.path.name)} · {badge(said, good=good)}</p>'
     done = run.results
-    accuracy = (
-        ("–", "the run is not finished") if done is None else (f"{done['accuracy']:.1%}", "on test data")
-    )
+    accuracy = ("–", "the run is not finished") if done is None else _accuracy(done)
     return (
         title
         + lead
@@ -90,6 +89,28 @@ def _head(run: RecordedRun) -> str:
     )
 
 
+def _accuracy(done: dict[str, Any]) -> tuple[str, str]:
+    metrics = done.get("metrics")  # runs of 0.2 have none
+    beside = "" if not metrics else f"; {metrics['majority']:.1%} are of one class"
+    return percent_text(done["accuracy"]), f"on test data{beside}"
+
+
+def _metrics(run: RecordedRun) -> str:
+    found = (run.results or {}).get("metrics")
+    if not found:
+        return ""
+    rows = [
+        ("test rows", f"{found['rows']:,}"),
+        ("accuracy", percent_text(found["accuracy"], 2)),
+        ("always the largest class", percent_text(found["majority"], 2)),
+        ("balanced accuracy", percent_text(found["balanced_accuracy"], 2)),
+        ("AUC", "–" if found["auc"] is None else f"{found['auc']:.4f}"),
+        ("classes that the model says", f"{found['predicted']}"),
+    ]
+    warning = one_class_warning(found)
+    return table(("measured on test data", "value"), rows) + (paragraph(warning) if warning else "")
+
+
 def _multiplier(run: RecordedRun) -> str:
     return "–" if run.results is None else f"{run.results['noise_multiplier']:.4g}"
 
@@ -100,12 +121,14 @@ def _mechanism(run: RecordedRun) -> str:
 
 
 def _results(run: RecordedRun) -> str:
-    if not run.curve:
+    if not run.curve or run.curve[-1]["accuracy"] is None:
         return ""
     last = run.curve[-1]
     alt = f"Line: test accuracy, measured {len(run.curve)} times, at last {last['accuracy']:.1%} (step {last['step']})."
     drawn = plots.accuracy_curves({run.config.method.name: run.curve})
-    return section("Training", figure(drawn, "Accuracy on the test part, over the steps.", alt))
+    return section(
+        "Training", figure(drawn, "Accuracy on the test part, over the steps.", alt), _metrics(run)
+    )
 
 
 def _sent(run: RecordedRun) -> str:

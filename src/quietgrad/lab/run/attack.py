@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from torch import nn
 
 import quietgrad as qg
 from quietgrad.accounting.events import Phase
-from quietgrad.accounting.planning import plan
+from quietgrad.accounting.planning import plan, whole_plan
 from quietgrad.accounting.pld import is_private
 from quietgrad.audit import (
     AuditReport,
@@ -27,7 +28,9 @@ from quietgrad.audit import (
 from quietgrad.audit.shadows import losses
 from quietgrad.lab.errors import LabError
 from quietgrad.lab.run.folder import RunFolder
+from quietgrad.lab.run.linear_probe import set_up_linear_probe
 from quietgrad.lab.run.methods import build_mechanism
+from quietgrad.lab.run.presets import QUIET
 from quietgrad.lab.run.setup import Setup, set_up
 from quietgrad.lab.run.train import losses_of
 
@@ -40,10 +43,15 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class AuditedRun:
-    """A run as its folder tells it."""
+    """A run as its folder tells it.
+
+    Args:
+        whole: everything that was released; for the linear probe also the statistics that came before training.
+    """
 
     setup: Setup
     mechanism: qg.Mechanism
+    whole: tuple[Phase, ...]
 
     @property
     def phases(self) -> tuple[Phase, ...]:
@@ -104,12 +112,32 @@ def open_run(path: Path, *, data_dir: Path | None = None) -> AuditedRun:
         inside = sorted(str(config.parent) for config in path.rglob("config.toml"))[:5]
         hint = f" Runs inside: {', '.join(inside)}." if inside else " Make one with quietgrad train --out."
         raise LabError(f"{path} is not a run: it has no config.toml.{hint}")
-    setup = set_up(folder.config, data_dir=data_dir)
-    mechanism = build_mechanism(
-        setup.config.method, setup.config.privacy, setup.parts, setup.model, setup.batches
-    )
+    if folder.config.method.name == QUIET:
+        setup, mechanism, whole = _open_linear_probe(folder, data_dir)
+    else:
+        setup = set_up(folder.config, data_dir=data_dir)
+        mechanism = build_mechanism(
+            setup.config.method, setup.config.privacy, setup.parts, setup.model, setup.batches
+        )
+        whole = plan(mechanism, setup.batches)
+    if len(setup.parts.test) == 0:
+        raise LabError(
+            "Membership inference compares training records with test records, and data.test is 0. Audit a run with "
+            "test rows."
+        )
     setup.model.load_state_dict(_weights(folder, setup.model))
-    return AuditedRun(setup, mechanism)
+    return AuditedRun(setup, mechanism, whole)
+
+
+def _open_linear_probe(
+    folder: RunFolder, data_dir: Path | None
+) -> tuple[Setup, qg.Mechanism, tuple[Phase, ...]]:
+    """The training of a finished run on the features that it released; nothing is released again."""
+    if not folder.finished:
+        raise LabError(f"{folder.path} is not finished. Finish it with quietgrad train --resume.")
+    setup, program, statistics = set_up_linear_probe(folder.config, folder, resume=True, data_dir=data_dir)
+    with closing(statistics.ledger):
+        return setup, program.training, whole_plan(program, setup.batches)
 
 
 def audit_run(run: AuditedRun, *, confidence: float, one_run_canaries: int, progress: Progress) -> RunAudit:
@@ -174,7 +202,7 @@ def _membership(run: AuditedRun, confidence: float) -> MembershipReport:
     return threshold_attack(
         -losses(model, x[chosen], y[chosen]),
         -losses(model, *parts.test.tensors),
-        phases=run.phases if run.private else None,
+        phases=run.whole if run.private else None,
         confidence=confidence,
     )
 

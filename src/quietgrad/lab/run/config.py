@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    ValidationError,
+    model_validator,
+)
 
 from quietgrad.accounting.deltas import LARGEST
 from quietgrad.lab.errors import LabError, nearest
 from quietgrad.lab.run.shipped_configs import shipped_config
+from quietgrad.tables import Number, Schema
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -20,6 +29,9 @@ else:
 VERSION = 1
 EITHER = {"privacy.epsilon": "noise_multiplier", "privacy.noise_multiplier": "epsilon"}
 """Setting one takes the other's place."""
+
+
+TABLE_DEFAULTS = {"method": {"name": "quiet"}, "model": {"name": "linear"}}
 
 
 class Section(BaseModel):
@@ -42,7 +54,8 @@ class DataConfig(Section):
 
     name: str = Field(
         "embedded",
-        description="A data set of `quietgrad data`, a .npz file, a file of texts or a folder of images.",
+        description="A data set of `quietgrad data`, a table (CSV, TSV, JSONL, Parquet), a .npz file or a folder of "
+        "images.",
     )
     private: int | None = Field(
         None, ge=1, description="How many records are private; all that are left if not given."
@@ -53,7 +66,10 @@ class DataConfig(Section):
     public_from: str | None = Field(None, description="Another data set that the public records come from.")
     public_labels: bool = Field(False, description="Whether the labels of public records may be used.")
     test: int | None = Field(
-        None, ge=1, description="How many records accuracy is measured on; all if not given."
+        None,
+        ge=0,
+        description="How many records are measured on, not protected by ε; 0: none. Needed where the data have no test "
+        "part of their own.",
     )
     seed: int = Field(0, description="Which records fall into which part.")
     features: str = Field(
@@ -61,8 +77,10 @@ class DataConfig(Section):
         description="Of a frozen encoder in the place of inputs: `scatter`, `mobilenet_v2` or `efficientnet_lite0` for "
         "images, `minilm` or `hf:PATH` for texts.",
     )
-    text: str = Field("text", description="The column of texts in a CSV, TSV or JSONL file.")
-    label: str = Field("label", description="The column of labels.")
+    text: str | None = Field(
+        None, description="The column of texts, where a CSV, TSV or JSONL file is read as texts."
+    )
+    label: str = Field("label", description="The column of labels: what is predicted.")
     tokens: int = Field(64, ge=2, description="Of a text, where a model's own tokenizer cuts it.")
     tokenizer: str | None = Field(
         None,
@@ -194,6 +212,13 @@ class TuningConfig(Section):
         return self
 
 
+Columns: TypeAlias = Annotated[
+    Schema,
+    PlainValidator(lambda stated: stated if isinstance(stated, Schema) else Schema(dict(stated))),
+    PlainSerializer(lambda schema: schema.as_dict()),
+]
+
+
 class FederatedConfig(Section):
     """Clients of `quietgrad federated`; `training.batch` is then the expected number of clients a round."""
 
@@ -208,6 +233,9 @@ class FederatedConfig(Section):
 class Config(Section):
     version: int = VERSION
     data: DataConfig = DataConfig()
+    columns: Columns = Field(
+        Schema({}), description="What is known of a table's columns without looking at its rows."
+    )
     model: ModelConfig = ModelConfig()
     privacy: PrivacyConfig = PrivacyConfig(epsilon=2.0)
     method: MethodConfig = MethodConfig()
@@ -219,8 +247,25 @@ class Config(Section):
 
     def plain(self) -> dict[str, Any]:
         """Resolved, as written back beside a run: what a file that is read again would give."""
-        unused = {"federated"} if self.federated == FederatedConfig() else None
+        unused = {"federated"} if self.federated == FederatedConfig() else set()
+        unused |= set() if self.columns else {"columns"}
         return self.model_dump(mode="json", exclude_none=True, exclude=unused)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _tables_have_defaults_of_their_own(cls, raw: Any) -> Any:
+        """The linear probe, and a linear model for what is compared with it."""
+        return {**TABLE_DEFAULTS, **raw} if isinstance(raw, dict) and raw.get("columns") else raw
+
+    @model_validator(mode="after")
+    def _classes_are_no_bounds(self) -> Config:
+        label = self.columns.get(self.data.label)
+        if isinstance(label, Number) and label.high - label.low == 1:
+            raise ValueError(
+                f"columns.{self.data.label} is the label, and [{label.low:g}, {label.high:g}] are bounds of a number: "
+                f'write "boolean", or {{category = [{label.low:g}, {label.high:g}]}} for classes'
+            )
+        return self
 
 
 def load_config(path: Path, changes: list[str] | None = None) -> Config:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -25,8 +26,9 @@ from quietgrad.lab.run.config import Config, FederatedConfig
 from quietgrad.lab.run.folder import RunFolder
 from quietgrad.lab.run.interrupt import Stopped, StopRequest
 from quietgrad.lab.run.methods import build_mechanism
+from quietgrad.lab.run.metrics import accuracy, measure
 from quietgrad.lab.run.setup import set_up
-from quietgrad.lab.run.train import accuracy, evaluation_interval, finish, noise_to_signal
+from quietgrad.lab.run.train import evaluation_interval, finish, noise_to_signal
 from quietgrad.schedules import steps_of
 
 Progress = Callable[[int, int, float, float], None]
@@ -56,7 +58,8 @@ class FederatedOutcome:
     releases: list[dict[str, Any]]
     steps: int = 0
     lost: int = 0
-    accuracy: float = 0.0
+    accuracy: float = math.nan
+    metrics: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
     megabytes_up: float = 0.0
     megabytes_down: float = 0.0
@@ -122,7 +125,7 @@ def train_federated(
         folder.resume(config)
     else:
         # How many records there are would tell how many one client has; how many clients there are is public.
-        known = {key: value for key, value in setup.parts.record.items() if key != "private"}
+        known = {key: value for key, value in setup.parts.record.items() if key not in ("private", "sizes")}
         folder.start(config, {"clients": config.federated.clients, **known})
     server = FederatedServer(
         setup.model,
@@ -135,7 +138,9 @@ def train_federated(
     )
     with closing(server):
         outcome = _loop(config, server, clients, setup.parts.test, folder, resume, progress)
-        outcome.accuracy = accuracy(server.model, setup.parts.test)
+        metrics = measure(server.model, setup.parts.test)
+        if metrics is not None:
+            outcome.accuracy, outcome.metrics = metrics.accuracy, metrics.as_dict()
     outcome.seconds = time.perf_counter() - began
     finish(folder, asdict(outcome), server.model)
     return outcome

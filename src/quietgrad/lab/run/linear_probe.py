@@ -27,7 +27,7 @@ from quietgrad._linear_probe.recipe import (
     zero_head,
 )
 from quietgrad._linear_probe.rule import PrivacyWarning, Settings, few_public, settings, warning
-from quietgrad.features.encoders import Mirrored, Pixels, Scatter, ScatterRoots, encode
+from quietgrad.features.encoders import Columns, Mirrored, Pixels, Scatter, ScatterRoots, encode
 from quietgrad.features.images import image_encoder
 from quietgrad.features.patterns import Patches
 from quietgrad.features.pipeline import Rescale
@@ -39,6 +39,7 @@ from quietgrad.lab.run.folder import RunFolder
 from quietgrad.lab.run.kept_statistics import KeptStatistics
 from quietgrad.lab.run.setup import Setup, make_optimizer, make_scheduler
 from quietgrad.lab.run.task import is_pretrained, load_task
+from quietgrad.tables import Schema
 
 FEATURES = "features.pt"
 
@@ -67,9 +68,11 @@ class LinearProbeOptions(Section):
 class Encoded:
     """A task whose records are encoded, once for all runs of a process that share data and encoder."""
 
-    def __init__(self, data: DataConfig, encoder: str, mirrored: bool, data_dir: Path | None) -> None:
-        self.parts: Parts = load_task(Config(data=data), data_dir=data_dir)
-        self.encoder = make_encoder(encoder, self.parts.input_shape, mirrored=mirrored)
+    def __init__(
+        self, data: DataConfig, columns: Schema, encoder: str, mirrored: bool, data_dir: Path | None
+    ) -> None:
+        self.parts: Parts = load_task(Config(data=data, columns=columns), data_dir=data_dir)
+        self.encoder = make_encoder(encoder, self.parts, mirrored=mirrored)
         self.private, self.public, self.test = (
             encode(self.encoder, part.tensors[0]) if len(part) else part.tensors[0]
             for part in (self.parts.private, self.parts.public, self.parts.test)
@@ -84,7 +87,7 @@ def set_up_linear_probe(
 ) -> tuple[Setup, qg.Program, qg.Statistics]:
     """The objects of a run. Statistics are released here, and kept in the folder for a run that is resumed."""
     options = checked_options(config)
-    task = encoded(config.data, options.encoder, options.mirrored, data_dir)
+    task = encoded(config.data, config.columns, options.encoder, options.mirrored, data_dir)
     plan = plan_linear_probe(config, task.parts, task.private.shape[1:])
     rule, source, program, batches, remarks = plan
     if resume:
@@ -139,16 +142,24 @@ def plan_linear_probe(config: Config, parts: Parts, row_shape: Sequence[int]) ->
     return ProbePlan(rule, source, program, batches, tuple(remark for remark in remarks if remark))
 
 
-def make_encoder(name: str, shape: tuple[int, ...], *, mirrored: bool = False) -> nn.Module:
-    """The encoder that a config names, for records of a shape."""
+def make_encoder(name: str, parts: Parts, *, mirrored: bool = False) -> nn.Module:
+    """The encoder that a config names, for the records of a task."""
+    shape = parts.input_shape
     if mirrored and len(shape) != 3:
         raise LabError(f"method.mirrored = true is for images, and records have shape {shape}. Leave it out.")
     if name == "auto":
-        encoder = image_encoder(shape) if len(shape) == 3 else Pixels()
+        encoder = (
+            _table_encoder(shape) if parts.schema else image_encoder(shape) if len(shape) == 3 else Pixels()
+        )
     else:
         known = {"scatter": Scatter, "roots": ScatterRoots, "patches": Patches, "pixels": lambda _: Pixels()}
         encoder = known[name](shape)
     return Mirrored(encoder) if mirrored and not isinstance(encoder, Patches) else encoder
+
+
+def _table_encoder(shape: tuple[int, ...]) -> Columns:
+    """Features of a schema are in [−1, 1] already."""
+    return Columns(-torch.ones(shape), torch.ones(shape))
 
 
 def checked_options(config: Config) -> LinearProbeOptions:

@@ -62,6 +62,7 @@ class LinearProbePlan:
     directions: int
     releases: tuple[PlannedRelease, ...]
     remarks: tuple[str, ...]
+    sizes: str
 
     def as_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -71,7 +72,7 @@ def explain_linear_probe(config: Config, *, data_dir: Path | None = None) -> Lin
     """The plan of a run; no private record is encoded, and nothing is released."""
     options = checked_options(config)
     parts = load_task(config, data_dir=data_dir)
-    encoder = make_encoder(options.encoder, parts.input_shape, mirrored=options.mirrored)
+    encoder = make_encoder(options.encoder, parts, mirrored=options.mirrored)
     row = tuple(encode(encoder, torch.zeros(1, *parts.input_shape)).shape[1:])
     plan = plan_linear_probe(config, parts, row)
     return LinearProbePlan(
@@ -89,6 +90,7 @@ def explain_linear_probe(config: Config, *, data_dir: Path | None = None) -> Lin
         directions=_directions(plan, row, len(parts.public)),
         releases=tuple(_releases(plan)),
         remarks=plan.remarks,
+        sizes=parts.sizes,
     )
 
 

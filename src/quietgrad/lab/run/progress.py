@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from quietgrad import Privatizer
+from quietgrad.lab.formatting import percent_text
 from quietgrad.lab.run.config import Config
 from quietgrad.lab.run.setup import Setup
 
@@ -43,7 +44,7 @@ class Bar(Reporter):
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("ε {task.fields[epsilon]:.3f}"),
-            TextColumn("test accuracy {task.fields[accuracy]:.1%}"),
+            TextColumn("test accuracy {task.fields[accuracy]}"),
             TimeRemainingColumn(),
         )
         self._progress = Progress(*columns, console=console)
@@ -52,14 +53,14 @@ class Bar(Reporter):
         self._progress.console.print(setup.parts.sizes, highlight=False)
         self._progress.start()
         self._task = self._progress.add_task(
-            config.method.name, total=setup.batches.steps, completed=private.step, epsilon=0.0, accuracy=0.0
+            config.method.name, total=setup.batches.steps, completed=private.step, epsilon=0.0, accuracy="–"
         )
 
     def stepped(self, step: int) -> None:
         self._progress.update(self._task, completed=step)
 
     def evaluated(self, point: dict[str, float]) -> None:
-        self._progress.update(self._task, epsilon=point["epsilon"], accuracy=point["accuracy"])
+        self._progress.update(self._task, epsilon=point["epsilon"], accuracy=percent_text(point["accuracy"]))
 
     def stop(self) -> None:
         """Leave the terminal as it was, also after an interrupt."""

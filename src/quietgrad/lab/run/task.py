@@ -30,7 +30,7 @@ def load_task(config: Config, *, data_dir: Path | None = None) -> Parts:
         raise LabError("Views are made of images, not of features. Leave out [augment] or data.features.")
     if is_pretrained(config.data.features):
         return _pretrained(config.data, data_dir)
-    parts = load(data_dir=data_dir, words=_words(config), **_wanted(config.data))
+    parts = load(data_dir=data_dir, words=_words(config), columns=config.columns, **_wanted(config.data))
     return parts if config.data.features == NONE else scattered(parts)
 
 

@@ -13,11 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset
 
 import quietgrad as qg
 from quietgrad._privatizer.explanation import ReleaseReport
@@ -34,6 +32,7 @@ from quietgrad.lab.run.interrupt import Stopped, StopRequest
 from quietgrad.lab.run.linear_probe import set_up_linear_probe
 from quietgrad.lab.run.memory import peak_megabytes
 from quietgrad.lab.run.methods import build_mechanism
+from quietgrad.lab.run.metrics import accuracy, measure
 from quietgrad.lab.run.presets import QUIET
 from quietgrad.lab.run.progress import Reporter, Silent
 from quietgrad.lab.run.setup import Setup, set_up
@@ -57,6 +56,8 @@ class Outcome:
         steps: updates that the weights have.
         lost: releases that ε counts and the weights do not have, since the run was broken off after them.
         independence: whether it was checked that records do not influence each other, and their lengths, in words.
+        accuracy: on the test part; NaN without one.
+        metrics: what else was measured there (`Metrics`); empty without a test part.
         curve: step, ε spent and test accuracy, about twenty times.
     """
 
@@ -76,6 +77,7 @@ class Outcome:
     releases: list[dict[str, Any]]
     lost: int = 0
     independence: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, Any] = field(default_factory=dict)
     curve: list[dict[str, float]] = field(default_factory=list)
 
 
@@ -134,9 +136,11 @@ class Run:
     def outcome(self) -> Outcome:
         config, private = self.setup.config, self.private
         releases = private.explain().releases
+        metrics = measure(self.setup.evaluated, self.setup.parts.test)
         return Outcome(
             method=config.method.name,
-            accuracy=accuracy(self.setup.evaluated, self.setup.parts.test),
+            accuracy=math.nan if metrics is None else metrics.accuracy,
+            metrics={} if metrics is None else metrics.as_dict(),
             epsilon=private.epsilon(config.privacy.delta),
             delta=config.privacy.delta,
             seconds=self.seconds,
@@ -171,21 +175,6 @@ def losses_of(model: nn.Module, x: Tensor, y: Tensor, config: Config) -> Tensor:
     views = config.augment.views
     logits = model(make_views(x, config.augment))
     return F.cross_entropy(logits, y.repeat_interleave(views), reduction="none").view(len(x), views)
-
-
-@torch.no_grad()
-def accuracy(model: nn.Module, test: TensorDataset) -> float:
-    """Share of the test part classified right."""
-    x, y = test.tensors
-    was_training = model.training
-    model.eval()
-    device = next(model.parameters()).device
-    right = sum(
-        int((model(part.to(device)).argmax(1) == label.to(device)).sum())
-        for part, label in zip(x.split(512), y.split(512), strict=True)
-    )
-    model.train(was_training)
-    return right / max(len(y), 1)
 
 
 def train(

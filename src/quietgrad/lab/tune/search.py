@@ -14,9 +14,10 @@ from quietgrad.lab.errors import LabError
 from quietgrad.lab.files import make_folder
 from quietgrad.lab.run.config import Config, parse_config
 from quietgrad.lab.run.methods import build_mechanism
+from quietgrad.lab.run.metrics import accuracy
 from quietgrad.lab.run.setup import set_up
 from quietgrad.lab.run.task import load_task
-from quietgrad.lab.run.train import Run, accuracy
+from quietgrad.lab.run.train import Run
 from quietgrad.lab.tune.search_space import SearchSpace, Trial
 from quietgrad.lab.tune.stand_in import public_stand_in, synthetic_stand_in
 

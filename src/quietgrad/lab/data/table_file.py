@@ -1,0 +1,151 @@
+"""Columns of a CSV, TSV, JSONL or Parquet file, whatever its rows hold.
+
+Formal guarantee: what is read of a row depends on that row alone, and whether a file is read depends on its header, not
+on its values. A byte that is no UTF-8, a line that is no JSON or a row of another length costs that row its values, and
+the row stays.
+Checked by: tests/tables/test_table_file.py
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import importlib
+import io
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from quietgrad.lab.data.errors import DataError
+from quietgrad.lab.data.files import read_bytes
+from quietgrad.lab.errors import nearest
+
+SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
+SEPARATORS = ",;\t|"
+
+
+def is_table_file(path: Path) -> bool:
+    """Return whether the name is that of a table."""
+    return _suffix(path) in SUFFIXES
+
+
+def is_json_lines(path: Path) -> bool:
+    """Return whether a file has one JSON object a line, and no header."""
+    return _suffix(path) == ".jsonl"
+
+
+def read_columns(path: Path, names: Iterable[str]) -> Mapping[str, Sequence[Any]]:
+    """Read the columns of these names, one value for each row.
+
+    Raises:
+        DataError: a column is not in the header, or twice; the file is damaged or changes.
+    """
+    wanted = list(dict.fromkeys(names))
+    content = read_bytes(path)
+    if _suffix(path) == ".parquet":
+        return _parquet_columns(path, content, wanted)
+    text = content.decode("utf-8-sig", errors="replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
+    if _suffix(path) == ".jsonl":
+        records = [_json_record(line) for line in text.split("\n") if line.strip()]
+        return {name: [record.get(name) for record in records] for name in wanted}
+    return _csv_columns(path, text, wanted)
+
+
+def read_header(path: Path) -> list[str]:
+    """Read the names of all columns without any row; of JSONL, those of the first record."""
+    if not path.is_file():
+        raise DataError(f"{path} does not exist. Check the path.")
+    if not is_table_file(path):
+        raise DataError(f"{path} is no table. Give a file that ends in {', '.join(SUFFIXES)}, or in .gz.")
+    if _suffix(path) == ".parquet":
+        return [str(name) for name in _parquet(path, read_bytes(path)).schema_arrow.names]
+    with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+        first = file.readline().decode("utf-8-sig", errors="replace")
+    if _suffix(path) == ".jsonl":
+        return [str(name) for name in _json_record(first)]
+    return _header(path, first)
+
+
+def _suffix(path: Path) -> str:
+    return Path(path.name.removesuffix(".gz")).suffix.lower()
+
+
+def _header(path: Path, text: str) -> list[str]:
+    first = text.splitlines()[0] if text.strip() else ""
+    names = [name.strip() for name in next(csv.reader([first], delimiter=_separator(path, first)), [])]
+    if not any(names):
+        raise DataError(f"{path} has no header. Write the names of the columns into its first line.")
+    return names
+
+
+def _separator(path: Path, header: str) -> str:
+    """Tab for .tsv; else what separates the names in the header."""
+    return "\t" if _suffix(path) == ".tsv" else max(SEPARATORS, key=header.count)
+
+
+def _csv_columns(path: Path, text: str, wanted: list[str]) -> dict[str, list[Any]]:
+    header = _header(path, text)
+    _check_names(path, wanted, header)
+    separator = _separator(path, text.splitlines()[0])
+    with _fields_of_any_length():
+        _, *rows = (row for row in csv.reader(io.StringIO(text, newline=""), delimiter=separator) if row)
+    places = {name: header.index(name) for name in wanted}
+    return {
+        name: [row[place] if place < len(row) else None for row in rows] for name, place in places.items()
+    }
+
+
+@contextmanager
+def _fields_of_any_length() -> Iterator[None]:
+    """Lift csv's limit while reading: a file must not be refused for one long value."""
+    before = csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
+
+
+def _json_record(line: str) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def _parquet_columns(path: Path, content: bytes, wanted: list[str]) -> dict[str, list[Any]]:
+    file = _parquet(path, content)
+    _check_names(path, wanted, [str(name) for name in file.schema_arrow.names])
+    table = file.read(columns=wanted)
+    return {name: table.column(name).to_pylist() for name in wanted}
+
+
+def _parquet(path: Path, content: bytes) -> Any:
+    try:
+        parquet: Any = importlib.import_module("pyarrow.parquet")
+    except ImportError:
+        raise DataError(f"{path} needs the package pyarrow: pip install 'quietgrad[tables]'.") from None
+    try:
+        return parquet.ParquetFile(io.BytesIO(content))
+    except Exception as error:  # pyarrow's own kinds
+        raise DataError(
+            f"{path} is no complete Parquet file ({type(error).__name__}). Write it again."
+        ) from None
+
+
+def _check_names(path: Path, wanted: list[str], header: list[str]) -> None:
+    for name in wanted:
+        if header.count(name) != 1:
+            found = "no" if name not in header else str(header.count(name))
+            guess = nearest(name, header) if name not in header else ""
+            raise DataError(
+                f"{path} has {found} column{'s' * (name in header)} {name!r}{guess}. Name one column of its header: "
+                f"{_listed(header)}."
+            )
+
+
+def _listed(names: list[str], most: int = 20) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
