@@ -51,6 +51,7 @@ LAB_ORDER = (
     "data",
     "models",
     "run",
+    "serve",
     "tune",
     "compare",
     "diagnostics",
@@ -76,6 +77,7 @@ CORE_DEPENDENCIES = {"torch", "numpy", "scipy", "dp_accounting", "jaxtyping", "c
 
 SAME_NAME_SAME_MEANING = {
     "base": "what every part of the package is",
+    "loading": "from a name or path: data, and finished models",
     "records": "reading records one by one: rows of numbers, and tables",
     "registry": "which implementation goes with which key",
     "errors": "messages for the user; the lab's and those of reading data",

@@ -7,6 +7,7 @@ Then come the base classes of extensions and the public subpackages. Packages wi
 
 from importlib import import_module as _import_module
 from types import ModuleType as _ModuleType
+from typing import Any as _Any
 
 # Draw batches.
 from quietgrad._sampling.batches import PoissonBatches
@@ -128,8 +129,27 @@ __all__ = [
     "audit",
     "distributed",
     "federated",
+    "load",
     "__version__",
 ]
+
+
+def load(path: str) -> _Any:
+    """Load the model of a finished run, or one that `quietgrad export` wrote.
+
+    It needs the extra `lab`, and none of the data.
+
+    Args:
+        path: the folder.
+
+    Returns:
+        A module that also predicts: `predict(frame)`, `predict_proba(frame)`, `classes`, `schema`.
+
+    Raises:
+        ValueError: the folder holds no finished model.
+    """
+    # By name: the core imports nothing that is built upon it.
+    return _import_module("quietgrad.lab.serve").load(path)
 
 
 def __getattr__(name: str) -> _ModuleType:

@@ -55,7 +55,7 @@ def with_constant(turned: Float[Tensor, "n k"], *, of: Float[Tensor, "n d"]) -> 
     """Append the constant to rows at unit length; unusable rows become zeros."""
     lengths = of.norm(dim=1, keepdim=True)
     there = lengths.isfinite() & (lengths > 0)  # as in `unit`
-    constant = turned.new_full((len(turned), 1), CONSTANT)
+    constant = turned.new_full((turned.shape[0], 1), CONSTANT)  # `len` would fix the batch of an export
     return torch.where(there, unit(torch.cat([unit(turned), constant], 1)), 0.0)
 
 

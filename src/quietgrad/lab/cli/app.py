@@ -19,6 +19,7 @@ from quietgrad.lab.cli.data import data
 from quietgrad.lab.cli.explain import explain
 from quietgrad.lab.cli.federated import federated
 from quietgrad.lab.cli.papers import papers
+from quietgrad.lab.cli.predict import export, predict
 from quietgrad.lab.cli.report import report
 from quietgrad.lab.cli.train import train
 from quietgrad.lab.cli.tune import tune
@@ -94,6 +95,8 @@ add(columns)
 add(configs)
 add(audit)
 add(verify)
+add(predict)
+add(export)
 add(tune)
 add(papers)
 add(federated)

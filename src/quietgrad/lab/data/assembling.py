@@ -84,11 +84,25 @@ def assemble(
         "seed": choice.seed,
         "split": "by row, whatever the rows hold: test drawn first, then public, then private",
         "normalisation": source.scaling(),
+        "inputs": _described(source, private.inputs),
         "notes": source.notes,
     }
     parts = _parts(source, private, public, test, choice.public_labels, {**record, **details})
     parts = replace(parts, users=users, classes=source.classes, schema=source.schema)
     return replace(parts, record={**parts.record, "sizes": parts.sizes})
+
+
+def _described(source: Source, inputs: ndarray) -> dict[str, object]:
+    """What a model needs to know of its inputs and answers, to be used without these data."""
+    scaling = source.normalisation
+    return {
+        "shape": list(source.tensor(inputs[:0]).shape[1:]),
+        "type": str(source.tensor(inputs[:0]).dtype).removeprefix("torch."),
+        "num_classes": source.num_classes,
+        "classes": list(source.classes),
+        "mean": None if scaling is None else list(scaling.mean),
+        "std": None if scaling is None else list(scaling.std),
+    }
 
 
 def _check_unit(source: Source, stand_in: Source | None, choice: DataChoice) -> None:

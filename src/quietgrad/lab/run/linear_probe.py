@@ -72,7 +72,9 @@ class Encoded:
         self, data: DataConfig, columns: Schema, encoder: str, mirrored: bool, data_dir: Path | None
     ) -> None:
         self.parts: Parts = load_task(Config(data=data, columns=columns), data_dir=data_dir)
-        self.encoder = make_encoder(encoder, self.parts, mirrored=mirrored)
+        self.encoder = make_encoder(
+            encoder, self.parts.input_shape, table=self.parts.schema is not None, mirrored=mirrored
+        )
         self.private, self.public, self.test = (
             encode(self.encoder, part.tensors[0]) if len(part) else part.tensors[0]
             for part in (self.parts.private, self.parts.public, self.parts.test)
@@ -142,15 +144,14 @@ def plan_linear_probe(config: Config, parts: Parts, row_shape: Sequence[int]) ->
     return ProbePlan(rule, source, program, batches, tuple(remark for remark in remarks if remark))
 
 
-def make_encoder(name: str, parts: Parts, *, mirrored: bool = False) -> nn.Module:
-    """The encoder that a config names, for the records of a task."""
-    shape = parts.input_shape
+def make_encoder(
+    name: str, shape: tuple[int, ...], *, table: bool = False, mirrored: bool = False
+) -> nn.Module:
+    """The encoder that a config names, for records of a shape or the features of a table."""
     if mirrored and len(shape) != 3:
         raise LabError(f"method.mirrored = true is for images, and records have shape {shape}. Leave it out.")
     if name == "auto":
-        encoder = (
-            _table_encoder(shape) if parts.schema else image_encoder(shape) if len(shape) == 3 else Pixels()
-        )
+        encoder = _table_encoder(shape) if table else image_encoder(shape) if len(shape) == 3 else Pixels()
     else:
         known = {"scatter": Scatter, "roots": ScatterRoots, "patches": Patches, "pixels": lambda _: Pixels()}
         encoder = known[name](shape)
@@ -219,12 +220,13 @@ def _fitted(
 
 def _loaded(saved: dict[str, Any]) -> Rescale | Quadratic:
     state: dict[str, Tensor] = saved["rescale"]
-    rescale = _room_for(state)
+    rescale = room_for(state)
     rescale.load_state_dict(state)
     return rescale
 
 
-def _room_for(state: dict[str, Tensor]) -> Rescale | Quadratic:
+def room_for(state: dict[str, Tensor]) -> Rescale | Quadratic:
+    """A rescaling with room for loaded numbers."""
     if "landmarks" not in state:
         return Rescale.shaped(*state["directions"].shape)
     return Quadratic.shaped(state["mean"].shape[0], *state["weights"].shape)

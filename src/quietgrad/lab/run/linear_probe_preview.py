@@ -72,7 +72,9 @@ def explain_linear_probe(config: Config, *, data_dir: Path | None = None) -> Lin
     """The plan of a run; no private record is encoded, and nothing is released."""
     options = checked_options(config)
     parts = load_task(config, data_dir=data_dir)
-    encoder = make_encoder(options.encoder, parts, mirrored=options.mirrored)
+    encoder = make_encoder(
+        options.encoder, parts.input_shape, table=parts.schema is not None, mirrored=options.mirrored
+    )
     row = tuple(encode(encoder, torch.zeros(1, *parts.input_shape)).shape[1:])
     plan = plan_linear_probe(config, parts, row)
     return LinearProbePlan(

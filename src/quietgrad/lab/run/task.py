@@ -34,6 +34,14 @@ def load_task(config: Config, *, data_dir: Path | None = None) -> Parts:
     return parts if config.data.features == NONE else scattered(parts)
 
 
+def feature_encoder(config: Config, shape: tuple[int, ...]) -> nn.Module | None:
+    """The frozen encoder of data.features, for records of a shape; None where inputs are taken as they are."""
+    features = config.data.features
+    if not is_pretrained(features):
+        return None if features == NONE else ScatterNet(*image_shape(shape, "data.features", smallest=8)[1:])
+    return _Colours(image_encoder(features)) if features in IMAGES else TextEncoder(features)
+
+
 def _words(config: Config) -> Tokenizer | None:
     """The model's own tokenizer, or the vocabulary that the config names."""
     if config.model.name.startswith(PREFIX):
