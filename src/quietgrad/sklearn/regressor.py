@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy import ndarray
 from sklearn.base import RegressorMixin
-from sklearn.utils.validation import check_consistent_length, check_is_fitted
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
@@ -138,6 +138,8 @@ class PrivateRegressor(ColumnEffects, RegressorMixin, PrivateEstimator):  # type
             self._validated(X, None)
             raise ValueError("This estimator requires y to be passed, but the target y is None.")
         table = self._read_table(X, one_by_one=isinstance(self.bounds, tuple | list))
+        if getattr(y, "ndim", 1) == 2 and y.shape[1] == 1:
+            y = column_or_1d(np.asarray(y), warn=True)  # scikit-learn's warning; the shape alone decides
         values = read_numbers(y)
         check_consistent_length(table.inputs, values)
         return table, values
