@@ -87,7 +87,7 @@ def test_groups_are_protected_and_learned_from(patients: Any) -> None:
 
 def test_weights_move_the_decision(patients: Any) -> None:
     label = (patients.risk > patients.risk.quantile(0.85)).to_numpy().astype(int)
-    stated = {"columns": COLUMNS, "classes": [0, 1]}
+    stated: dict[str, Any] = {"columns": COLUMNS, "classes": [0, 1]}
     plain = PrivateClassifier(4.0, **stated).fit(patients, label)
     heavy = PrivateClassifier(4.0, class_weight="balanced", **stated).fit(patients, label)
     assert heavy.privacy_["releases"]["classes"] == 1
