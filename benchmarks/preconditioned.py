@@ -230,7 +230,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--batch", type=int, default=500)
     parser.add_argument("--epsilon", type=float, nargs="+", default=[1.0, 2.0])
-    parser.add_argument("--rates", type=float, nargs="+", default=[0.25, 0.5, 1.0, 2.0])
+    parser.add_argument("--rates", type=float, nargs="+", default=[0.5, 1.0, 2.0, 4.0])
     parser.add_argument("--clips", type=float, nargs="+", default=[0.3, 1.0])
     parser.add_argument("--power", type=float, default=0.5)
     parser.add_argument("--damping", type=float, default=1.0)
