@@ -1,4 +1,4 @@
-"""What the choosers of sparse methods catch on real Fashion-MNIST, and what a choice costs, for docs/results/sparse.md.
+"""What the choosers of sparse methods catch on real Fashion-MNIST, and what a choice costs.
 
 python -m benchmarks.choosers captured   energy in 10% of the coordinates along a DP-SGD run
 python -m benchmarks.choosers selection  time of one Mallows selection among a million coordinates

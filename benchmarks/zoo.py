@@ -2,7 +2,7 @@
 
     python -m benchmarks.zoo --json FILE                     one verdict a line; what FILE has already is not run again
     python -m benchmarks.zoo --json FILE --only transformers     one family, or entries whose name contains the word
-    python -m benchmarks.zoo --json FILE --table             the tables of docs/zoo.md, nothing is run
+    python -m benchmarks.zoo --json FILE --table             the tables of the page Real models, nothing is run
 
 Families whose package is missing are left out. How an entry is judged is said in `zoo_judges`.
 """

@@ -1,10 +1,11 @@
-"""Write docs/papers.md and its pictures from the catalogue and the committed results: python -m scripts.papers_page.
+"""Write the pages on the papers from the catalogue and the committed results: python -m scripts.papers_page.
 
-The page says what holds, what does not, and why.
+An overview, one page a paper with what holds and what does not, and the entries behind it.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,28 +20,31 @@ Results = Mapping[tuple[str, str], Result]
 TOGETHER = ("gep", "cifar10")
 
 
-def page() -> str:
-    """The whole page."""
+def pages() -> dict[str, str]:
+    """Every page by its path below docs: an overview, one page a paper, and the entries behind it."""
     results = committed()
-    parts = [_head(results), *(_paper(one, results) for one in papers().values())]
-    return "\n".join(parts).rstrip() + "\n"
+    made = {"papers.md": _overview(results)}
+    for one in papers().values():
+        made[f"papers/{one.id}.md"] = _paper(one, results)
+        made[f"notes/papers/{one.id}.md"] = _entries(one, results)
+    return {path: text.rstrip() + "\n" for path, text in made.items()}
 
 
-def _head(results: Results) -> str:
-    counts = [f"| {one.id} | {_counts(one, results)} |" for one in papers().values()]
-    return f"""# The papers, entry by entry
+def _overview(results: Results) -> str:
+    counts = [f"| [{one.id}](papers/{one.id}.md) | {_counts(one, results)} |" for one in papers().values()]
+    return f"""# The papers
 
-Every algorithm, table, figure and statement of the five papers: what it claims, what was found here, and how to
-find it again. `quietgrad papers` lists this page, `quietgrad papers gep table1 --scale quick|reduced|full` runs an
-entry (with an estimate of the time first; stopped runs go on where they were, and entries that share a training
-share its run). Made by `python -m scripts.papers_page`.
+After this page you know which claims of the five papers hold here, and how to check one.
 
-✓ confirmed · ≈ weaker than claimed, or not distinguished from chance · ✗ refuted at the scale tried ·
-– not checkable here · … not run, with its cost. A verdict is about the scale that stands beside it: "reduced" is real
-data on a smaller network or in fewer steps, "quick" a few minutes on the embedded images, "full" the paper's plan. A
-lead counts if it is above twice its error, and is weaker if it is below half of the paper's. Errors of one seed are
-what seeds are known to differ by where that is said, else those of the test set alone: one seed shows large leads
-only.
+```
+quietgrad papers                             # every claim with its verdict
+quietgrad papers gep table1 --scale quick    # run a table or figure
+```
+
+✓ confirmed · ≈ weaker than claimed, or within the error · ✗ refuted at the scale tried ·
+– not checkable here · … not run. A verdict is about a scale: "full" is the paper's plan, "reduced" real data on a
+smaller network or in fewer steps, "quick" a few minutes on the embedded images. A lead
+counts if it is above twice its error.
 
 | paper | {" | ".join(MARKS.values())} |
 |---|{"---|" * len(MARKS)}
@@ -52,17 +56,12 @@ def _together(results: Results) -> str:
     result = results.get(TOGETHER)
     if result is None:
         return ""
-    verdict, why = result.finding.verdict, result.finding.why
-    return "\n".join(
-        [
-            "",
-            "## Side by side on CIFAR-10",
-            "",
-            _table(result, papers()[TOGETHER[0]]),
-            f"{MARKS[verdict]} {why}.",
-            "",
-        ]
-    )
+    rows = [_cells(row.label, f"{row.ours:g}", row.note) for row in result.finding.rows]
+    head = ["", "## Side by side on CIFAR-10", "", f"`{result.command}`:", ""]
+    table = [_cells(result.finding.unit, "ours", "setting"), "|---|---|---|", *rows]
+    settings = f"[Settings](notes/papers/{TOGETHER[0]}.md)"
+    tail = f"One small network in few steps; the papers' figures are of larger ones. {settings}."
+    return "\n".join([*head, *table, "", tail, ""])
 
 
 def _counts(one: Paper, results: Results) -> str:
@@ -72,41 +71,55 @@ def _counts(one: Paper, results: Results) -> str:
 
 def _paper(one: Paper, results: Results) -> str:
     found = {entry: results.get((one.id, entry.id)) for entry in one.entries}
-    measured = [result for result in found.values() if result is not None]
+    pictures = [result for result in found.values() if result is not None and result.finding.pictures]
     lines = [
-        f"## {one.title}",
+        f"# {one.title}",
         "",
-        f"{one.authors}, {one.year}. `quietgrad papers {one.id}`",
+        f"{one.authors}, {one.year}. `quietgrad papers {one.id}` lists the claims.",
         "",
-        one.summary,
+        *_sentences(one.summary),
+        "",
+        "## What was found",
         "",
         *_verdicts(found),
         "",
-        " ".join(_picture(result) for result in measured if result.finding.pictures),
+        f"[Every entry]({'../notes/papers/' + one.id}.md) has its command, its settings and its figures.",
+    ]
+    if pictures:
+        lines += ["", f"![{one.id} {pictures[0].entry}]({pictures[0].name}.png)"]
+    return "\n".join(lines) + "\n"
+
+
+def _sentences(text: str) -> list[str]:
+    """A summary as a list of its sentences: one claim a line."""
+    return [f"- {sentence.rstrip('.')}." for sentence in re.split(r"(?<=\.) (?=[A-Z])", text) if sentence]
+
+
+def _entries(one: Paper, results: Results) -> str:
+    found = {entry: results.get((one.id, entry.id)) for entry in one.entries}
+    measured = [result for result in found.values() if result is not None]
+    lines = [
+        f"# Every entry: {one.id}",
         "",
-        f"### Every entry: {one.id}",
+        " ".join(_picture(result) for result in measured if result.finding.pictures),
         "",
         "| | entry | theirs | ours | why |",
         "|---|---|---|---|---|",
         *(_line(entry, result) for entry, result in found.items()),
     ]
-    tables = [_table(result, one) for result in measured if (one.id, result.entry) != TOGETHER]
-    if tables:
-        lines += ["", f"### Measured: {one.id}", "", *tables]
+    if measured:
+        lines += ["", "## Measured", "", *(_table(result, one) for result in measured)]
     return "\n".join(lines) + "\n"
 
 
 def _verdicts(found: Mapping[PaperEntry, Result | None]) -> list[str]:
-    """What holds by name, what does not with its reason."""
-    judged = [(entry, *verdict_of(entry, result)) for entry, result in found.items()]
-    holds = [entry.id for entry, verdict, _ in judged if verdict == "confirmed"]
-    rest = [
-        f"- {MARKS[kind]} **{entry.id}** {entry.title}: {why}."
-        for kind in MARKS
-        for entry, verdict, why in judged
-        if verdict == kind != "confirmed"
-    ]
-    return [f"- ✓ {', '.join(holds)}.", *rest]
+    """One row for each kind of verdict, with the entries that have it."""
+    judged = [(entry, verdict_of(entry, result)[0]) for entry, result in found.items()]
+    rows = []
+    for kind, mark in MARKS.items():
+        if entries := [entry.id for entry, verdict in judged if verdict == kind]:
+            rows.append(_cells(f"{mark} {kind}", str(len(entries)), ", ".join(entries)))
+    return ["| verdict | entries | which |", "|---|---|---|", *rows]
 
 
 def _line(entry: PaperEntry, result: Result | None) -> str:
@@ -127,7 +140,7 @@ def _cells(*cells: str) -> str:
 
 
 def _picture(result: Result) -> str:
-    return f"![{result.paper} {result.entry}](papers/{result.name}.png)"
+    return f"![{result.paper} {result.entry}](../../papers/{result.name}.png)"
 
 
 def _table(result: Result, one: Paper) -> str:
@@ -147,8 +160,9 @@ def _table(result: Result, one: Paper) -> str:
 
 
 def main() -> None:
-    (DOCS / "papers.md").write_text(page(), encoding="utf-8")
-    (DOCS / "papers").mkdir(exist_ok=True)
+    for path, text in pages().items():
+        (DOCS / path).parent.mkdir(parents=True, exist_ok=True)
+        (DOCS / path).write_text(text, encoding="utf-8")
     for result in committed().values():
         of = paper(result.paper)
         draw(result.finding, DOCS / "papers" / f"{result.name}.png", of.heading(of.entry(result.entry)))

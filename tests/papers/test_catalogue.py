@@ -9,7 +9,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from scripts.papers_page import page
+from scripts.papers_page import pages
 from typer.testing import CliRunner
 
 from quietgrad.lab.cli.app import app
@@ -86,7 +86,9 @@ def test_the_configs_of_an_experiment_parse_and_its_claims_name_its_cells(
 
 
 def test_the_page_is_made_of_the_catalogue_and_the_committed_results() -> None:
-    assert (ROOT / "docs" / "papers.md").read_text(encoding="utf-8") == page()
+    for path, text in pages().items():
+        found = (ROOT / "docs" / path).read_text(encoding="utf-8")
+        assert found == text, f"{path}: python -m scripts.papers_page"
     for result in committed().values():
         if result.finding.pictures:
             assert (ROOT / "docs" / "papers" / f"{result.name}.png").exists()

@@ -9,7 +9,7 @@ the accountant sees one Gaussian of multiplier σ (the authors' code doubles the
 
 Defaults: the paper's clips (S₁ = 10, S₂ = 2) collapse at small ε. With S₂ ≤ S₁/√2 the residual's noise stays below
 that of DP-SGD clipped at S₁ for every σ, p and batch, so that GEP degrades towards DP-SGD; S₁ = 1, S₂ = ½ and the
-paper's equal split did best in docs/results/subspace.md. B-GEP pays off only if public gradients span the private ones.
+paper's equal split did best in docs/results/methods.md. B-GEP pays off only if public gradients span the private ones.
 
 Formal guarantee: two releases of one batch with shares f₁ + f₂ = 1, sensitivities S₁ and S₂ (residual.py says why in
 floating point too) and noise σ/√f_j·S_j: together a Poisson-subsampled Gaussian mechanism of multiplier σ. B depends

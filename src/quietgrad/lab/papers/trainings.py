@@ -32,7 +32,7 @@ from quietgrad.lab.run.train import train
 from quietgrad.schedules import steps_of
 
 OVERHEAD = {"gep": 2.5, "biased_gep": 2.2, "pdp_sgd": 2.0, "gip": 1.6, "top_groups": 1.5}
-"""A step of the method over a plain one, where it is far from DP-SGD's 1.2 (docs/results/subspace.md)."""
+"""A step of the method over a plain one, where it is far from DP-SGD's 1.2 (docs/results/methods.md)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,9 +50,8 @@ class LinearProbeOptions(Section):
     Args:
         encoder: "auto" is "scatter" for grey images, "patches" for colour images, else "pixels". "roots" is "scatter"
             with square roots of its moduli (docs/linear_probe.md).
-        moments: "auto" is "public" if there are public records, else "synthetic" for images, "mean" for pretrained
-            features and where second moments would be noise, else "private". "mixed" is "synthetic" and then second
-            moments along these directions, for large budgets (docs/linear_probe.md).
+        moments: "auto" is "public" if there are public records, else chosen by the rule. "mixed" is for large budgets
+            (docs/linear_probe.md).
         mirrored: an image and its mirror image mean the same (clothes do, digits do not), and get the same row.
             "patches" are so by themselves.
         products: directions are those of all products of features too, for large budgets (docs/linear_probe.md);
