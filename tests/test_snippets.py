@@ -29,6 +29,7 @@ PUBLIC_PACKAGES = {
     "quietgrad.accounting",
     "quietgrad.audit",
     "quietgrad.schedules",
+    "quietgrad.sklearn",
     "quietgrad.lab.data",
     "quietgrad.lab.models",
 }
