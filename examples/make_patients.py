@@ -1,7 +1,7 @@
 """Write a made-up table of hospital stays: `python make_patients.py patients.csv`, 30,000 rows, no real patient.
 
 Numbers, categories, truth values and dates; 12 to 35% of some columns are missing, in several spellings, and a few
-values are odd on purpose. About 13% of the patients are readmitted.
+values are odd on purpose. About 12% of the patients are readmitted.
 """
 
 from __future__ import annotations
