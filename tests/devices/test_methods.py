@@ -66,6 +66,11 @@ WAITS = {
     "gep_freeze": 7,
     "pdp_sgd_freeze": 7,
     "rgp_freeze": 1,
+    "preconditioned": 4,
+    "preconditioned_both_sides": 7,
+    "preconditioned_freeze": 4,
+    "preconditioned_gep": 10,
+    "preconditioned_rgp": 4,
 }
 """How often the host waits for the device in a step of two micro-batches. These numbers may only fall."""
 

@@ -14,14 +14,18 @@ from tests.integrations.tiny_text import bert, llama
 from tests.integrations.tokens import tokenizer
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if not path.stem.startswith("make_"))
+"""What trains; `make_…` writes data."""
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A BERT, a Llama, a tokenizer and texts."""
     made = tmp_path_factory.mktemp("world")
-    made_models: dict[str, Any] = {"bert": bert(num_labels=2), "llama": llama()}
+    made_models: dict[str, Any] = {
+        "bert": bert(num_labels=2, max_position_embeddings=64),
+        "llama": llama(max_position_embeddings=64),
+    }
     for name, model in made_models.items():
         model.save_pretrained(made / name)
         tokenizer().save_pretrained(made / name)

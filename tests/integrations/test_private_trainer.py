@@ -375,7 +375,7 @@ def test_lengths_that_follow_the_draw_are_refused_or_named(tmp_path: Path) -> No
     wide: dict[str, Any] = {
         "per_device_train_batch_size": 16,
         "gradient_accumulation_steps": 1,
-        "max_steps": 2,
+        "max_steps": 8,
     }
     with pytest.raises(qg.PrivacyError, match="pad_to='longest'"):
         trainer(tmp_path / "unstated", data_collator=longest, **wide).train()

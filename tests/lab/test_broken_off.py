@@ -162,6 +162,7 @@ def test_the_checkpoint_of_a_copied_run_does_not_fit(tmp_path: Path) -> None:
 QUIET = """\
 [data]
 name = "{data}"
+test = 48
 [privacy]
 epsilon = 3.0
 [method]

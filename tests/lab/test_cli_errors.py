@@ -162,7 +162,7 @@ def test_public_data_that_overlap_test_data_are_refused(tmp_path: Path) -> None:
     public, labels = stored["x"][:20] + 1, stored["y"][:20]
     data = write_data(tmp_path, public_x=public, test_x=public, test_y=labels)
     config = write_config(tmp_path, data=data)
-    said = refused("train", config, "--out", tmp_path / "run")
+    said = refused("train", config, "--out", tmp_path / "run", "--set", "data.test=20")
     assert "public data overlap" in said
     assert "Remove them" in said
 

@@ -86,12 +86,6 @@ def test_bad_units_are_refused(options: dict[str, Any], said: str) -> None:
         qg.PoissonBatches(records(), rate=0.5, steps=2, **options)
 
 
-def test_statistics_of_records_are_refused_for_users() -> None:
-    program = qg.Program(training=MECHANISM, statistics={})
-    with pytest.raises(ValueError, match="single records"):
-        qg.Statistics(program, qg.PoissonBatches(records(), rate=0.5, steps=2, **USERS))
-
-
 def test_a_unit_changed_on_resume_is_refused_and_nothing_is_counted(tmp_path: Path) -> None:
     file = tmp_path / "ledger.jsonl"
     batches = qg.PoissonBatches(records(), rate=0.5, steps=2, **USERS)

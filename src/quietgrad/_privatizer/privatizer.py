@@ -164,7 +164,8 @@ class Privatizer:
         first = self._rows.consume(self.step, len(losses))
         step = self.begin_step()
         drop_grads(self._state.space)
-        pool = None if self._users is None else self._users.pooling(self.step, first, len(losses))
+        pools = self._users is not None and self._users.pooling(self.step, first, len(losses)) is not None
+        pool = (lambda records: self.pool(records, first)) if pools else None
         self._add(step, self._collected(losses, pool))
         self.independence.note(self._recorder.graph_shape, self._recorder.unattributed)
         if self._users is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import singledispatch
 from typing import Any
 
 import torch
@@ -115,15 +116,7 @@ class MatrixScale(LayerScale):
     # ---- per-sample gradients -------------------------------------------------------------------------------
 
     def encode(self, block: BlockGrads, bias: BlockGrads | None) -> tuple[BlockGrads, BlockGrads | None]:
-        if isinstance(block, ConvGrad) and block.algorithm in KEPT:
-            block = block.drop_factors()
-        elif isinstance(block, ConvGrad) and block.window.groups == 1:
-            block = block.as_factored()
-        if isinstance(block, FactoredGrad):
-            return self._encode_factors(block, bias)
-        if isinstance(block, KeptKernels) and self.outputs is None and self.inputs.condition <= LARGEST:
-            return self._encode_kept(block, bias)
-        return self._encode_rows(block, bias)
+        return encode_matrix(as_matrix(block), bias, self)
 
     def _encode_kept(
         self, block: KeptKernels, bias: BlockGrads | None
@@ -195,3 +188,40 @@ class MatrixScale(LayerScale):
             "swapped": self.swapped,
             "spread": list(self.spread),
         }
+
+
+@singledispatch
+def as_matrix(block: BlockGrads) -> BlockGrads:
+    """Return the block in the form in which it is scaled: convolutions as factors, or as kept kernels."""
+    return block
+
+
+@as_matrix.register(ConvGrad)
+def _(block: ConvGrad) -> BlockGrads:
+    if block.algorithm in KEPT:
+        return block.drop_factors()
+    return block.as_factored() if block.window.groups == 1 else block
+
+
+@singledispatch
+def encode_matrix(
+    block: BlockGrads, bias: BlockGrads | None, scale: MatrixScale
+) -> tuple[BlockGrads, BlockGrads | None]:
+    """Scale a block and its bias; formed rows, where nothing cheaper is registered for its kind."""
+    return scale._encode_rows(block, bias)
+
+
+@encode_matrix.register(FactoredGrad)
+def _(
+    block: FactoredGrad, bias: BlockGrads | None, scale: MatrixScale
+) -> tuple[BlockGrads, BlockGrads | None]:
+    return scale._encode_factors(block, bias)
+
+
+@encode_matrix.register(KeptKernels)
+def _(
+    block: KeptKernels, bias: BlockGrads | None, scale: MatrixScale
+) -> tuple[BlockGrads, BlockGrads | None]:
+    if scale.outputs is None and scale.inputs.condition <= LARGEST:
+        return scale._encode_kept(block, bias)
+    return scale._encode_rows(block, bias)
