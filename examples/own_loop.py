@@ -32,13 +32,9 @@ def records(path):
 
 
 def collate(rows):
-    texts = tokenizer(
-        [r["sentence"] for r in rows],
-        return_tensors="pt",
-        padding="max_length",
-        truncation=True,
-        max_length=64,
-    )
+    sentences = [r["sentence"] for r in rows]
+    length = {"padding": "max_length", "truncation": True, "max_length": 64}  # the same for every draw
+    texts = tokenizer(sentences, return_tensors="pt", **length)
     return texts, torch.tensor([int(r["label"]) for r in rows])
 
 

@@ -29,7 +29,8 @@ def in_child(task: Callable[[], list[Any]]) -> list[Any]:
     if child == 0:
         code = 1
         try:
-            with contextlib.suppress(ValueError):
+            # torch itself refuses a backward in a fork, where a device's thread was started before: a RuntimeError.
+            with contextlib.suppress(ValueError, RuntimeError):
                 os.write(writing, pickle.dumps(task()))
             code = 0
         finally:

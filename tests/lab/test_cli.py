@@ -54,6 +54,9 @@ OPTIONS = {
     "configs": ["names", "--out", "--json", "--debug"],
     "audit": ["run", "--confidence", "--canaries", "--data-dir", "--json", "--debug"],
     "verify": ["run", "--json", "--debug"],
+    "columns": ["file", "--out", "--json", "--debug"],
+    "predict": ["run", "file", "--out", "--keep", "--json", "--debug"],
+    "export": ["run", "--onnx", "--safetensors", "--hf", "--out", "--json", "--debug"],
     "tune": [
         "config",
         "--on",
