@@ -56,8 +56,8 @@ def quietgrad(
     drawn = iter(batches)
 
     def step() -> None:
-        (rows,) = next(drawn).split(len(x))
-        private.backward(setting.losses(model(rows[0]), *rows))
+        for rows in next(drawn).split(len(x)):
+            private.backward(setting.losses(model(rows[0]), *rows))
         private.release()
         optimizer.step()
 

@@ -50,6 +50,7 @@ TAKES_SPACE = ("write", "sync", "make_folder")
 CONFIG = """\
 [data]
 name = "{data}"
+test = 48
 [model]
 name = "mlp"
 hidden = [4]

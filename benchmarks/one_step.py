@@ -1,6 +1,6 @@
 """What each method does to signal, noise and conditioning in one step.
 
-    python -m benchmarks.one_step [--epsilon 1] [--figure docs/methods/one_step.png] [--json]
+    python -m benchmarks.one_step [--epsilon 1] [--only "GEP" "RGP"] [--figure FILE.png] [--json]
 
 A CNN of 26,000 weights after a few steps of DP-SGD on the embedded images. Each method releases one gradient of 2,000
 records without noise, s, and several with the noise of a plan of 300 batches of 500 in 10,000 records, s + n. On 1,000
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -89,6 +89,8 @@ def methods(probes: Any) -> dict[str, qg.Mechanism]:
         "Random Freeze": qg.methods.random_freeze(freeze=0.7, clip=1.0),
         "GEP, scaled": qg.methods.gep(probes, rank=100, clip=1.0, residual_clip=0.5)
         @ qg.Preconditioned(probes=probes),
+        "B-GEP, scaled": dp_sgd
+        @ (qg.Preconditioned(probes=probes) @ qg.Subspace(public_losses=probes, rank=100)),
         "RGP, scaled": qg.methods.rgp(rank=4, clip=1.0) @ qg.Preconditioned(probes=probes),
     }
 
@@ -139,8 +141,8 @@ def curvature(model: nn.Module, x: Tensor) -> Callable[[Tensor], float]:
     return along
 
 
-def measure(epsilon: float, records: int = RECORDS) -> list[dict[str, Any]]:
-    """One row a method."""
+def measure(epsilon: float, records: int = RECORDS, only: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+    """One row a method, as they come; of DP-SGD and those that are named, or of all."""
     found = images("embedded", 10_000, None)
     probes = probe_losses(Setting(method="", epsilon=1.0, rate=1.0, clip=1.0, data="embedded"), found)
     model = started(found)
@@ -159,8 +161,10 @@ def measure(epsilon: float, records: int = RECORDS) -> list[dict[str, Any]]:
         )
     )
     bent = curvature(model, x[:400])
-    rows: list[dict[str, Any]] = []
+    first = 0.0
     for name, mechanism in methods(probes).items():
+        if only and name not in ("DP-SGD", *only):
+            continue
         signal = one_release(model, mechanism, data, 0.0, 0)
         # Noise of a batch of 500, on a sum that is divided by all records.
         noisy = sigma * records / 500
@@ -168,18 +172,14 @@ def measure(epsilon: float, records: int = RECORDS) -> list[dict[str, Any]]:
         energy = sum(float(noise @ noise) for noise in noises) / NOISES
         along, bend = float(g @ signal), bent(signal)
         price = sum(map(bent, noises)) / NOISES
-        rows.append(
-            {
-                "method": name,
-                "noise": energy**0.5,
-                "cosine": along / (float(g.norm()) * (float(signal @ signal) + energy) ** 0.5),
-                "decrease": along**2 / 2 / (bend + price),
-                "no_noise": along**2 / 2 / bend,
-            }
-        )
-        rows[-1]["noise"] /= rows[0]["noise"] if len(rows) > 1 else 1.0
-    rows[0]["noise"] = 1.0
-    return rows
+        first = first or energy**0.5  # of DP-SGD, which comes first
+        yield {
+            "method": name,
+            "noise": energy**0.5 / first,
+            "cosine": along / (float(g.norm()) * (float(signal @ signal) + energy) ** 0.5),
+            "decrease": along**2 / 2 / (bend + price),
+            "no_noise": along**2 / 2 / bend,
+        }
 
 
 def draw(rows: list[dict[str, Any]], file: Path) -> None:
@@ -206,18 +206,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--epsilon", type=float, default=1.0)
     parser.add_argument("--records", type=int, default=RECORDS)
+    parser.add_argument("--only", nargs="*", default=[], help="methods beside DP-SGD; all if left out")
     parser.add_argument("--figure", type=Path)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    rows = measure(args.epsilon, args.records)
+    rows = []
+    if not args.json:
+        print(f"{'method':16}{'noise':>8}{'cosine':>8}{'decrease':>10}{'no noise':>10}")
+    for row in measure(args.epsilon, args.records, args.only):
+        rows.append(row)
+        if not args.json:
+            figures = f"{row['noise']:8.2f}{row['cosine']:8.3f}{row['decrease']:10.4f}{row['no_noise']:10.4f}"
+            print(f"{row['method']:16}{figures}", flush=True)
     if args.json:
         print(json.dumps(rows, indent=2))
-    else:
-        print(f"{'method':16}{'noise':>8}{'cosine':>8}{'decrease':>10}{'no noise':>10}")
-        for row in rows:
-            print(
-                f"{row['method']:16}{row['noise']:8.2f}{row['cosine']:8.3f}{row['decrease']:10.4f}{row['no_noise']:10.4f}"
-            )
     if args.figure is not None:
         draw(rows, args.figure)
 

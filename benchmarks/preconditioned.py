@@ -5,7 +5,8 @@
 Both contenders see centred inputs, average their weights, and have the same grid of learning rates and clips. The
 setting is chosen on other training images with one noise. Three other noises are judged by the test images. Probes are
 made-up images: no data and no budget. Finished runs are lines of the file and not run again, so that a run that was
-stopped goes on. `--records`, `--steps`, `--batch` and `--model` set the size; `--json` prints the table as JSON.
+stopped goes on. `--records`, `--steps`, `--batch` and `--model` set the size, `--damping 0.3 1 10` makes a contender of
+each number; `--json` prints the table as JSON.
 """
 
 from __future__ import annotations
@@ -130,11 +131,17 @@ def mechanism_of(setting: Setting, found: Images) -> qg.Mechanism:
     )
 
 
+def build_model(name: str, shape: tuple[int, ...], classes: int) -> torch.nn.Module:
+    """A model of the lab; a perceptron by its widths, `mlp-512-128`."""
+    name, *hidden = name.split("-")
+    return build(name, shape, classes, **({"hidden": tuple(map(int, hidden))} if hidden else {}))
+
+
 def train(setting: Setting, found: Images) -> float:
     """The accuracy in percent of the averaged weights, on the images that the setting is judged by."""
     torch.manual_seed(setting.seed)
     records = found.train.tensors[0]
-    model = build(setting.model, tuple(records.shape[1:]), found.classes)
+    model = build_model(setting.model, tuple(records.shape[1:]), found.classes)
     batches = qg.PoissonBatches(found.train, rate=setting.batch / setting.records, steps=setting.steps)
     mechanism = qg.calibrate(mechanism_of(setting, found), batches, epsilon=setting.epsilon, delta=DELTA)
     optimizer = torch.optim.SGD(model.parameters(), setting.rate / setting.clip)
@@ -168,7 +175,8 @@ class Results:
     def known(self) -> dict[str, float]:
         """Read the file again: several processes may add to it."""
         lines = self.file.read_text().splitlines() if self.file.exists() else []
-        return {line["key"]: line["accuracy"] for line in map(json.loads, lines)}
+        # A process that was killed while it wrote leaves part of a line: that training counts as not done.
+        return {line["key"]: line["accuracy"] for line in map(_parsed, lines) if line is not None}
 
     def accuracy(self, setting: Setting) -> float:
         """Look it up, or train and add a line."""
@@ -179,8 +187,17 @@ class Results:
         accuracy = train(setting, images(setting.data, setting.records, self.data_dir))
         line = {"key": setting.key, "accuracy": accuracy, "seconds": round(time.process_time() - start)}
         with self.file.open("a") as file:
-            file.write(json.dumps(line) + "\n")
+            # The first line end closes a part of a line that a killed process may have left.
+            file.write("\n" + json.dumps(line) + "\n")
         return accuracy
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    try:
+        found: dict[str, Any] = json.loads(line)
+    except json.JSONDecodeError:
+        return None
+    return found
 
 
 def choose(results: Results, base: Setting, rates: list[float], clips: list[float]) -> Setting:
@@ -212,6 +229,7 @@ def rows(
         ]
         yield {
             "method": base.method,
+            "damping": base.damping if base.method == "preconditioned" else None,
             "epsilon": base.epsilon,
             "rate": chosen.rate,
             "clip": chosen.clip,
@@ -233,7 +251,7 @@ def main() -> None:
     parser.add_argument("--rates", type=float, nargs="+", default=[0.5, 1.0, 2.0, 4.0])
     parser.add_argument("--clips", type=float, nargs="+", default=[0.3, 1.0])
     parser.add_argument("--power", type=float, default=0.5)
-    parser.add_argument("--damping", type=float, default=1.0)
+    parser.add_argument("--damping", type=float, nargs="*", default=[1.0])
     parser.add_argument("--sides", default="input")
     parser.add_argument("--refresh", type=int, default=0)
     parser.add_argument("--probes", choices=("made-up", "public"), default="made-up")
@@ -243,11 +261,12 @@ def main() -> None:
     args = parser.parse_args()
     results = Results(args.results, args.data_dir)
     shared = {name: getattr(args, name) for name in ("data", "model", "records", "steps", "batch")}
-    scaling = {name: getattr(args, name) for name in ("power", "damping", "sides", "refresh", "probes")}
+    scaling = {name: getattr(args, name) for name in ("power", "sides", "refresh", "probes")}
+    contenders = [("dp_sgd", 1.0), *(("preconditioned", damping) for damping in args.damping)]
     bases = [
-        Setting(method=method, epsilon=epsilon, rate=1.0, clip=1.0, **shared, **scaling)
+        Setting(method=method, epsilon=epsilon, rate=1.0, clip=1.0, damping=damping, **shared, **scaling)
         for epsilon in args.epsilon
-        for method in ("dp_sgd", "preconditioned")
+        for method, damping in contenders
     ]
     table = []
     for row in rows(results, bases, args.rates, args.clips, args.seeds):

@@ -23,8 +23,10 @@ import torch
 from benchmarks import zoo_judges as judges
 from benchmarks.zoo_entries import (
     diffusion,
+    graphs,
     hugging_face,
     peft_adapters,
+    tabular,
     timm_models,
     torch_modules,
     torchvision_models,
@@ -39,6 +41,8 @@ PACKAGES = {
     "diffusers": "diffusers",
     "timm": "torchvision",
     "torchvision": "torchvision",
+    "graphs": "torch_geometric",
+    "tables": "rtdl_revisiting_models",
 }
 KINDS = ("right", "refused", "wrong", "crash", "slow")
 
@@ -55,7 +59,16 @@ class Row:
 
 
 def all_entries() -> Iterator[Entry]:
-    for module in (torch_modules, hugging_face, peft_adapters, diffusion, timm_models, torchvision_models):
+    for module in (
+        torch_modules,
+        hugging_face,
+        peft_adapters,
+        diffusion,
+        timm_models,
+        torchvision_models,
+        graphs,
+        tabular,
+    ):
         yield from module.entries()
 
 

@@ -67,7 +67,8 @@ def reduced(packages: Graph) -> Graph:
         package: direct - set().union(*(below(other) for other in direct), set())
         for package, direct in packages.items()
     }
-    kept[PACKAGE] = {package for package in kept[PACKAGE] if level[package] == level[PACKAGE] - 1}
+    names = "_names"
+    kept[names] = {package for package in kept[names] if level[package] == level[names] - 1}
     return kept
 
 
@@ -76,7 +77,7 @@ def sentence(package: str) -> str:
     folder = SOURCE / PACKAGE
     files = (folder / package / "__init__.py", folder / f"{package}.py")
     if package == PACKAGE:
-        return "The public names: import quietgrad as qg."
+        return "Public names on demand: import quietgrad as qg."
     text = ast.get_docstring(ast.parse(next(file for file in files if file.exists()).read_text())) or ""
     return text.split("\n\n")[0].replace("\n", " ").replace("`", "")
 

@@ -10,12 +10,18 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from quietgrad.lab.papers.claims import Paper, PaperEntry, paper, papers
-from quietgrad.lab.papers.committed import Result, committed, verdict_of
+from quietgrad.lab.papers.claims import Paper, PaperEntry, Verdict, paper, papers
+from quietgrad.lab.papers.committed import Result, committed, verdict_of, verdict_text
 from quietgrad.lab.papers.draw import draw
 
 DOCS = Path(__file__).parents[1] / "docs"
-MARKS = {"confirmed": "✓", "weaker": "≈", "refuted": "✗", "not checkable here": "–", "not run": "…"}
+GROUPS: Mapping[str, tuple[Verdict, ...]] = {
+    "statements: hold / in part / do not": ("holds", "holds in part", "does not hold"),
+    "leads: seen / in part / not seen": ("lead seen", "lead seen in part", "lead not seen"),
+    "not checkable here": ("not checkable here",),
+    "not run": ("not run",),
+}
+"""The columns of the overview. A lemma and an accuracy never share a verdict."""
 Results = Mapping[tuple[str, str], Result]
 TOGETHER = ("gep", "cifar10")
 
@@ -39,15 +45,16 @@ After this page you know which claims of the five papers hold here, and how to c
 ```
 quietgrad papers                             # every claim with its verdict
 quietgrad papers gep table1 --scale quick    # run a table or figure
+quietgrad papers queue --scale reduced --jobs 2    # run all of a scale; started again, it goes on
 ```
 
-✓ confirmed · ≈ weaker than claimed, or within the error · ✗ refuted at the scale tried ·
-– not checkable here · … not run. A verdict is about a scale: "full" is the paper's plan, "reduced" real data on a
-smaller network or in fewer steps, "quick" a few minutes on the embedded images. A lead
-counts if it is above twice its error.
+A *statement* is a theorem, an algorithm or a measurement without a contest: it holds, in part, or not. A *lead* is one
+method above another in accuracy. It is seen if it is above twice its error, and in part if it is below half of the
+paper's. A lead that was not seen is not refuted: the paper's own scale may show it. "full" is the paper's plan,
+"reduced" real data on a smaller network or in fewer steps, "quick" a few minutes on the embedded images.
 
-| paper | {" | ".join(MARKS.values())} |
-|---|{"---|" * len(MARKS)}
+| paper | {" | ".join(GROUPS)} |
+|---|{"---|" * len(GROUPS)}
 """ + "\n".join(counts) + "\n" + _together(results)  # fmt: skip
 
 
@@ -66,7 +73,7 @@ def _together(results: Results) -> str:
 
 def _counts(one: Paper, results: Results) -> str:
     found = Counter(verdict_of(entry, results.get((one.id, entry.id)))[0] for entry in one.entries)
-    return " | ".join(str(found.get(verdict, 0)) for verdict in MARKS)  # type: ignore[call-overload]
+    return " | ".join(" / ".join(str(found[verdict]) for verdict in group) for group in GROUPS.values())
 
 
 def _paper(one: Paper, results: Results) -> str:
@@ -114,19 +121,28 @@ def _entries(one: Paper, results: Results) -> str:
 
 def _verdicts(found: Mapping[PaperEntry, Result | None]) -> list[str]:
     """One row for each kind of verdict, with the entries that have it."""
-    judged = [(entry, verdict_of(entry, result)[0]) for entry, result in found.items()]
-    rows = []
-    for kind, mark in MARKS.items():
-        if entries := [entry.id for entry, verdict in judged if verdict == kind]:
-            rows.append(_cells(f"{mark} {kind}", str(len(entries)), ", ".join(entries)))
+    judged: dict[str, list[str]] = {verdict: [] for group in GROUPS.values() for verdict in group}
+    for entry, result in found.items():
+        verdict = verdict_of(entry, result)[0]
+        scale = f" ({result.scale})" if verdict.startswith("lead") and result is not None else ""
+        judged[verdict].append(f"{entry.id}{scale}")
+    rows = [
+        _cells(_heading(kind), str(len(entries)), ", ".join(entries))
+        for kind, entries in judged.items()
+        if entries
+    ]
     return ["| verdict | entries | which |", "|---|---|---|", *rows]
+
+
+def _heading(verdict: str) -> str:
+    return "lead not seen at this scale" if verdict == "lead not seen" else verdict
 
 
 def _line(entry: PaperEntry, result: Result | None) -> str:
     verdict, why = verdict_of(entry, result)
     command = entry.check if result is None else result.command
     cells = [
-        MARKS[verdict],
+        verdict_text(verdict, result),
         f"**{entry.id}** {entry.title}",
         entry.theirs,
         entry.ours,

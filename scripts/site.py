@@ -133,8 +133,20 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
+def with_formulas(markdown: str) -> str:
+    """Turn `math` fences into MathML, which browsers draw themselves: no script, and nothing to fetch."""
+    from latex2mathml.converter import convert
+
+    def render(match: re.Match[str]) -> str:
+        formula = convert(match[1].strip(), display="block")
+        return f'<div class="formula">{formula}</div>\n'
+
+    return re.sub(r"^```math\n(.*?)^```\n", render, markdown, flags=re.DOTALL | re.MULTILINE)
+
+
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    """Links to files at the top of the repository, and to notebooks, lead to their pages."""
+    """Draw formulas; links to files at the top of the repository, and to notebooks, lead to their pages."""
+    markdown = with_formulas(markdown)
     depth = page.file.src_uri.count("/")
     for source, target in OUTSIDE.items():
         markdown = markdown.replace(f"]({'../' * (depth + 1)}{source}", f"]({'../' * depth}{target}")

@@ -30,6 +30,9 @@ PACKAGE = "quietgrad"
 DECORATOR = "_promised"
 """The name under which a module of the package finds `promised`."""
 
+DEVICE_CODE = f"{PACKAGE}._kernels.triton_code"
+"""Functions that triton compiles from their source; they have no types of Python's."""
+
 MODE = os.environ.get("QUIETGRAD_ANNOTATIONS", "laws")
 assert MODE in ("laws", "all", "0"), f"Expected QUIETGRAD_ANNOTATIONS of laws, all or 0, got {MODE!r}."
 
@@ -175,7 +178,7 @@ class _Loader(SourceFileLoader):
 
 class _Finder(MetaPathFinder):
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if fullname.partition(".")[0] != PACKAGE:
+        if fullname.partition(".")[0] != PACKAGE or fullname.startswith(DEVICE_CODE):
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and isinstance(spec.loader, SourceFileLoader):

@@ -127,6 +127,44 @@ def keeps_its_vectors_in_buffers() -> bool:
     return isinstance(layer.parametrizations.weight[0], nn.utils.parametrizations._SpectralNorm)
 
 
+def knows_both_forms_of_a_parameter() -> bool:
+    """What `_capture/fsdp.py` reads of FSDP, as far as it shows without a process group."""
+    import inspect
+
+    from torch.distributed.fsdp._fully_shard import _fsdp_param, _fsdp_param_group, _fsdp_state
+    from torch.distributed.fsdp._fully_shard._fsdp_param_group import RegisterPostBackwardFunction
+
+    held, state = inspect.getsource(_fsdp_param.FSDPParam), inspect.getsource(_fsdp_state.FSDPState)
+    names = ("_unsharded_param", "sharded_param", "_module_info")
+    about = ("module", "param_name", "shared_modules", "shared_param_names")
+    fields = vars(_fsdp_param.ParamModuleInfo)["__dataclass_fields__"]
+    return (
+        all(name in held for name in names)
+        and all(name in fields for name in about)
+        and "_fsdp_param_groups" in state
+        and "def _lazy_init" in state
+        and "fsdp_params" in inspect.getsource(_fsdp_param_group)
+        and issubclass(RegisterPostBackwardFunction, torch.autograd.Function)
+    )
+
+
+def computes_shapes_alone() -> bool:
+    mode = torch._subclasses.fake_tensor.FakeTensorMode(allow_non_fake_inputs=True)
+    with mode:
+        return nn.Linear(3, 2)(mode.from_tensor(torch.ones(4, 3))).shape == (4, 2)
+
+
+def keeps_what_a_compiled_backward_saved() -> bool:
+    """Whether a compiled backward runs twice: `bw_donated_idxs` of its function's metadata is set for that."""
+    config: Any = torch._functorch.config
+    with config.patch(donated_buffer=False):
+        x = torch.ones(3, requires_grad=True)
+        y = torch.compile(lambda t: (t.sin() * t).sum(), backend="aot_eager")(x)
+    about: Any = type(y.grad_fn)._forward_cls.metadata
+    torch._dynamo.reset()
+    return hasattr(about, "bw_donated_idxs")
+
+
 USED: dict[str, tuple[Callable[[], bool], str]] = {
     "_version": (counts_changes, "compare the bytes of tensors: slower, sees the same changes"),
     "_base": (knows_its_base, "compare untyped_storage().data_ptr()"),
@@ -157,10 +195,22 @@ USED: dict[str, tuple[Callable[[], bool], str]] = {
         "refuse modules whose __call__ is not nn.Module's",
     ),
     "utils._pytree": (takes_trees_apart, "torch.utils.pytree, or the package optree"),
+    "_subclasses.fake_tensor.FakeTensorMode": (
+        computes_shapes_alone,
+        "run the forward once without gradients in _capture/compiled.py",
+    ),
+    "_functorch.config": (
+        keeps_what_a_compiled_backward_saved,
+        "find how to compile backwards that run several times in _capture/compiled.py, or refuse compile=",
+    ),
     "nn.utils.parametrizations._SpectralNorm": (keeps_its_vectors_in_buffers, "compare the class's name"),
     "nn.modules.batchnorm._BatchNorm": (
         lambda: issubclass(nn.BatchNorm1d, nn.modules.batchnorm._BatchNorm),
         "list BatchNorm1d, 2d, 3d and SyncBatchNorm",
+    ),
+    "distributed.fsdp._fully_shard": (
+        knows_both_forms_of_a_parameter,
+        "find the gathered parameters in another way in _capture/fsdp.py, or refuse fully_shard in validation.py",
     ),
     "nn.modules.instancenorm._InstanceNorm": (
         lambda: issubclass(nn.InstanceNorm1d, nn.modules.instancenorm._InstanceNorm),

@@ -5,13 +5,20 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+import sys
 
 import pytest
 from scripts.imports import import_graph, modules
 from scripts.package_map import OUT, drawing
 
 import quietgrad as qg
+from quietgrad.lab.run.config import load_config
 from tests.pages import ROOT
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 OF_ONE_MACHINE = re.compile(r"(?<![\w.])/(work|root|tmp|home)/\w")
 
@@ -58,3 +65,14 @@ def test_nothing_names_a_place_of_one_machine() -> None:
     assert len(texts) > 200
     found = [file for file in texts if file.exists() and OF_ONE_MACHINE.search(file.read_text())]
     assert [str(file.relative_to(ROOT)) for file in found if file.name != "test_project.py"] == []
+
+
+def test_leaderboard_entries_are_the_measured_ones() -> None:
+    board = tomllib.loads((ROOT / "leaderboards" / "entries.toml").read_text())
+    measured = (ROOT / "docs" / "results" / "linear_probe.md").read_text()
+    for entry in board["entry"]:
+        config = load_config(ROOT / "configs" / f"{entry['config']}.toml")
+        assert config.privacy.epsilon == entry["epsilon"]
+        assert config.privacy.delta == board["protocol"]["delta"]
+        cells = f"{entry['epsilon']:g} | {entry['accuracy']:.2f} ± {entry['std']:.2f} |"
+        assert f"| `{entry['config']}` | {entry['public_data']} | {cells}" in measured

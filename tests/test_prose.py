@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from scripts.site import public_names
 
 from tests.pages import ROOT, title
 
@@ -42,6 +44,11 @@ def plain(text: str) -> str:
     return re.sub(r"\]\([^)]*\)", "]", text)
 
 
+def is_word(token: str) -> bool:
+    """Bars and dashes that draw a table are none."""
+    return re.search(r"\w", token) is not None
+
+
 @pytest.mark.parametrize("page", PAGES, ids=title)
 def test_paragraphs_are_short(page: Path) -> None:
     found = [p.strip()[:70] for p in paragraphs(page) if len(plain(p).split()) > MOST_WORDS]
@@ -61,5 +68,18 @@ def test_table_cells_are_short(page: Path) -> None:
 
 
 def test_the_pages_together_are_no_book() -> None:
-    words = {title(page): len(plain(prose(page)).split()) for page in PAGES}
+    words = {title(page): sum(map(is_word, plain(prose(page)).split())) for page in PAGES}
     assert sum(words.values()) <= MOST_IN_ALL, sorted(words.items(), key=lambda pair: -pair[1])[:8]
+
+
+def test_docstrings_of_public_names_have_short_paragraphs() -> None:
+    """Examples are left out; each argument counts on its own."""
+    long = [
+        f"{name}: {part[:50]}"
+        for name, found in public_names().items()
+        for part in re.split(
+            r"\n\n|\n(?=\s*\w+: )|\nExample:\n.*", inspect.getdoc(found) or "", flags=re.DOTALL
+        )
+        if len(part.split()) > MOST_WORDS or len(NUMBER.findall(part)) > MOST_NUMBERS
+    ]
+    assert long == []

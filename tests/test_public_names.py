@@ -31,7 +31,7 @@ PACKAGES = (
     qg.rules,
     qg.schedules,
 )
-NEEDS_RANKS = {qg.distributed.AllReduce}
+NEEDS_RANKS = {qg.distributed.AllReduce, qg.distributed.Sharded}
 """Their examples are compiled only."""
 
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from scripts.reference import with_code
-from scripts.site import ROOT, notebook_page, public_names, turned, undocumented
+from scripts.site import ROOT, notebook_page, public_names, turned, undocumented, with_formulas
 
 from tests.pages import PAGES as READ
 from tests.pages import elsewhere, snippets, title
 
-INTEGRATIONS = ("hugging_face", "lightning", "pretrained", "flower", "flower_secure", "logs")
+INTEGRATIONS = ("hugging_face", "lightning", "pretrained", "flower", "flower_secure", "logs", "trl", "graphs")
 """Read and not imported: each needs packages of its own, and Flower an environment of its own."""
 PAGES = sorted((ROOT / "docs" / "api").glob("*.md"))
 ENTRIES = {
@@ -108,3 +108,13 @@ def test_a_tutorial_is_a_page_that_ends_in_a_picture(file: Path) -> None:
     shown = re.search(r"!\[What the cell above draws\]\((\w+\.png)\)", last)
     assert shown is not None, "run `python -m scripts.run_notebooks`"
     assert pictures[shown[1]].startswith(b"\x89PNG")
+
+
+def test_formulas_become_mathml() -> None:
+    pages = [page for page in READ if "```math" in page.read_text()]
+    assert len(pages) >= 8
+    for page in pages:
+        drawn = with_formulas(page.read_text())
+        assert "```math" not in drawn
+        assert drawn.count("<math") == page.read_text().count("```math")
+        assert "script" not in drawn

@@ -44,22 +44,30 @@ def paired(lines: list[Line], ours: str, peer: str) -> list[Line]:
 
 
 def _differences(lines: list[Line], score: str, groups: dict[str, str]) -> str:
-    rows = []
+    """A row for each peer and group of tables: mean ± standard error over tables, and how many are won."""
     epsilons = sorted({line["epsilon"] for line in lines if line["epsilon"]})
     peers = sorted({line["contender"] for line in lines if line["epsilon"]} - {"quietgrad"})
-    for epsilon, peer in [(epsilon, peer) for epsilon in epsilons for peer in peers]:
+    rows = []
+    for peer in peers:
         found = means(paired(lines, "quietgrad", peer), score)
         for group in ("before", "after", "all"):
-            tables = [t for t in groups if group in ("all", groups[t])]
-            both = [t for t in tables if (t, peer, epsilon) in found]
-            if not both:
-                continue
-            gaps = [100 * (found[t, "quietgrad", epsilon][0] - found[t, peer, epsilon][0]) for t in both]
-            error = np.std(gaps, ddof=1) / len(gaps) ** 0.5 if len(gaps) > 1 else 0.0
-            won = f"{sum(gap > 0 for gap in gaps)} of {len(gaps)}"
-            rows.append(f"| {epsilon:g} | {peer} | {group} | {np.mean(gaps):+.1f} ± {error:.1f} | {won} |")
-    head = f"| ε | peer | tables | {score}, ours − peer | won |\n|---|---|---|---|---|"
+            tables = [table for table in groups if group in ("all", groups[table])]
+            cells = [_difference(found, peer, epsilon, tables) for epsilon in epsilons]
+            rows.append(f"| {peer}, {group} | " + " | ".join(cells) + " |")
+    titles = " | ".join(f"ε = {epsilon:g}" for epsilon in epsilons)
+    head = f"| {score}: ours − peer, tables | {titles} |\n|" + "---|" * (len(epsilons) + 1)
     return "\n".join([head, *rows]) if rows else ""
+
+
+def _difference(
+    found: dict[tuple[str, str, float], tuple[float, int]], peer: str, epsilon: float, tables: list[str]
+) -> str:
+    both = [table for table in tables if (table, peer, epsilon) in found]
+    if not both:
+        return "–"
+    gaps = [100 * (found[t, "quietgrad", epsilon][0] - found[t, peer, epsilon][0]) for t in both]
+    error = np.std(gaps, ddof=1) / len(gaps) ** 0.5 if len(gaps) > 1 else 0.0
+    return f"{np.mean(gaps):+.1f} ± {error:.1f}, {sum(gap > 0 for gap in gaps)} of {len(gaps)}"
 
 
 def _log_losses(lines: list[Line]) -> str:

@@ -9,6 +9,8 @@ def main() -> None:
     """Run the command line; without its packages say how to get them."""
     try:
         from quietgrad.lab.cli.app import app
+
+        app(prog_name="quietgrad")  # commands import what they work with when they are called
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] == "quietgrad":
             raise
@@ -16,7 +18,6 @@ def main() -> None:
             f"The command line needs the package {error.name}, which the core does without. "
             "Install it: pip install 'quietgrad[lab]'. The Python API (import quietgrad) works as it is."
         )
-    app()
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch.distributed as dist
+from torch import Tensor
 
 from quietgrad._errors import PrivacyError
 from quietgrad._gradients.blocks import Blocks
@@ -48,6 +49,9 @@ class Reducer(ABC):
     world: int = 1
     """How many ranks add up to one release; rank 0 draws its noise."""
 
+    lockstep: bool = False
+    """Whether forwards and backwards wait for those of other ranks, so that all ranks must run equally many."""
+
     @abstractmethod
     def all_reduce(self, blocks: Blocks) -> Blocks:
         """Return Σ over ranks, the same on every rank."""
@@ -74,6 +78,23 @@ class Reducer(ABC):
         Raises:
             ValueError: on every rank, if the facts do not fit together.
         """
+
+    def scatter_sum(self, number: int, block: Tensor) -> Tensor:
+        """Return this rank's rows of Σ over ranks of a block; all rows, where sums are not sharded.
+
+        Args:
+            number: of the block, the same on all ranks.
+        """
+        return block
+
+    def make_together(self, make: Callable[[], T | None]) -> tuple[T | None, bool]:
+        """Return what `make` returns here, and whether it returned anything on any rank.
+
+        Raises:
+            ValueError: `make` failed on some rank, which raises what `make` did.
+        """
+        made = make()
+        return made, made is not None
 
 
 class SingleProcess(Reducer):

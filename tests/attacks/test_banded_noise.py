@@ -8,20 +8,24 @@ than the bands allow are refused, and nothing that would help to subtract noise 
 from __future__ import annotations
 
 import copy
+import io
 import math
 import pickle
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
+from torch.utils.data import TensorDataset
 
 import quietgrad as qg
 from quietgrad._collective import default_reducer
 from quietgrad._gradients.stages import ClippedSum
-from quietgrad._noise.sources import EntropySource
+from quietgrad._noise.sources import EntropySource, NoiseSource, SeededSource
 from quietgrad.accounting import Event, GaussianEvent
-from tests.cases.world import losses_of, privatizer, records, small_net
+from tests.cases.world import grad_of, losses_of, privatizer, records, small_net
 from tests.noise.test_banded import DRAWS, GROUPS, NOISE, mechanism
 
 STEPS = 12
@@ -89,19 +93,93 @@ def test_secret_noise_cannot_leave_the_process() -> None:
         assert "tensor" not in repr(state)
 
 
+class Forged(NoiseSource):
+    """Noise that makes a run on other records release exactly what another run has released.
+
+    Args:
+        wanted: Y_t of the other run.
+        private: gives the sums of this run, once it is made.
+    """
+
+    private, std = False, SeededSource.std
+
+    def __init__(self, wanted: list[Tensor]) -> None:
+        self.wanted, self.sums, self.world = wanted, list[Tensor](), list[qg.Privatizer]()
+
+    def fill(self, out: Tensor) -> None:
+        self.sums.insert(0, sum_in_steps(self.world[0]))
+        added = sum(m * x for m, x in zip(NOISE.coefficients, self.sums, strict=False))
+        out.copy_(self.wanted.pop(0) - added)
+
+    def bits(self, count: int) -> Tensor:
+        raise NotImplementedError
+
+
+def sum_in_steps(private: qg.Privatizer) -> Tensor:
+    """X_t: the sum of the step in progress, in steps of its grid."""
+    (total,) = private.begin_step().sums
+    assert total.grid is not None
+    return torch.cat([total.grid.steps(block).flatten() for block in total.blocks.values()])
+
+
+def checkpoint_of(
+    data: TensorDataset, source: NoiseSource
+) -> tuple[dict[str, Any], list[Tensor], list[Tensor]]:
+    """Weights and state after a run, the sums X of its steps, and its secret noise."""
+    sums = []
+    with privatizer(mechanism(), DRAWS, users=GROUPS, data=data, source=source) as (private, batches, model):
+        if isinstance(source, Forged):
+            source.world.append(private)
+        for batch in batches:
+            for x, y in batch.split(64):
+                private.backward(losses_of(model, x, y))
+            sums.append(sum_in_steps(private))
+            private.release()
+            with torch.no_grad():
+                for p in model.parameters():
+                    p.sub_(0.05 * grad_of(p))
+        secret = list(private._state.noise.get(0, private._state.space).secret.kept)
+        return {"model": model.state_dict(), "private": private.state_dict()}, sums, secret
+
+
+def saved_bytes(checkpoint: dict[str, Any]) -> bytes:
+    # The chain of the ledger begins with the random number of its run.
+    kept = {key: value for key, value in checkpoint["private"].items() if key != "ledger_head"}
+    buffer = io.BytesIO()
+    torch.save({"model": checkpoint["model"], "private": kept}, buffer)
+    return buffer.getvalue()
+
+
 def test_what_a_checkpoint_holds_does_not_depend_on_records_given_the_releases() -> None:
-    """Two runs with other records and the same seeds save equal checkpoints but for what was released."""
-    saved = []
-    for shift in (0.0, 1.0):
-        data = records()
-        data.tensors[0].add_(shift)
-        with privatizer(mechanism(), DRAWS, users=GROUPS, data=data) as (private, batches, model):
-            for batch in batches:
-                for x, y in batch.split(64):
-                    private.backward(losses_of(model, x, y))
-                private.release()
-            saved.append(private.state_dict())
-    assert saved[0].keys() == saved[1].keys()
-    for key in saved[0]:
-        if not key.startswith("ledger"):  # the ledger holds the number of the run
-            assert saved[0][key] == saved[1][key], key
+    """Two runs on other records whose releases are equal bit by bit save equal checkpoints, bit by bit.
+
+    The noise of the second run is chosen so that its accounted Y are those of the first. Its secret then differs: a
+    checkpoint that held any of it would differ too.
+    """
+    first, sums, secret = checkpoint_of(records(), SeededSource(5))
+    drawn = SeededSource(5)
+    y = [
+        sum(m * sums[t - j] for j, m in enumerate(NOISE.coefficients) if j <= t)
+        + drawn.integers(len(sums[0])).to(torch.int64)
+        for t in range(len(sums))
+    ]
+    other = records()
+    other.tensors[0].mul_(-3.0)
+    second, other_sums, other_secret = checkpoint_of(other, Forged([torch.as_tensor(one) for one in y]))
+    assert all(not torch.equal(a, b) for a, b in zip(sums, other_sums, strict=True))
+    assert all(not torch.equal(a, b) for a, b in zip(secret, other_secret, strict=True))
+    assert saved_bytes(first) == saved_bytes(second)
+
+
+def test_a_secret_in_the_public_state_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted bug: the kept noise goes into the public part, and so into checkpoints."""
+    release = qg.BandedNoise.release
+
+    def leaky(self: Any, total: Any, draw: Any, state: Any) -> Any:
+        released, state = release(self, total, draw, state)
+        return released, qg.NoiseState(public={"kept": list(state.secret.kept)}, secret=state.secret)
+
+    clean, *_ = checkpoint_of(records(), SeededSource(5))
+    monkeypatch.setattr(qg.BandedNoise, "release", leaky)
+    leaking, *_ = checkpoint_of(records(), SeededSource(5))
+    assert saved_bytes(clean) != saved_bytes(leaking)

@@ -57,6 +57,9 @@ def test_a_healthy_run(run: Path) -> None:
     assert 0.6 * 8 < kept["attacks"][0]["lower_bound"] <= 8
     assert kept["neighbouring_runs"]["passed"]
     assert kept["membership"]["bound"] < 1
+    page = (run / "report.html").read_text()  # made anew: it says what the attacks found
+    assert "one-run gradient canaries" in page
+    assert "Audit: not made" not in page
 
 
 def test_a_broken_run_exits_with_1(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+import quietgrad as qg
 from quietgrad._noise.sources import SeededSource
 from quietgrad.accounting import GaussianEvent, Phase
 from quietgrad.audit import audit_input_canaries, audit_one_run
@@ -115,3 +119,46 @@ def test_input_canaries_refute_a_private_claim_of_a_model_that_memorises() -> No
     assert ignorant.lower_bound == 0.0
     with pytest.raises(ValueError, match="canaries"):
         audit_input_canaries(memorise, data, claim, canaries=1, classes=4, delta=DELTA)
+
+
+def banded_run(noise: qg.Noise) -> AuditReport:
+    return audit_one_run(
+        small_net(),
+        replace(qg.methods.dp_sgd(clip=0.5), noise=noise).with_noise(1.0),
+        records=2_000,
+        rate=0.3,
+        steps=60,
+        delta=DELTA,
+        canaries=200,
+        seed=0,
+        noise_source=SeededSource(1),
+        deterministic=True,
+        groups=3,
+    )
+
+
+def test_banded_noise_shows_something_and_no_more_than_claimed() -> None:
+    """Canaries take part every three steps; their releases are made white before they are scored."""
+    report = banded_run(qg.BandedNoise(coefficients=(64, 40, 25)))
+    assert report.verdict == "consistent"
+    assert 0.5 < report.lower_bound < report.claimed
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuietBanded(qg.BandedNoise):
+    """Planted bug: a tenth of the noise that is accounted."""
+
+    def release(self, total: Any, draw: Any, state: Any) -> Any:
+        released, state = super().release(total, draw, state)
+        clean = {name: block.double() / draw.divisor for name, block in total.blocks.items()}
+        blocks = {
+            n: (clean[n] + 0.1 * (b.double() - clean[n])).to(b.dtype) for n, b in released.blocks.items()
+        }
+        return replace(released, blocks=blocks), state
+
+
+def test_more_is_shown_of_banded_noise_that_is_too_small() -> None:
+    sound, broken = (
+        banded_run(kind(coefficients=(64, 40, 25))).lower_bound for kind in (qg.BandedNoise, QuietBanded)
+    )
+    assert broken > sound  # all canaries are found, and 200 of them cannot show more

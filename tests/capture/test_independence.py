@@ -34,7 +34,7 @@ def test_one_sample_that_listens_to_another_is_found() -> None:
     def forward(_: nn.Module, x: Tensor) -> Tensor:
         return torch.cat([x[:-1], x[-1:] + 1e-2 * x[:1]])
 
-    with pytest.raises(qg.PrivacyError, match="output of sample 3 changed when sample 0 was replaced"):
+    with pytest.raises(qg.PrivacyError, match="output of a sample changed when another one was replaced"):
         qg.check_independence(Apply(forward), images())
 
 

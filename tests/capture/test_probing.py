@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
+from quietgrad._capture import probing
 from quietgrad._capture.adapters.fallback import FallbackAdapter
 from quietgrad._capture.call import Call, Output, Unit
 from quietgrad._capture.layout import Layout, Owners
@@ -155,3 +156,24 @@ def test_rows_that_vanish_confirm_nothing() -> None:
         code.exponents(0),
         Layout(0),
     )
+
+
+def test_two_samples_that_share_a_digit_are_not_confused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From 62 samples on a digit has fewer values than there are samples: one digit alone confirms no layout."""
+
+    class InOrder(SampleCode):
+        def __init__(self, n: int, *, half: bool) -> None:
+            super().__init__(n, half=half)
+            self._number = torch.arange(n)
+
+    def losses(z: Tensor) -> Tensor:
+        mixed = z.clone()
+        mixed[0] = z[0] + z[61]
+        return mixed.pow(3).sum(1)
+
+    monkeypatch.setattr(probing, "SampleCode", InOrder)
+    code = InOrder(122, half=False)
+    assert code.exponents(0)[0] == code.exponents(0)[61]
+    gradient, is_mixed = probe(losses, numbers(122, WIDTH))
+    assert gradient.layout is None
+    assert is_mixed

@@ -53,6 +53,12 @@ METHODS: list[MethodCase] = [
         unbiased=True,
     ),
     MethodCase("dp_sgd_automatic", lambda clip: qg.methods.dp_sgd(clip=qg.AutomaticClip(clip))),
+    MethodCase("adaptive_clip", lambda clip: qg.methods.adaptive_clip(clip=clip, share=0.1), unbiased=True),
+    MethodCase(
+        "adaptive_clip_groups",
+        lambda clip: qg.methods.adaptive_clip(clip=clip, groups=("", "head."), quantile=0.8),
+        unbiased=True,
+    ),
     MethodCase("rgp", lambda clip: qg.methods.rgp(rank=1, clip=clip, warmup_steps=1)),
     MethodCase("rgp_paper", lambda clip: qg.methods.rgp(rank=1, clip=clip, release="paper")),
     MethodCase("rgp_left", lambda clip: qg.methods.rgp(rank=1, clip=clip, release="left")),
@@ -132,6 +138,13 @@ METHODS: list[MethodCase] = [
         ),
     ),
     MethodCase(
+        "preconditioned_coordinates",
+        lambda clip: (
+            qg.methods.dp_sgd(clip=clip)
+            @ (qg.Preconditioned(probes=public_losses) @ qg.Subspace(public_losses=public_losses, rank=6))
+        ),
+    ),
+    MethodCase(
         "preconditioned_rgp",
         lambda clip: qg.methods.rgp(rank=1, clip=clip) @ qg.Preconditioned(probes=public_losses),
     ),
@@ -153,6 +166,7 @@ def method_ids(case: MethodCase) -> str:
 FAMILIES = {
     "dp_sgd": "the gradient itself",
     "dp_sgd_per_group": "several clips",
+    "adaptive_clip": "a clip that follows a count",
     "rgp": "carriers of low rank, with a warm-up",
     "dp_power_sgd": "two releases in one step, the second in a space of the first",
     "gep": "a public subspace and its residual",

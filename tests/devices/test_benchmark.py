@@ -8,6 +8,7 @@ from benchmarks.device import measure, noise_rate
 from benchmarks.models import CLASSES, Setting, images
 from torch import nn
 
+from quietgrad._noise.sources import DeviceSource
 from tests.devices.axis import DEVICES
 
 
@@ -22,4 +23,4 @@ def test_a_model_is_measured(device: str) -> None:
 
 
 def test_the_rate_of_noise_is_measured() -> None:
-    assert noise_rate(1000) > 0
+    assert noise_rate(1000, DeviceSource(), torch.device("cpu")) > 0

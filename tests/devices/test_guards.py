@@ -100,3 +100,25 @@ def test_parameters_on_two_devices_are_refused() -> None:
 def test_data_on_another_device_than_the_model_are_refused_by_torch() -> None:
     with pytest.raises(RuntimeError, match="same device"):
         release(nn.Sequential(nn.Flatten(), nn.Linear(36, 3)).to(NAME), "cpu")
+
+
+class OnMps(nn.Parameter):
+    """Says that it is on a device without float64."""
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("mps")
+
+    @device.setter
+    def device(self, _: torch.device) -> None: ...
+
+
+def test_a_device_without_float64_is_refused_with_the_reason() -> None:
+    model = nn.Linear(36, 3, bias=False)
+    model.weight = OnMps(model.weight.detach())
+    with pytest.raises(ValueError, match=r"on mps, which has no float64.*CPU or to a CUDA device"):
+        qg.Privatizer(
+            model,
+            qg.methods.dp_sgd(clip=1.0).with_noise(1.0),
+            qg.PoissonBatches(records(), rate=0.5, steps=1),
+        )

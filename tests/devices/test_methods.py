@@ -13,6 +13,7 @@ from tests.devices.axis import DEVICES, on_stand_in, refusing_mixed_devices
 
 DRAWS = [list(range(9)), [], list(range(9, 23)), list(range(20, 30))]
 TOLERANCE = 2e-5  # of the norm: kernels differ in rounding, the noise is equal in every bit
+JUMPS = {"datalens": 0.1}  # signs of the largest entries: rounding exchanges two of nearly equal size
 
 
 def train(case: MethodCase, device: str) -> list[dict[str, Tensor]]:
@@ -34,7 +35,7 @@ def test_a_device_gets_the_gradients_of_the_cpu(case: MethodCase, device: str) -
         assert {name: grad.device.type for name, grad in mine.items()} == dict.fromkeys(theirs, device)
         difference = torch.cat([(mine[name].cpu() - grad).flatten() for name, grad in theirs.items()])
         size = torch.cat([grad.flatten() for grad in theirs.values()]).norm()
-        assert difference.norm() <= TOLERANCE * size
+        assert difference.norm() <= JUMPS.get(case.name, TOLERANCE) * size
 
 
 WAITS = {
@@ -47,11 +48,11 @@ WAITS = {
     "rgp_random": 1,
     "dp_power_sgd": 1,
     "dp_power_sgd_feedback": 1,
-    "gep": 7,
+    "gep": 5,
     "gep_groups": 5,
-    "gep_joint": 12,
-    "biased_gep": 17,
-    "pdp_sgd": 7,
+    "gep_joint": 8,
+    "biased_gep": 11,
+    "pdp_sgd": 5,
     "rpdp_sgd": 2,
     "random_freeze": 1,
     "random_freeze_per_step": 1,
@@ -63,14 +64,17 @@ WAITS = {
     "top_groups_paid": 3,
     "datalens": 1,
     "datalens_values": 1,
-    "gep_freeze": 7,
-    "pdp_sgd_freeze": 7,
+    "gep_freeze": 5,
+    "pdp_sgd_freeze": 5,
     "rgp_freeze": 1,
+    "adaptive_clip": 2,
+    "adaptive_clip_groups": 2,
     "preconditioned": 4,
     "preconditioned_both_sides": 7,
     "preconditioned_freeze": 4,
-    "preconditioned_gep": 10,
+    "preconditioned_gep": 8,
     "preconditioned_rgp": 4,
+    "preconditioned_coordinates": 11,
 }
 """How often the host waits for the device in a step of two micro-batches. These numbers may only fall."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 import os
 import pickle
@@ -37,7 +38,8 @@ def launch(world: int, function: Callable[..., Any], *args: Any, timeout: float 
     """`function(rank, *args)` in `world` processes of one group.
 
     Args:
-        timeout: seconds of the process group. A rank that still runs long after the others is killed.
+        timeout: seconds of the process group. A rank that still runs after twice that time is ended, and its outcome
+            says where it was.
     """
     with tempfile.TemporaryDirectory() as folder:
         processes = [
@@ -47,7 +49,7 @@ def launch(world: int, function: Callable[..., Any], *args: Any, timeout: float 
         for process in processes:
             process.start()
         for process in processes:
-            process.join(2 * timeout)
+            process.join(2 * timeout + 5)
             if process.exitcode is None:
                 process.kill()
                 process.join()
@@ -81,16 +83,22 @@ def _enter(
         world_size=world,
         timeout=timedelta(seconds=timeout),
     )
+    hung = Path(folder, f"{rank}.hung").open("w")  # noqa: SIM115 (open until the process ends)
+    faulthandler.dump_traceback_later(2 * timeout, exit=True, file=hung)
     value, error = None, None
     try:
         with executed(on=annotations):
             value = function(rank, *args)
     except Exception as raised:
         error = f"{type(raised).__name__}: {raised}"
+    faulthandler.cancel_dump_traceback_later()
     Path(folder, str(rank)).write_bytes(pickle.dumps((value, error)))
 
 
 def _outcome(folder: Path, rank: int, exit_code: int | None) -> Outcome:
     file = folder / str(rank)
     value, error = pickle.loads(file.read_bytes()) if file.exists() else (None, None)
+    hung = folder / f"{rank}.hung"
+    if hung.exists() and (trace := hung.read_text()):
+        error = f"hung: {trace}"
     return Outcome(exit_code=exit_code, value=value, error=error)

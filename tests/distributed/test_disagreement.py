@@ -14,7 +14,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import quietgrad as qg
@@ -196,10 +195,6 @@ def no_reducer(__: int, _: str) -> None:
     first_step(reducer=None)
 
 
-def wrapped(__: int, _: str) -> None:
-    first_step(model=DistributedDataParallel(small_net()))
-
-
 def drawn_before(__: int, _: str) -> None:
     data = records()
     sampler = qg.PoissonSampler(len(data), rate=0.25, steps=3)
@@ -240,7 +235,6 @@ CASES: list[tuple[Check, str]] = [
     (flipped_sign, r"representation of release 0 drifted apart"),
     (ledger_path, r"Is ?[aA] ?[dD]irectory"),
     (no_reducer, r"no reducer was given"),
-    (wrapped, r"DistributedDataParallel: pass the bare module and give the Privatizer a reducer"),
     (drawn_before, r"before 2 ranks began to share the draws"),
     (lost_part, r"RuntimeError: 1 parts were added up where 2 ranks"),
 ]

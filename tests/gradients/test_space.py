@@ -55,10 +55,10 @@ def test_blocks_are_made_where_they_live_and_as_large_as_the_local_part() -> Non
 def test_only_a_space_of_parameters_leads_to_them() -> None:
     model = nn.Linear(3, 4)
     space = Space.of_parameters(dict(model.named_parameters()))
-    assert space.leaf("weight") is space.local("weight") is model.weight
+    assert space.local("weight") is model.weight
     for other in (space.restrict(space), space | space, space.rename("x:")):
         with pytest.raises(KeyError):
-            other.leaf(next(iter(other)))
+            other.local(next(iter(other)))
 
 
 def test_what_representations_see_leads_to_no_parameter() -> None:

@@ -31,9 +31,8 @@ class Watched(PrivateModule):
         self.net = nn.Linear(4, 2)
         self.drawn: list[int] = []
 
-    def training_step(self, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         self.drawn.append(len(batch))
-        super().training_step(batch, batch_idx)
 
     def losses(self, batch: Any) -> Tensor:
         x, y = batch

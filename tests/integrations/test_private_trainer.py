@@ -372,19 +372,26 @@ def test_lengths_that_follow_the_draw_are_refused_or_named(tmp_path: Path) -> No
     def longest(records: list[dict[str, Any]]) -> Any:
         return transformers.DataCollatorWithPadding(tokenizer())(records)
 
+    def long_bert() -> nn.Module:
+        return bert(max_position_embeddings=64)
+
+    uneven = Records(40)
+    # No two records have one length, so the halves of a micro-batch never have the same longest one.
+    uneven.rows = [[1 + index % 20] * (3 + index) for index in range(40)]
     wide: dict[str, Any] = {
+        "train_dataset": uneven,
         "per_device_train_batch_size": 16,
         "gradient_accumulation_steps": 1,
         "max_steps": 8,
     }
     with pytest.raises(qg.PrivacyError, match="pad_to='longest'"):
-        trainer(tmp_path / "unstated", data_collator=longest, **wide).train()
+        trainer(tmp_path / "unstated", long_bert(), data_collator=longest, **wide).train()
     with pytest.raises(ValueError, match="longest"):
         trainer(
             tmp_path / "constant", data_collator=longest, privacy=PrivacyArguments(8.0, 1e-3, pad_to=8)
         ).train()
     stated = PrivacyArguments(8.0, 1e-3, pad_to="longest")
-    run = trainer(tmp_path / "stated", data_collator=longest, privacy=stated, **wide)
+    run = trainer(tmp_path / "stated", long_bert(), data_collator=longest, privacy=stated, **wide)
     run.train()
     assert "padded to the longest" in run.private.explain().padding
     with pytest.raises(ValueError, match="pad_to"):

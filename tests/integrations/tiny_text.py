@@ -71,6 +71,41 @@ def llama(**options: Any) -> nn.Module:
     return transformers.LlamaForCausalLM(transformers.LlamaConfig(**(sizes | options)))
 
 
+def gpt2(**options: Any) -> nn.Module:
+    import transformers
+
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {
+        "vocab_size": VOCABULARY, "n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 16, "bos_token_id": 1,
+        "eos_token_id": 2, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0,
+    }  # fmt: skip
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**(sizes | options)))
+
+
+def t5() -> nn.Module:
+    import transformers
+
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {
+        "vocab_size": VOCABULARY, "d_model": 8, "d_kv": 4, "d_ff": 12, "num_layers": 1, "num_heads": 2,
+        "decoder_start_token_id": 0, "dropout_rate": 0.0,
+    }  # fmt: skip
+    return transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes))
+
+
+def bart(head: str = "BartForConditionalGeneration") -> nn.Module:
+    import transformers
+
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {
+        "vocab_size": VOCABULARY, "d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 12,
+        "encoder_attention_heads": 2, "decoder_attention_heads": 2, "decoder_ffn_dim": 12, "pad_token_id": 0,
+        "max_position_embeddings": 16, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2,
+        "forced_eos_token_id": 2, "dropout": 0.0,
+    }  # fmt: skip
+    return getattr(transformers, head)(transformers.BartConfig(**sizes))
+
+
 def arguments(folder: Path, **options: Any) -> Any:
     import transformers
 

@@ -18,7 +18,8 @@ from quietgrad._kernels.key_streams import aes_instructions
 from quietgrad._noise.aes import RandomWords
 from quietgrad._noise.base import NoiseDraw, NoiseState
 from quietgrad._noise.gaussian import Gaussian, add_integers
-from quietgrad._noise.sources import AT_ONCE, RoundedGaussian, SeededSource
+from quietgrad._noise.rounded_gaussian import AT_ONCE, RoundedGaussian
+from quietgrad._noise.sources import SeededSource
 
 KEY = bytes(range(1, 33))
 pytestmark = pytest.mark.skipif(not levels.levels(), reason="the C library was not built")
@@ -82,7 +83,7 @@ def test_points_that_float64_cannot_decide_and_both_ends_are_decided_alike(
     level: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a margin of 2⁻¹² a tenth of the boxes' points are doubtful; a million draws reach an end now and then."""
-    monkeypatch.setattr("quietgrad._noise.sources.MARGIN", 2.0**-12)
+    monkeypatch.setattr("quietgrad._noise.rounded_gaussian.MARGIN", 2.0**-12)
     asked: list[int] = []
     decide = RoundedGaussian._lies_below
 

@@ -69,3 +69,16 @@ def test_a_library_of_older_sources_is_done_without(monkeypatch: pytest.MonkeyPa
     finally:
         monkeypatch.undo()
         levels.read_environment_again()
+
+
+def test_devices_say_which_kernels_they_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(levels.VARIABLE, raising=False)
+    levels.read_environment_again()
+    try:
+        assert levels.describe("xpu") == "torch: there are no kernels for xpu"
+        assert levels.describe("cuda") in ("Triton", "torch: the package triton is not installed")
+        with levels.use_level("off"):
+            assert levels.describe("cuda") == "torch (QUIETGRAD_KERNELS=off)"
+    finally:
+        monkeypatch.undo()
+        levels.read_environment_again()

@@ -188,7 +188,7 @@ def test_a_probe_that_is_killed_among_its_statistics_can_finish(
         patched.setattr(RunFolder, "save", save)
         with pytest.raises(Killed):
             train(config, out)
-    with pytest.warns(LostSteps, match="the features go without it") if lost else contextlib.nullcontext():
+    with pytest.warns(LostSteps, match="the run goes without it") if lost else contextlib.nullcontext():
         outcome = train(config, out, resume=True)
     ledger = Ledger.read(out / "ledger.jsonl")
     assert outcome.lost == len(lost)

@@ -113,10 +113,23 @@ def test_the_table_and_the_plot(tmp_path: Path) -> None:
         ([*FIRST, "--noise", 1, "--method", "gep", "--split", "energy"], "energy_split"),
         ([*FIRST, "--noise", 1, "--accountant", "gdp"], "best, pld or rdp"),
         (["--rate", 1, "--noise", 0.1, "--epsilon", 0.1], "one step costs"),
+        ([*FIRST, "--advantage", 0.1, "--epsilon", 1], "Leave them out"),
+        ([*FIRST, "--found", 0.1], "in part"),
+        ([*FIRST, "--found", 0.1, "--at-false-positives", 0.2], "Guessing"),
     ],
 )
 def test_bad_input_is_one_line_with_the_remedy(options: list[object], said: str) -> None:
     assert said in refused(*options)
+
+
+def test_the_noise_for_an_attack_risk() -> None:
+    whole = ["--rate", "1", "--steps", "1", "--json"]
+    by_advantage = json.loads(CliRunner().invoke(app, ["budget", *whole, "--advantage", "0.1"]).stdout)
+    assert by_advantage["noise_multiplier"] == pytest.approx(3.979, rel=2e-3)  # 1 / (2 Φ⁻¹(0.55))
+    asked = ["--found", "0.05", "--at-false-positives", "0.01"]
+    by_found = json.loads(CliRunner().invoke(app, ["budget", *whole, *asked]).stdout)
+    assert by_found["noise_multiplier"] == pytest.approx(1.467, rel=2e-3)  # 1 / (Φ⁻¹(0.05) − Φ⁻¹(0.01))
+    assert 0.0499 < by_found["found"] <= 0.05
 
 
 def test_debug_shows_where_it_came_from() -> None:

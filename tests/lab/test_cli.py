@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 
 from quietgrad._sampling.batches import Batch, PoissonBatches
 from quietgrad.lab.cli.app import app
+from quietgrad.lab.run.presets import presets
+from quietgrad.lab.run.recommendation import BIAS
 from tests.lab.tiny import CONFIG, write_config
 
 runner = CliRunner()
@@ -40,22 +42,29 @@ OPTIONS = {
         "--steps",
         "--delta",
         "--epsilon",
+        "--advantage",
+        "--found",
+        "--at-false-positives",
         "--noise",
         "--method",
+        "--bands",
+        "--at-most",
+        "--once-an-epoch",
         "--split",
         "--accountant",
         "--plot",
         "--json",
         "--debug",
     ],
-    "explain": ["config", "--set", "--data-dir", "--json", "--debug"],
+    "explain": ["config", "--set", "--layers", "--data-dir", "--json", "--debug"],
     "report": ["runs", "--out", "--json", "--debug"],
     "data": ["--data-dir", "--json", "--debug"],
     "configs": ["names", "--out", "--json", "--debug"],
     "audit": ["run", "--confidence", "--canaries", "--data-dir", "--json", "--debug"],
     "verify": ["run", "--json", "--debug"],
+    "ledger": ["folders", "--json", "--debug"],
     "columns": ["file", "--out", "--json", "--debug"],
-    "predict": ["run", "file", "--out", "--keep", "--json", "--debug"],
+    "predict": ["run", "file", "--out", "--keep", "--threshold", "--json", "--debug"],
     "export": ["run", "--onnx", "--safetensors", "--hf", "--out", "--json", "--debug"],
     "tune": [
         "config",
@@ -68,7 +77,7 @@ OPTIONS = {
         "--json",
         "--debug",
     ],
-    "papers": ["name", "entry", "--scale", "--out", "--data-dir", "--json", "--debug"],
+    "papers": ["name", "entry", "--scale", "--jobs", "--minutes", "--out", "--data-dir", "--json", "--debug"],
 }
 """The frozen command line. Adding an option is a minor release, changing or removing one a major release."""
 
@@ -136,7 +145,10 @@ def test_data_lists_what_is_found_and_how_to_get_the_rest() -> None:
     assert listed["embedded"]["folder"] == "inside the package"
     assert {"mnist", "fashion-mnist", "cifar10", "svhn", "sst2"} <= set(listed)
     assert all(entry["how_to_get"] for entry in listed.values())
-    assert "own" in runner.invoke(app, ["data"]).output
+    printed = runner.invoke(app, ["data"], env={"COLUMNS": "60", "QUIETGRAD_DATA": ""}).output
+    assert all(kind in printed for kind in ("CSV", "Parquet", ".npz"))
+    missing = [entry for entry in listed.values() if entry["folder"] is None]
+    assert all(entry["how_to_get"] in printed for entry in missing), "no address is cut"
 
 
 def test_explain_names_the_algorithm_of_each_layer_and_the_noise_of_each_method(tmp_path: Path) -> None:
@@ -154,6 +166,9 @@ def test_explain_names_the_algorithm_of_each_layer_and_the_noise_of_each_method(
     expected = methods["dp_sgd"]["noise_multiplier"] * parameters**0.5
     assert abs(methods["dp_sgd"]["noise"] / expected - 1) < 0.3
     assert "public data" in methods["gep"]["problem"]
+    assert methods["quiet"]["noise_to_signal"] < methods["dp_sgd"]["noise_to_signal"]
+    assert printed["recommendation"].startswith("Try the private linear probe first")
+    assert set(BIAS) == {"quiet", *presets()}
 
 
 def test_explain_draws_no_private_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +186,11 @@ def test_explain_draws_no_private_record(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_explain_prints_tables(tmp_path: Path) -> None:
-    shown = runner.invoke(app, ["explain", str(write_config(tmp_path))]).output
+    config = str(write_config(tmp_path))
+    shown = runner.invoke(app, ["explain", config]).output
+    assert shown.startswith("Try the private linear probe first")
+    assert "bias" in shown
     assert "dp_sgd" in shown
-    assert "1.weight" in shown
+    assert "1.weight" not in shown
+    assert "1.weight" in runner.invoke(app, ["explain", config, "--layers"]).output
     assert "gep needs public data" in shown

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import quietgrad
 from quietgrad.lab.cli.app import app
 from quietgrad.lab.run.config import load_config
-from quietgrad.lab.run.shipped_configs import shipped_configs
+from quietgrad.lab.run.shipped_configs import grouped_configs, shipped_configs
 
 runner = CliRunner()
 ROOT = Path(__file__).parents[2]
@@ -29,7 +29,7 @@ class Missing:
 sys.meta_path.insert(0, Missing())
 import quietgrad
 from quietgrad.__main__ import main
-sys.argv = ["quietgrad", "--version"]
+sys.argv = ["quietgrad", "verify", "nowhere"]
 main()
 """
 
@@ -65,6 +65,20 @@ def test_every_shipped_config_is_listed_with_a_title_and_can_be_loaded_by_name()
     assert all(listed.values())
     for name in listed:
         assert load_config(Path(name)) == load_config(ROOT / "configs" / f"{name}.toml")
+
+
+def test_the_listing_is_grouped_and_complete() -> None:
+    groups = grouped_configs()
+    assert [name for group in groups.values() for name in group] == sorted(
+        shipped_configs(), key=lambda name: [name in group for group in groups.values()].index(True)
+    )
+    assert "federated_embedded_eps4" in groups["Embedded data: run at once"]
+    assert list(groups["Others"]) == [
+        "compare_fashion_mnist",
+        "dp_sgd_cifar10_views_eps8",
+        "warm_start_fashion_mnist_eps1",
+    ]
+    assert "Private linear probe" in runner.invoke(app, ["configs"]).output
 
 
 def test_a_config_is_copied_once(tmp_path: Path) -> None:
@@ -113,5 +127,6 @@ def test_the_wheel_holds_configs_and_data(tmp_path: Path) -> None:
         "quietgrad/lab/data/embedded/fashion_mnist.npz",
         "quietgrad/lab/data/embedded/CREDITS.txt",
         "quietgrad/lab/run/presets.toml",
+        "quietgrad/lab/run/statement/privacy.schema.json",
     } <= set(held)
     assert not [name for name in held if name.startswith(("tests", "benchmarks"))]

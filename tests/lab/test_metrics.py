@@ -50,11 +50,26 @@ def test_a_constant_answer_is_named() -> None:
     assert one_class_warning({**found, "predicted": 2}) is None
 
 
+def test_numbers_are_measured_in_their_unit() -> None:
+    truth = torch.tensor([-1.0, 0.0, 1.0, math.nan])
+    said = torch.tensor([[-1.0], [0.5], [7.0], [0.0]])  # beyond the bounds counts as the bound
+    found = measure(nn.Identity(), TensorDataset(said, truth), (0.0, 40.0))
+    assert found is not None
+    assert found.as_dict() == pytest.approx(
+        {"rows": 3, "r2": 1 - 100 / 800, "mae": 10 / 3, "mean_mae": 40 / 3}
+    )
+    assert metrics_text(found.as_dict()) == "R² 0.875, mean absolute error 3.333 (13.33 for always the mean)"
+    assert one_class_warning(found.as_dict()) is None
+    same = measure(nn.Identity(), TensorDataset(said[:2], torch.zeros(2)), (0.0, 40.0))
+    assert same is not None
+    assert same.as_dict()["r2"] is None
+
+
 def test_rows_without_a_label_are_not_measured() -> None:
     test = TensorDataset(torch.eye(3), torch.tensor([0, IGNORED, 2]))
     found = measure(nn.Identity(), test)
     assert found is not None
-    assert (found.rows, found.accuracy) == (2, 1.0)
+    assert (found.rows, found.as_dict()["accuracy"]) == (2, 1.0)
     empty = TensorDataset(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64))
     assert measure(nn.Identity(), empty) is None
     assert math.isnan(accuracy(nn.Identity(), empty))

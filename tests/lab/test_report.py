@@ -140,10 +140,13 @@ def test_audits_are_shown(finished: Path, tmp_path: Path) -> None:
 def test_names_cannot_smuggle_html_into_the_page(tmp_path: Path) -> None:
     odd = tmp_path / "<img src=x onerror=1>"
     odd.mkdir()
-    train(load_config(write_config(odd), ["training.epochs=0.2"]), odd / "run<b>")
+    changes = ["training.epochs=0.2", "about.who=<b>nobody</b>"]
+    train(load_config(write_config(odd), changes), odd / "run<b>")
     page = read(write_report([odd / "run<b>"], tmp_path / "page.html"))
     assert "img" not in page.tags
-    assert "run<b>" in page.words
+    assert "b" not in page.tags
+    assert "<img src=x onerror=1>" in page.words
+    assert "<b>nobody</b>" in page.words
 
 
 def test_the_report_of_a_comparison_has_leaderboard_curves_and_ledgers(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 import quietgrad as qg
 from quietgrad.accounting import GaussianEvent
 from quietgrad.accounting.planning import plan
-from quietgrad.rules import clip_for_momentum
+from quietgrad.rules import clip_for_momentum, preconditioner_damping
 from quietgrad.schedules import (
     Complement,
     Cooling,
@@ -138,3 +138,13 @@ def test_the_name_of_0_2_works_and_warns() -> None:
                 return 7
 
     assert Written().constant_from == 7  # type: ignore[abstract]
+
+
+def test_damping_grows_with_what_the_noise_of_a_run_grows_with() -> None:
+    assert preconditioner_damping(26_000, 10_000, 1.0) == 1.0
+    assert preconditioner_damping(469_000, 10_000, 1.0) == pytest.approx(9.38)
+    for more in ((938_000, 10_000, 1.0), (469_000, 5_000, 1.0), (469_000, 10_000, 0.5)):
+        assert preconditioner_damping(*more) == pytest.approx(18.76)
+    for wrong in ((0, 1, 1.0), (1, 0, 1.0), (1, 1, 0.0)):
+        with pytest.raises(ValueError, match="> 0"):
+            preconditioner_damping(*wrong)

@@ -28,7 +28,7 @@ from quietgrad._noise.bands import (
 )
 from quietgrad._noise.gaussian import widen_noise
 from quietgrad._noise.sources import SeededSource
-from quietgrad._sampling.poisson import group_members
+from quietgrad._sampling.participation import group_members
 from quietgrad.accounting import BandedEvent, Charge, GaussianEvent, Phase, epsilon, plan
 from tests.cases.world import privatizer, records, run, small_net
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from quietgrad._noise import sources
+from quietgrad._noise import rounded_gaussian
 from quietgrad._noise.aes import RandomWords
 from quietgrad._noise.below import Span
 from quietgrad._noise.pieces import BOXES, PER_STD, REACH, SLOTS, STRIPS, UNIT, cut
-from quietgrad._noise.sources import AT_ONCE, RoundedGaussian, default
+from quietgrad._noise.rounded_gaussian import AT_ONCE, RoundedGaussian, default
 from quietgrad._noise.trials import roofs, tent_points
 from tests.noise.scripted import Scripted
 
@@ -37,7 +37,7 @@ def test_all_words_together_give_every_integer_of_the_tents_its_exact_count() ->
         (v.ravel() << 28 | slot.ravel() & 15).astype(np.uint32),
     )
     out = np.empty(count, np.int32)
-    slots = tent_points(small._tables, out, words)
+    slots = tent_points(small.tables, out, words)
     pieces = cut(128)
     found = np.bincount(out[slots < pieces.tents.sum()] + 1100, minlength=2200)
     expected = np.zeros(2200, np.int64)
@@ -55,7 +55,7 @@ def test_tents_and_boxes_together_have_the_mass_of_the_rounded_gaussian(log_std:
     integers = np.arange(-REACH * std, REACH * std)
     strips = (integers + REACH * std) // (std // PER_STD // STRIPS)
     first_box = np.searchsorted(np.repeat(np.arange(len(cut(std).boxes)), cut(std).boxes), strips)
-    tents = roofs(drawn._tables, first_box, integers) * drawn._height * UNIT
+    tents = roofs(drawn.tables, first_box, integers) * drawn._height * UNIT
     curve = masses(integers, std) * std * math.sqrt(2 * math.pi)
     boxes = curve - tents
     assert boxes.min() > 0, "the tents take no more than is there"
@@ -151,7 +151,7 @@ def crossed(sampler: RoundedGaussian) -> tuple[int, int, float]:
     """A box that the curve goes through, its first integer, and how high the curve is in it there."""
     boxes = np.arange(sampler._boxes)
     starts, height = sampler._box["start"][boxes].astype(np.int64), sampler._height * UNIT
-    floor = roofs(sampler._tables, boxes, starts) + sampler._box["level"][boxes]
+    floor = roofs(sampler.tables, boxes, starts) + sampler._box["level"][boxes]
     share = np.exp(-(((starts - 0.5) / sampler.std) ** 2) / 2) / height - floor
     box = int(np.flatnonzero((share > 0.2) & (share < 0.8))[100])
     return box, int(starts[box]), float(share[box])
@@ -174,7 +174,7 @@ def test_doubtful_points_are_decided_by_exact_arithmetic(monkeypatch: pytest.Mon
         asked.append((x, y))
         return True
 
-    monkeypatch.setattr(sources, "lies_below", lies_below)
+    monkeypatch.setattr(rounded_gaussian, "lies_below", lies_below)
     assert trial(sampler, box, int(share * 2**64)) == start
     ((x, y),) = asked
     assert Fraction(x.low, x.over) == Fraction(2 * start - 1, 2 * sampler.std)

@@ -15,9 +15,16 @@ import torch
 from scipy import stats
 
 from quietgrad._noise import discrete_gaussian as dg
-from quietgrad._noise.sources import EntropySource, HardenedSource, NoiseSource, SeededSource, as_source
+from quietgrad._noise.sources import (
+    DeviceSource,
+    EntropySource,
+    HardenedSource,
+    NoiseSource,
+    SeededSource,
+    as_source,
+)
 
-PRIVATE = [EntropySource, HardenedSource]
+PRIVATE = [EntropySource, DeviceSource, HardenedSource]
 
 
 def drawn(source: NoiseSource) -> list[list[int]]:
@@ -29,11 +36,11 @@ def test_sources_by_name() -> None:
     assert isinstance(as_source("default"), EntropySource)
     seeded = SeededSource(1)
     assert as_source(seeded) is seeded
-    with pytest.raises(ValueError, match="'default', 'hardened'"):
+    with pytest.raises(ValueError, match="'default', 'device', 'hardened'"):
         as_source("fast")
 
 
-@pytest.mark.parametrize("source", [EntropySource(), HardenedSource(), SeededSource(4)])
+@pytest.mark.parametrize("source", [EntropySource(), DeviceSource(), HardenedSource(), SeededSource(4)])
 def test_integers_have_the_stated_std_and_bits_are_fair(source: NoiseSource) -> None:
     draws = source.integers(100_000).double() / source.std
     assert stats.kstest(draws.numpy(), "norm").pvalue > 1e-6

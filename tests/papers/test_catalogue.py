@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -13,11 +14,12 @@ from scripts.papers_page import pages
 from typer.testing import CliRunner
 
 from quietgrad.lab.cli.app import app
+from quietgrad.lab.cli.papers_view import THEIRS
 from quietgrad.lab.errors import LabError
 from quietgrad.lab.papers.claims import papers
 from quietgrad.lab.papers.committed import Result, command_of, committed, write_result
 from quietgrad.lab.papers.experiment import Place
-from quietgrad.lab.papers.finding import Row, finding_from
+from quietgrad.lab.papers.finding import SCALES, Row, finding_from
 from quietgrad.lab.papers.registry import EXPERIMENTS, experiment_of
 from quietgrad.lab.papers.training_entries import trainings_of
 from quietgrad.lab.papers.trainings import Cell, Trainings
@@ -94,6 +96,40 @@ def test_the_page_is_made_of_the_catalogue_and_the_committed_results() -> None:
             assert (ROOT / "docs" / "papers" / f"{result.name}.png").exists()
 
 
+DECIMALS = re.compile(r"(?<!ε = )(?<![\w.,])\d+\.\d+(?!\w|\.\d)")
+"""Numbers with a decimal point, budgets left out."""
+
+
+def _is_among(number: str, result: Result) -> bool:
+    digits = len(number.split(".")[1])
+    figures = [n for row in result.finding.rows for n in (row.ours, row.theirs, row.spread) if n is not None]
+    figures += [y for picture in result.finding.pictures for curve in picture.curves for y in curve.y]
+    # A figure that ends in 5 may be rounded either way.
+    near = any(abs(figure - float(number)) <= 0.5 * 10**-digits + 1e-9 for figure in figures)
+    return near or number in f"{result.finding.why} {result.finding.settings} {result.remark}"
+
+
+def test_the_numbers_of_the_pages_are_those_of_the_result_files() -> None:
+    """Tables are made of the files; this is about what is written by hand: summaries, and the words of an entry."""
+    results = committed()
+    for one in papers().values():
+        mine = [result for result in results.values() if result.paper == one.id]
+        for entry in one.entries:
+            if (result := results.get((one.id, entry.id))) is not None:
+                for number in DECIMALS.findall(entry.ours):
+                    assert _is_among(number, result) or number in entry.theirs, (one.id, entry.id, number)
+        for number in DECIMALS.findall(one.summary):
+            assert any(_is_among(number, result) for result in mine), (one.id, number)
+
+
+def test_a_number_that_is_not_in_the_file_is_seen() -> None:
+    result = committed()["rgp", "table2"]
+    shown = f"{result.finding.rows[0].ours:.1f}"
+    assert _is_among(shown, result)
+    assert not _is_among(f"{result.finding.rows[0].ours + 5:.1f}", result)
+    assert DECIMALS.findall("ε = 0.16: 78.9 against 68.7.") == ["78.9", "68.7"]
+
+
 def test_a_committed_result_names_an_experiment_and_survives_being_written(tmp_path: Path) -> None:
     for result in committed().values():
         assert result.command == command_of(result.paper, result.entry, result.scale)
@@ -113,10 +149,29 @@ COMMITTED = [
 
 @pytest.mark.parametrize(("result", "experiment"), COMMITTED)
 def test_a_committed_verdict_follows_from_the_committed_rows(result: Result, experiment: Trainings) -> None:
-    labels = {row.label for row in result.finding.rows}
-    claims = [claim for claim in experiment.claims if labels.issuperset(claim.rows)]
-    judged = experiment.plans[result.scale].judged(result.finding.rows, claims)
+    judged = judge(result.finding.rows, experiment.claims)
     assert judged == (result.finding.verdict, result.finding.why)
+    if any(isinstance(claim, Order) for claim in experiment.claims):
+        assert result.finding.verdict.startswith("lead")
+
+
+def test_a_lemma_and_an_accuracy_never_have_the_same_verdict() -> None:
+    listed = json.loads(run(app, ["papers", "--json"]).stdout)
+    for row in listed:
+        if row["kind"] in ("theorem", "lemma", "proposition", "corollary"):
+            assert not row["verdict"].startswith("lead"), row
+        if row["verdict"].startswith("lead"):
+            assert row["command"].endswith(("quick", "reduced", "full")), "a lead is seen or not at a scale"
+    kinds = {row["verdict"].split()[0] for row in listed}
+    assert kinds <= {"holds", "does", "lead", "not"}
+
+
+def test_where_the_headline_is_not_seen_other_leads_do_not_make_up_for_it() -> None:
+    rows = [Row(label=name, ours=ours, spread=0.5) for name, ours in (("a", 75.0), ("b", 75.2), ("c", 60.0))]
+    assert judge(rows, [Order("a", "b"), Order("a", "c")])[0] == "lead not seen"
+    assert judge(rows, [Order("a", "c"), Order("a", "b")])[0] == "lead seen in part"
+    assert judge(rows, [Order("a", "c"), Level("a", "b")])[0] == "lead seen"
+    assert judge(rows, [Order("a", "missing"), Level("a", "b")])[0] == "holds", "of the rows that are there"
 
 
 def test_an_unknown_paper_or_entry_lists_what_exists() -> None:
@@ -184,8 +239,8 @@ def test_an_interrupted_experiment_goes_on_in_the_middle_of_its_run(
 
 @pytest.mark.parametrize(
     ("ours", "theirs", "verdict"),
-    [((80.0, 75.0), (80.0, 75.0), "confirmed"), ((76.0, 75.0), (80.0, 75.0), "weaker"),
-     ((75.2, 75.0), (None, None), "weaker"), ((70.0, 75.0), (80.0, 75.0), "refuted")],
+    [((80.0, 75.0), (80.0, 75.0), "lead seen"), ((76.8, 75.0), (80.0, 75.0), "lead seen in part"),
+     ((75.2, 75.0), (None, None), "lead not seen"), ((70.0, 75.0), (80.0, 75.0), "lead not seen")],
 )  # fmt: skip
 def test_a_verdict_follows_from_leads_and_spreads(
     ours: tuple[float, float], theirs: tuple[float | None, float | None], verdict: str
@@ -197,7 +252,7 @@ def test_a_verdict_follows_from_leads_and_spreads(
 
 
 @pytest.mark.parametrize(("other", "spread", "verdict"),
-                         [(75.5, 0.1, "confirmed"), (78.0, 2.0, "confirmed"), (78.0, 0.1, "weaker")])  # fmt: skip
+                         [(75.5, 0.1, "holds"), (78.0, 2.0, "holds"), (78.0, 0.1, "does not hold")])  # fmt: skip
 def test_rows_that_are_claimed_to_be_level_may_differ_by_their_error_or_a_point(
     other: float, spread: float, verdict: str
 ) -> None:
@@ -210,3 +265,10 @@ def test_a_scale_that_has_no_plan_is_refused() -> None:
     assert experiment is not None
     with pytest.raises(LabError, match="runs at quick"):
         experiment.check("full")
+
+
+def test_headings_say_where_a_papers_numbers_are_of_other_data() -> None:
+    assert set(THEIRS) == set(SCALES)
+    assert THEIRS["full"] == "theirs"
+    assert "other data" in THEIRS["quick"]
+    assert all("not comparable" in THEIRS[scale] for scale in ("quick", "reduced"))

@@ -11,11 +11,15 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
+from quietgrad._gradients.blocks import flatten
 from quietgrad._gradients.convolution import ConvGrad
 from quietgrad._gradients.factored import FactoredGrad
 from quietgrad._gradients.space import coordinates
 from quietgrad._mechanism.clipping import MARGIN
+from quietgrad._representations.compose import ComposedCodec
+from quietgrad._representations.preconditioned.layer_scale import TableScale
 from quietgrad._representations.preconditioned.scaling import PreconditionedCodec
+from quietgrad._representations.subspace.subspace import SubspaceCodec
 
 N, CLASSES = 12, 3
 Losses = Callable[[nn.Module], Tensor]
@@ -192,6 +196,40 @@ def test_a_subspace_inside_may_have_the_same_public_inputs() -> None:
     mechanism = qg.methods.gep(public, rank=4) @ qg.Preconditioned(probes=public)
     found, _ = trained(nn.Linear(6, CLASSES), mechanism, linear_data())
     assert all(bool(gradient.isfinite().all()) for gradient in found.values())
+
+
+def test_coordinates_of_a_subspace_are_scaled_by_their_second_moment_in_its_own_basis() -> None:
+    """`Preconditioned @ Subspace`: the update is κ·c·Bᵀ·D²·B·g, and D is made anew with every basis."""
+    subspace = qg.Subspace(public_losses=fixed_probes, rank=4, rule="eigenvectors", refresh_every=2)
+    scaled = qg.Preconditioned(probes=fixed_probes, damping=0.1) @ subspace
+    model = mixed()
+    grads, codecs = trained(model, qg.methods.dp_sgd(clip=1e6) @ scaled, text_data(), steps=3)
+    inside = [codec.inner for codec in codecs if isinstance(codec, ComposedCodec)]  # of DP-SGD's identity
+    both = [codec for codec in inside if isinstance(codec, ComposedCodec)]
+    assert [codec.outer.since for codec in both] == [0, 0, 2]
+    last, inner = both[-1].outer, both[-1].inner
+    assert isinstance(inner, SubspaceCodec)
+    assert isinstance(last, PreconditionedCodec)
+    (scale,) = last.scales.values()
+    assert isinstance(scale, TableScale)
+    assert bool((scale.rows.diff() > 0).all()), "the largest eigenvalue has the smallest scale"
+    mean = flatten(_mean_gradient(model))
+    (basis,) = (group.rows for group in inner.basis.groups.values())
+    expected = last._noise_kept * last.length * basis.T @ (scale.rows.square() * (basis @ mean))
+    torch.testing.assert_close(flatten(grads), expected, rtol=1e-3, atol=1e-5)
+
+
+def fixed_probes(model: nn.Module) -> Tensor:
+    labels = torch.randint(CLASSES, (40,), generator=torch.Generator().manual_seed(2))
+    return F.cross_entropy(model(tokens(1, 40)), labels, reduction="none")
+
+
+def _mean_gradient(model: nn.Module) -> dict[str, Tensor]:
+    x, y = text_data().tensors
+    loss = F.cross_entropy(model(x), y)
+    return dict(
+        zip(dict(model.named_parameters()), torch.autograd.grad(loss, list(model.parameters())), strict=True)
+    )
 
 
 def test_explain_shows_the_conditioning() -> None:

@@ -12,8 +12,9 @@ import pytest
 pytest.importorskip("sklearn")
 
 from sklearn.base import clone
+from sklearn.ensemble import BaggingRegressor
 from sklearn.impute import SimpleImputer
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
@@ -57,6 +58,18 @@ def test_a_search_adds_up_its_fits() -> None:
     found = search.best_estimator_.privacy_
     assert found["fits"] == 5
     assert found["total_epsilon"] > 2.0 > 1.0 >= found["epsilon"]
+
+
+def test_bagging_and_cross_validation_add_up_their_fits() -> None:
+    X, y = table(120)
+    bag = BaggingRegressor(PrivateRegressor(1.0, bounds=(-1, 1), target=(0, 1)), 3, bootstrap=False)
+    assert len(said(lambda: bag.fit(X, y))) == 1
+    last = max(bag.estimators_, key=lambda one: one.privacy_["fits"]).privacy_
+    assert last["fits"] == 3
+    assert last["total_epsilon"] > 1.5 * last["epsilon"]
+    estimator = PrivateRegressor(1.0, bounds=(-1, 1), target=(0, 1))
+    found = cross_validate(estimator, X.copy(), y, cv=3, return_estimator=True)["estimator"]
+    assert sorted(one.privacy_["fits"] for one in found) == [1, 2, 3]
 
 
 def test_other_records_and_copies_from_a_file_begin_anew() -> None:

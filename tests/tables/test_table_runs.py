@@ -106,11 +106,6 @@ BAD = {
         "readmitted = [0, 1]",
         'write "boolean", or {category = [0, 1]}',
     ),
-    "label as a number": (
-        'readmitted = "boolean"',
-        "readmitted = [0, 5]",
-        "is a number, and quietgrad train learns",
-    ),
     "label as a date": (
         'readmitted = "boolean"',
         "readmitted = [2020-01-01, 2021-01-01]",

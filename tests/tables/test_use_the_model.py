@@ -12,6 +12,8 @@ import pytest
 import torch
 
 import quietgrad as qg
+from quietgrad._linear_probe.calibration import class_probabilities
+from quietgrad._linear_probe.rule import CLIP
 from quietgrad.lab.serve import TrainedModel
 from tests.tables.patients import patients, write_config, write_csv
 from tests.tables.test_table_runs import call, refused
@@ -50,9 +52,23 @@ def test_it_predicts_from_any_form_of_a_table(model: TrainedModel) -> None:
     answers = model.predict(NEW)
     right = np.mean([answer == record["readmitted"] for answer, record in zip(answers, NEW, strict=True)])
     assert right > 0.6
-    logits = model(model.encode(NEW))
-    assert torch.allclose(logits.double().softmax(1), torch.from_numpy(shares), atol=1e-6)
+    logits = model(model.encode(NEW)).double()
+    assert torch.allclose(class_probabilities(logits, CLIP), torch.from_numpy(shares), atol=1e-6)
+    # The same order as the logits, less certain: the clip's bias and the noise are taken out.
+    assert np.array_equal(shares.argmax(1), logits.argmax(1).numpy())
+    assert shares.max(1).mean() < float(logits.softmax(1).amax(1).mean())
     assert model.predict_proba([]).shape == (0, 2)
+
+
+def test_a_threshold_finds_more_of_a_rare_class(run: Path, model: TrainedModel, tmp_path: Path) -> None:
+    found = [list(model.predict(NEW, threshold=level)).count("yes") for level in (0.0, 0.2, 0.5, 0.8, 1.1)]
+    assert found == sorted(found, reverse=True)
+    assert (found[0], found[-1]) == (40, 0)
+    assert model.predict(NEW, threshold=0.5) == model.predict(NEW)
+    file = write_csv(tmp_path / "new.csv", NEW)
+    printed = call("predict", run, file, "--threshold", 0)
+    assert printed.count("yes,") == 40
+    assert "number from 0 to 1" in refused("predict", run, file, "--threshold", 1.5)
 
 
 def test_predict_writes_a_file(run: Path, model: TrainedModel, tmp_path: Path) -> None:

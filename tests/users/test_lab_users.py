@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from quietgrad.accounting.ledger import Ledger
 from quietgrad.lab.data.shipped import made_up_users
 from quietgrad.lab.errors import LabError
 from quietgrad.lab.run.attack import audit_run, open_run
@@ -73,7 +74,6 @@ def test_a_unit_changed_on_resume_is_refused(tmp_path: Path) -> None:
     [
         ("data.unit=patien", {"patient": None}, "no such column"),
         ("data.most_records=0", {}, "most_records"),
-        ("method.name=quiet", {}, "single records"),
         ("training.batch=31", {}, "exceeds the 30 private users"),
         ("data.public=5", {}, "come with the data"),
         ("data.seed=0", {"patient": PATIENTS[1:]}, "user of each row"),
@@ -89,3 +89,12 @@ def test_bad_units_are_refused(change: str, arrays: dict[str, Any], said: str, t
 def test_a_unit_without_a_bound_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LabError, match="unit and most_records together"):
         load_config(write_config(tmp_path), ["data.unit=patient"])
+
+
+def test_the_linear_probe_protects_users(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="30 records"):
+        outcome = train(config(tmp_path, "method.name=quiet"), tmp_path / "run")
+    assert (outcome.records, outcome.covered) == (30, True)
+    assert Ledger.read(tmp_path / "run" / "ledger.jsonl").description["people"] == 30
+    with pytest.raises(LabError, match="averages the records of a user"):
+        train(load_config(tmp_path / "run" / "config.toml", ["data.pooled=sum"]), tmp_path / "other")

@@ -21,16 +21,18 @@ Checked by: tests/laws/test_law1_per_sample.py, tests/attacks/test_not_a_number_
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from quietgrad._capture.broadcast import BroadcastConsumer, Consumers, gradient_before_broadcast
 from quietgrad._capture.call import Call
 from quietgrad._capture.consumption import Take, consume_during_backward, ready_outputs
 from quietgrad._capture.finite import all_finite, finite_gradients
+from quietgrad._capture.fsdp import is_fsdp
 from quietgrad._capture.graph import Graph
 from quietgrad._capture.graph_analysis import GraphAnalysis
 from quietgrad._capture.layout import BatchAxis, BatchLayout, Layout, Placement, whole
@@ -44,6 +46,9 @@ from quietgrad._capture.output_gradients import (
 )
 from quietgrad._capture.probing import layout_of_rows, may_hold_samples, probe_layouts
 from quietgrad._errors import PrivacyError
+
+Verdict = Callable[[Exception | None], None]
+"""Takes what speaks against a backward; raises it, or what another rank has to say."""
 
 
 @dataclass
@@ -66,16 +71,24 @@ class Attribution:
 
 
 class Backward:
-    """Run backwards, and report how each module's gradients were attributed to samples."""
+    """Run backwards, and report how each module's gradients were attributed to samples.
 
-    def __init__(self) -> None:
+    Args:
+        one_pass: called before each backward with what would take more than one of them, or None.
+    """
+
+    def __init__(self, one_pass: Verdict | None = None) -> None:
+        self._one_pass = one_pass
         self.attribution = Attribution()
         self.unattributed: list[Call] = []
         """Calls of the last batch with entries that belong to several samples: they share them, or are mixed."""
+        self.met_not_finite = False
+        """Whether the last batch held a number that is not finite where graph analysis does not keep samples apart."""
 
     def __call__(self, losses: Float[Tensor, " n"], calls: list[Call], graph: Graph, take: Take) -> None:
         """Hand each call that got gradients to `take`, narrowed to the outputs that did, in no order."""
         n, self.attribution, self.unattributed = len(losses), Attribution(), []
+        self.met_not_finite = False
         outputs = [
             (call, output) for call in calls for output in call.outputs if output.edge.node in graph.children
         ]
@@ -94,6 +107,8 @@ class Backward:
         keep_graph = n > 1 and not all(
             _is_row(layouts[key_of(pair)], pair) or key_of(pair) in consumers for pair in outputs
         )
+        if self._one_pass is not None:
+            self._one_pass(_needs_more_passes(n, calls, outputs, layouts, consumers))
         ready = []
         if n > 1 and not keep_graph:
             # The engine is asked for gradients only at these nodes. One of them that others lie behind is passed on
@@ -134,13 +149,22 @@ class Backward:
                 gradient.layout = layout if _is_row(layout, (gradient.call, gradient.output)) else None
             elif layout is BatchAxis.UNKNOWN and gradient.sample_dims:
                 unknown.append(gradient)
+            elif not gradient.is_per_sample and may_hold_samples(gradient, len(losses)):
+                # No batch axis, but room for one. Learned queries look like that, as many as there are samples, and
+                # so does the second factor of q·kᵀ. The graph proves neither.
+                self.unattributed.append(gradient.call)
         if unknown:
             # Probing compares ratios of gradients, and NaN has none. A gradient that holds one is taken again, sample
             # by sample, so that a bad record cannot decide how the layouts of the others are found.
-            sound = [gradient for gradient in unknown if all_finite([gradient.gradient])]
-            broken = [gradient for gradient in unknown if gradient not in sound]
-            self.unattributed = probe_layouts(losses, sound) if sound else []
+            # Inside a compiled function no number can be replaced on the way. There a sample whose gradient is not a
+            # number says nothing, and the others confirm the layout.
+            not_finite = [gradient for gradient in unknown if not all_finite([gradient.gradient])]
+            self.met_not_finite |= bool(not_finite)
+            broken = [gradient for gradient in not_finite if not gradient.call.is_compiled]
+            sound = [gradient for gradient in unknown if gradient not in broken]
+            self.unattributed += probe_layouts(losses, sound) if sound else []
             self.unattributed += _find_layouts_without(losses, broken, graph) if broken else []
+            _refuse_compiled(unknown)
             self.attribution.by_probing.update(g.call.module_name for g in unknown if g.layout is not None)
 
     def _rows(
@@ -159,10 +183,57 @@ class Backward:
         self.attribution.by_sample.add(name)
         rows = _backward_per_sample(losses, gradients)
         # The one-hot backward of sample i multiplies the paths of others by zero, and zero times their NaN is NaN.
-        if not all_finite(rows):
+        if len(losses) > 1 and not all_finite(rows):
+            self.met_not_finite = True
             with finite_gradients(graph.order):
                 rows = _backward_per_sample(losses, gradients)
         return [None] * len(gradients), rows
+
+
+def _needs_more_passes(
+    n: int,
+    calls: list[Call],
+    outputs: list[CallOutput],
+    layouts: dict[Key, BatchLayout],
+    consumers: dict[Key, list[BroadcastConsumer]],
+) -> Exception | None:
+    """Return why one backward is not enough, or why parameters are read after it; None if neither is so."""
+    for call in calls:
+        if call.unit.adapter.reads_parameters or isinstance(call.unit.module, nn.RNNBase):
+            return ValueError(
+                f"Module {call.module_name!r} ({type(call.unit.module).__name__}) has no per-sample gradients under "
+                "fully_shard: its parameters would be read after the backward, when they are sharded again. Build it "
+                "of linear, convolution, embedding and norm layers that are called, freeze it, or use AllReduce()."
+            )
+    for pair in outputs if n > 1 else ():
+        if key_of(pair) in consumers and is_fsdp(pair[0].unit.module):
+            # The gradient goes back through FSDP's hooks at another time than for a single sample.
+            return ValueError(
+                f"All samples share the output of module {pair[0].module_name!r}, to which fully_shard was applied. "
+                "Apply it to a module around that one instead."
+            )
+        if not _is_row(layouts[key_of(pair)], pair) and key_of(pair) not in consumers:
+            return ValueError(
+                f"The graph does not say which sample owns which gradient at the output of module "
+                f"{pair[0].module_name!r}, and probing would take more backwards, which ranks under fully_shard must "
+                "all run alike. Keep the batch first in its output and in what follows, or use AllReduce()."
+            )
+    return None
+
+
+def _refuse_compiled(gradients: list[OutputGradient]) -> None:
+    """Refuse layers of a compiled function that give several samples one output.
+
+    A backward per sample would multiply what is not a number by zero, inside a function that cannot be looked into, and
+    so drop the rows of all samples for the sake of one.
+    """
+    shared = next((g for g in gradients if g.call.is_compiled and g.layout is None), None)
+    if shared is not None:
+        raise ValueError(
+            f"Module {shared.call.module_name!r} in the compiled model has an output that belongs to several samples. "
+            "If it is shared, like position embeddings, give every sample its own (positions.expand(n, -1)). If later "
+            "operations mix samples, the model cannot be private. Without compile=… the first is allowed."
+        )
 
 
 def _is_row(layout: BatchLayout, pair: CallOutput) -> bool:

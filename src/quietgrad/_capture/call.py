@@ -61,6 +61,9 @@ class Adapter(ABC):
     replays: ClassVar[bool] = False
     """Whether it runs the module again (and so keeps the results to compare with)."""
 
+    reads_parameters: ClassVar[bool] = False
+    """Whether `pieces` reads the values of parameters, which under `fully_shard` are gone after the forward."""
+
     watches_functions: ClassVar[bool] = False
     """Whether functions that the module's forward calls may be recorded instead of the module."""
 
@@ -187,6 +190,10 @@ class Call:
     autocast: tuple[bool, torch.dtype]
     rng: GeneratorStates | None
     versions: list[int]
+    is_compiled: bool = False
+    """Whether the call was made inside a compiled function, of whose graph nothing is seen."""
+    is_shared: bool = False
+    """Whether its gradients were taken from the inputs of all samples at once, which proves nothing of mixing."""
 
     @property
     def module_name(self) -> str:
@@ -273,6 +280,26 @@ def record_call(
     )
 
 
+def record_tapped_call(unit: Unit, index: int, serial: int, given: Tensor, tap: Tensor) -> Call:
+    """The call of a layer inside a compiled function, whose output gradient arrives at a leaf of its own."""
+    kind = tap.device.type
+    return Call(
+        unit=unit,
+        index=index,
+        serial=serial,
+        args=(given,),
+        kwargs={},
+        outputs=[Output(0, get_gradient_edge(tap), tap.shape)],
+        results=[],
+        extras=[],
+        input_nodes=[],
+        autocast=(torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)),
+        rng=None,
+        versions=versions([given]),
+        is_compiled=True,
+    )
+
+
 def separate_outputs(result: Any) -> Any:
     """Several outputs, each behind a node of its own: where one output is computed from another (an LSTM cell's), the
     gradient at the other would otherwise hold the path through the module twice."""
@@ -286,7 +313,9 @@ def output_of(position: int, tensor: Tensor, inputs: list[Tensor]) -> Output:
     base = tensor._base
     # The base must not be an input of the call: a module that returns a view of its input would otherwise get the
     # gradient of the whole input, with the paths that do not lead through the module.
-    if base is not None and base.requires_grad and _same_order(base, tensor) and _is_owned(base, inputs):
+    # Nor a parameter: a module that expands one to a batch of a single sample returns a view of it.
+    owned = base is not None and not base.is_leaf and base.requires_grad
+    if base is not None and owned and _same_order(base, tensor) and _is_owned(base, inputs):
         return Output(position, edge_of(base), tensor.shape)
     return Output(position, edge_of(tensor), tensor.shape)
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from quietgrad._capture.call import Call, Unit, Watch, record_call, separate_outputs
+from quietgrad._capture.call import Call, Unit, Watch, record_call, record_tapped_call, separate_outputs
 from quietgrad._capture.model_parts import ModelParts
 from quietgrad._capture.validation import NORMS, check_norm
 from quietgrad._kernels.generators import GeneratorStates
@@ -56,9 +56,9 @@ class CallRecorder:
 
     def before_unit(self, unit: Unit, *_: Any) -> None:
         """Keep the state of the generator, since a replay must draw what the call drew; open the unit's watch."""
-        if unit.adapter.replays and self._is_active:
+        if unit.adapter.replays and self.is_active:
             self._rng[unit.name] = GeneratorStates.capture(next(unit.module.parameters()).device)
-        if unit.adapter.watches_functions and self._is_active:
+        if unit.adapter.watches_functions and self.is_active:
             watch = unit.adapter.watch(unit, self._report)
             self._watches.of[unit.name].append(watch)
             if watch is not None:
@@ -74,7 +74,7 @@ class CallRecorder:
             # twice.
             if watch.complete:
                 return None
-        if result is None or not self._is_active:
+        if result is None or not self.is_active:
             return None
         if unit.adapter.replays:
             result = separate_outputs(result)
@@ -82,20 +82,28 @@ class CallRecorder:
         return result
 
     def _report(self, use: Unit, given: Tensor, result: Tensor) -> None:
-        if self._is_active:
+        if self.is_active:
             self._record(use, (given,), {}, result)
 
+    def record_tap(self, unit: Unit, given: Tensor, tap: Tensor) -> None:
+        """Record the call of a layer in a compiled forward: its input, and the leaf that gets its gradient."""
+        index = self._calls_of.get(unit.name, 0)
+        self._append(record_tapped_call(unit, index, self._serial, given, tap))
+
     @property
-    def _is_active(self) -> bool:
+    def is_active(self) -> bool:
+        """Whether forwards are recorded: with gradients on, and not inside `pause`."""
         return torch.is_grad_enabled() and not self._is_paused
 
     def _record(self, unit: Unit, args: Any, kwargs: Any, result: Any) -> None:
         index = self._calls_of.get(unit.name, 0)
         call = record_call(unit, index, self._serial, args, kwargs, result, self._rng.pop(unit.name, None))
-        if call is None:
-            return
+        if call is not None:
+            self._append(call)
+
+    def _append(self, call: Call) -> None:
         self._serial += 1
-        self._calls_of[unit.name] = index + 1
+        self._calls_of[call.unit.name] = call.index + 1
         self._calls.append(call)
         del self._calls[:-MOST_PENDING]
 

@@ -21,7 +21,8 @@ Formal guarantee, for every row taken by this module. Let r_i be the ordinary ro
 - If r_i is not finite, the ordinary backward shows that with or without the other records, and this one replaces it.
 
 Limits: an operation that adds up over samples and is none of `PRODUCTS` (a power of a shared tensor), and products
-inside activation checkpointing, whose saved tensors are out of reach.
+inside activation checkpointing, whose saved tensors are out of reach. A loop over `PoissonBatches` has neither limit:
+it gets such a micro-batch again without the bad record (`_independence.bad_records`).
 
 Checked by: tests/attacks/test_not_a_number_of_others.py
 """

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import Node
+from torch.autograd.graph import Node, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
 from quietgrad._capture.call import Unit
@@ -44,10 +44,11 @@ class ModelHooks:
     Args:
         model: gets the hooks with `attach`.
         recorder: of calls of the model's modules.
+        model_only: put hooks on the model itself and on no module inside it, which a compiler could not trace.
     """
 
-    def __init__(self, model: nn.Module, recorder: CallRecorder) -> None:
-        self._model, self._recorder = model, recorder
+    def __init__(self, model: nn.Module, recorder: CallRecorder, *, model_only: bool = False) -> None:
+        self._model, self._recorder, self._model_only = model, recorder, model_only
         self._handles: list[RemovableHandle] = []
         self._unit_handles: list[RemovableHandle] = []
         self._nodes: dict[str, tuple[Node, RemovableHandle]] = {}
@@ -61,13 +62,15 @@ class ModelHooks:
         if self._handles:
             return
         if observer is not None:
-            self._handles += _observe(self._model, observer)
+            self._handles += _observe(self._model, observer, model_only=self._model_only)
         before = Hook(lambda *_: self._recorder.before_model())
         self._handles.append(self._model.register_forward_pre_hook(before))
         self.record(units)
 
     def record(self, units: Sequence[Unit]) -> None:
         """Record the calls of these units, and of no others, from now on."""
+        if self._model_only:
+            return
         _remove(self._unit_handles)
         for unit in units:
             self._unit_handles += self._record(unit)
@@ -104,9 +107,9 @@ class ModelHooks:
         self._nodes.clear()
 
 
-def _observe(model: nn.Module, observer: ForwardObserver) -> Iterator[RemovableHandle]:
+def _observe(model: nn.Module, observer: ForwardObserver, *, model_only: bool) -> Iterator[RemovableHandle]:
     # Containers too: a step must begin before any call of it is recorded, at the outermost module that runs.
-    for module in model.modules():
+    for module in [model] if model_only else model.modules():
         if module is model or any(True for _ in module.parameters()):
             yield module.register_forward_pre_hook(Hook(lambda *_: observer.before_module()))
     before = Hook(lambda _, args, kwargs: observer.before_model(args, kwargs))
@@ -126,6 +129,9 @@ def accumulating(parameters: Sequence[nn.Parameter]) -> list[Node]:
     """
     if not parameters:
         return []
+    if any(type(parameter) is not nn.Parameter for parameter in parameters):
+        # A subclass (the DTensor of a shard) need not have the operation below.
+        return [get_gradient_edge(parameter).node for parameter in parameters]
     if not torch.is_grad_enabled():
         with torch.enable_grad():
             return accumulating(parameters)

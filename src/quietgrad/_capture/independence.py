@@ -74,17 +74,17 @@ def _moved(x: Tensor, j: int, n: int, dim: int) -> Tensor:
 def _compare(old: Tensor, new: Tensor, moved: int, n: int) -> None:
     if old.shape != new.shape or len(old) != n:
         raise ValueError(
-            f"Expected outputs with one row for each of the {n} samples, got {tuple(old.shape)}. Pass output_dim, or "
-            "losses= to reduce the outputs to one loss per sample."
+            "Expected outputs with one row for each sample. Pass output_dim, or losses= to reduce the outputs to one "
+            "loss per sample."
         )
     others = torch.arange(n, device=old.device) != moved
     tolerance = 1e-9 if old.dtype == torch.float64 else 1e-4
     near = torch.isclose(old[others], new[others], rtol=tolerance, atol=tolerance, equal_nan=True)
     close = near.reshape(n - 1, -1).all(1)
     if not bool(close.all()):
-        victim = int(others.nonzero().flatten()[int((~close).nonzero()[0])])
+        # Which samples these are depends on their values, and the batch may be a private one.
         raise PrivacyError(
-            f"The output of sample {victim} changed when sample {moved} was replaced: the model mixes the samples of a "
-            "batch, so clipping one sample does not bound its influence. Look for BatchNorm (quietgrad.fix), "
-            "attention or statistics across the batch."
+            "The output of a sample changed when another one was replaced: the model mixes the samples of a batch, so "
+            "clipping one sample does not bound its influence. Look for BatchNorm (quietgrad.fix), attention or "
+            "statistics across the batch."
         )

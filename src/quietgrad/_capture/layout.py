@@ -62,6 +62,18 @@ Placement = Layout | Owners
 """How an output holds the samples."""
 
 
+def spread_rows(
+    rows: Shaped[Tensor, "n ..."], placement: Placement, shape: torch.Size
+) -> Shaped[Tensor, "n ..."]:
+    """Undo `samples_first` for each sample by itself: `[n, *shape]`, zero where an entry is not the sample's."""
+    n = len(rows)
+    # Entries are numbered from 1 on: what fills up a sample's row is numbered 0, and lands in a column of its own.
+    numbers = torch.arange(1, shape.numel() + 1, device=rows.device).view(shape)
+    places = placement.samples_first(numbers, n).reshape(n, -1)
+    full = rows.new_zeros(n, shape.numel() + 1).scatter_(1, places, rows.reshape(n, -1))
+    return full[:, 1:].reshape(n, *shape)
+
+
 def whole(shape: torch.Size) -> Layout:
     """All of it belongs to the only sample."""
     return Layout(0, inner=shape[0])

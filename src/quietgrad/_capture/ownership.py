@@ -30,7 +30,8 @@ class ParameterOwnership:
     """
 
     def __init__(self, model: nn.Module, names: dict[int, str]) -> None:
-        self.units = [*find_units(model, names), *modules_using(model, names)]
+        self.holders = list(find_units(model, names))
+        self.units = [*self.holders, *modules_using(model, names)]
         self.is_resolved = False
         self._users: dict[str, str] = {}
         self._resolved: set[int] = set()

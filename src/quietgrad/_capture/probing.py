@@ -28,7 +28,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from quietgrad._capture.call import Call
-from quietgrad._capture.layout import Layout, Owners, candidates
+from quietgrad._capture.layout import Layout, Owners, Placement, candidates
 from quietgrad._capture.mask_probing import gradients_under, owners, position_rows, probe_masks
 from quietgrad._capture.output_gradients import OutputGradient
 from quietgrad._gradients.blocks import pack
@@ -43,14 +43,15 @@ COMPARED_AT_ONCE = 1 << 18
 PROBED_AT_ONCE = 1 << 24
 """Bytes of gradients that may always be probed together: 16 MB are small beside any model that needs splitting."""
 MOST_PROBES = 6
-"""Parts that a larger probe is split into. Each part is a backward of its own, and six of them hold a sixth of the
-second gradients at a time: that is below the peak of the step itself."""
+"""Parts that a larger probe is split into. Each part has backwards of its own, and holds a sixth of the second
+gradients for each digit at a time: that is below the peak of the step itself."""
 
 
 def probe_layouts(losses: Float[Tensor, " n"], gradients: list[OutputGradient]) -> list[Call]:
     """Set the layout of each gradient that splits into samples.
 
-    Regular layouts are tried first, which takes one more backward. Where none fits, every position gets its owner.
+    Regular layouts are tried first. Where none fits, every position gets its owner. Both take one more backward for
+    each digit: one for up to 61 samples, two for up to 3,721.
     Powers of two may over- or underflow on the way, if a record is scaled by e^80. So they confirm layouts, but what
     they do not confirm is decided by leaving out losses (`mask_probing`), which is exact at every scale.
 
@@ -58,28 +59,13 @@ def probe_layouts(losses: Float[Tensor, " n"], gradients: list[OutputGradient]) 
         the calls in which some position belongs to several samples, though the output has room for all of them.
     """
     code = SampleCode(len(losses), half=any(g.gradient.dtype == torch.float16 for g in gradients))
-    # The first digit is enough to confirm a regular layout: every entry of sample i must have the factor of sample i.
-    # In batches larger than the base some samples share a factor, and what mixes just these goes unseen. Which ones is
-    # drawn anew for each batch: two given samples share a factor with probability 1/base.
-    exponents = code.exponents(0)
     for group in _split(gradients):
-        first = _scaled_gradients(losses, group, code, 0)
-        for gradient, scaled in zip(group, first, strict=True):
-            possible = candidates(gradient.output.shape, code.n, gradient.sample_dims)
-            gradient.layout = next(
-                (
-                    layout
-                    for layout in possible
-                    if matches_layout(gradient.gradient, scaled, exponents, layout)
-                ),
-                None,
-            )
-        # A mask or an index leaves positions in no regular order. Now all digits are needed, to read the number of
-        # the owner off each position by itself.
-        irregular = [(g, scaled) for g, scaled in zip(group, first, strict=True) if g.layout is None]
-        if irregular:
-            _find_owners(losses, code, *map(list, zip(*irregular, strict=True)))
-        undecided = [gradient for gradient, _ in irregular if gradient.layout is None]
+        # All digits are needed to confirm even a regular layout: samples that share their first digit have the same
+        # factor there, and a mixture of just these would go unseen.
+        digits = [_scaled_gradients(losses, group, code, digit) for digit in range(code.digits)]
+        for index, gradient in enumerate(group):
+            gradient.layout = _find_layout(gradient, [scaled[index] for scaled in digits], code)
+        undecided = [gradient for gradient in group if gradient.layout is None]
         if undecided:
             probe_masks(losses, undecided)
     return [g.call for g in gradients if g.layout is None and may_hold_samples(g, code.n)]
@@ -115,17 +101,16 @@ def layout_of_rows(rows: Float[Tensor, "n ..."], dims: int) -> Layout | Owners |
     return owners(dims, owner, n)
 
 
-def _find_owners(
-    losses: Float[Tensor, " n"], code: SampleCode, gradients: list[OutputGradient], first: list[Tensor]
-) -> None:
-    """Find the owner of each position."""
-    digits = [
-        first,
-        *[_scaled_gradients(losses, gradients, code, digit) for digit in range(1, code.digits)],
-    ]
-    for index, gradient in enumerate(gradients):
-        probe = Probe(gradient.gradient, [scaled[index] for scaled in digits], gradient.sample_dims)
-        gradient.layout = probe.find_owners(code)
+def _find_layout(gradient: OutputGradient, scaled: list[Tensor], code: SampleCode) -> Placement | None:
+    """Find a regular layout that explains every digit, or else the owner of each position."""
+    for layout in candidates(gradient.output.shape, code.n, gradient.sample_dims):
+        if all(
+            matches_layout(gradient.gradient, found, code.exponents(digit), layout)
+            for digit, found in enumerate(scaled)
+        ):
+            return layout
+    # A mask or an index leaves positions in no regular order.
+    return Probe(gradient.gradient, scaled, gradient.sample_dims).find_owners(code)
 
 
 def _scaled_gradients(

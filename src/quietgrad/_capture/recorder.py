@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from quietgrad._capture.backprops import Backward
+from quietgrad._capture.backprops import Backward, Verdict
 from quietgrad._capture.call import Call, trained_pieces
 from quietgrad._capture.call_recorder import CallRecorder
+from quietgrad._capture.compiled import CompiledModel, allow_several_backwards
+from quietgrad._capture.fsdp import ShardedParameters
 from quietgrad._capture.graph import Graph, GraphShape, check_coverage, uses
 from quietgrad._capture.hooks import ForwardObserver, ModelHooks
 from quietgrad._capture.layout import Placement
@@ -37,6 +40,10 @@ class Recorder:
         memory_budget: bytes that formed per-sample gradients may take at once.
         deterministic: choose algorithms by rule instead of by measurement.
         public_by_rule: do so for public losses at least: ranks that measured would round their bases differently.
+        sharded: the parameters of a model under `fully_shard`.
+        one_pass: called before each backward with what would take more than one of them, or None. Ranks in lockstep
+            come to one verdict there.
+        compile_options: of torch.compile, with which the model then runs; None: uncompiled.
     """
 
     def __init__(
@@ -46,19 +53,28 @@ class Recorder:
         memory_budget: int | None = None,
         deterministic: bool = False,
         public_by_rule: bool = False,
+        sharded: ShardedParameters | None = None,
+        one_pass: Verdict | None = None,
+        compile_options: Mapping[str, Any] | None = None,
     ) -> None:
-        validate(model)
+        validate(model, sharded=sharded is not None)
         self.model = model
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         if not self.parameters:
             raise ValueError(
                 "The model has no trainable parameters. Call requires_grad_(True) on those to train."
             )
-        names = {id(p): name for name, p in self.parameters.items()}
+        self._sharded = sharded
+        names = {id(p): name for name, p in [*self.parameters.items(), *self.leaves.items()]}
         self._ownership = ParameterOwnership(model, names)
         self._calls = CallRecorder(model)
-        self.hooks = ModelHooks(model, self._calls)
-        self._backward = Backward()
+        self._compiled = None
+        if compile_options is not None and sharded is not None:
+            raise ValueError("A model under fully_shard cannot be compiled here. Leave compile out.")
+        if compile_options is not None:
+            self._compiled = CompiledModel(model, self._ownership.holders, self._calls, compile_options)
+        self.hooks = ModelHooks(model, self._calls, model_only=self._compiled is not None)
+        self._backward = Backward(one_pass)
         self._tuner = Tuner(memory_budget, deterministic)
         self._public_tuner = Tuner(memory_budget, True) if public_by_rule else self._tuner
         self._algorithms: dict[str, LayerReport] = {}
@@ -70,6 +86,17 @@ class Recorder:
         self.precision = torch.float32
         """The lowest precision in which the last private losses were computed."""
 
+    @property
+    def leaves(self) -> Mapping[str, nn.Parameter]:
+        """The tensors that the graph holds for the trained parameters."""
+        return self.parameters if self._sharded is None else self._sharded.leaves(self.parameters)
+
+    def leaf_forms(self) -> dict[str, nn.Parameter]:
+        """Return every tensor to which a graph could send a gradient of a trained parameter: leaves and shards."""
+        if self._sharded is None:
+            return self.parameters
+        return self.parameters | {f"{name} as a whole": leaf for name, leaf in self.leaves.items()}
+
     # ---- recording ------------------------------------------------------------------------------------------
 
     def attach(self, observer: ForwardObserver | None = None) -> None:
@@ -78,11 +105,15 @@ class Recorder:
         Args:
             observer: asked before every forward; see `ModelHooks`.
         """
+        if self._compiled is not None and not self.hooks.is_attached:
+            self._compiled.attach()
         self.hooks.attach(self._ownership.units, observer)
 
     def detach(self) -> None:
         """Take the hooks off and forget what was recorded."""
         self.hooks.detach()
+        if self._compiled is not None:
+            self._compiled.detach()
         self._calls.forget_all()
 
     def public_forward(self) -> AbstractContextManager[None]:
@@ -107,11 +138,13 @@ class Recorder:
         pool: Pool | None = None,
         *,
         keep_factors: bool = True,
+        stand_ins: int = 0,
     ) -> BlockwiseGrads:
         """Take per-sample gradients of the losses for all of `parameters`, by one backward.
 
         Args:
             pool: turns the gradients of records into those of users.
+            stand_ins: so many rows at the end become NaN, which every clip drops: exactly zero of them is added.
             keep_factors: False if nobody will ask for more than norms and weighted sums. Factors are then freed during
                 the backward, where gradients are formed.
 
@@ -125,24 +158,30 @@ class Recorder:
         # seen.
         if len(losses) == 0:
             self._calls.forget_all()
-            return BlockwiseGrads({name: ZeroGrad(0, p) for name, p in self.parameters.items()}, 0)
+            return BlockwiseGrads({name: ZeroGrad(0, p) for name, p in self.leaves.items()}, 0)
         with self._calls.pause(), torch.no_grad():
             graph = Graph.of(losses)
             calls = [call for call in self._calls.calls if graph.reaches(call)]
-            used = uses(graph, self.parameters)
+            used = uses(graph, self.leaves)
             # Ownership is decided once, on the first losses. Afterwards only modules that own something are recorded.
-            if not self._ownership.is_resolved:
-                self.hooks.record(self._ownership.resolve(graph, calls, used))
-            calls = [kept for call in calls if (kept := self._ownership.restrict(call))]
+            # Compiled layers own what they hold: other uses of a parameter are refused below.
+            if self._compiled is not None:
+                allow_several_backwards(graph)
+            else:
+                if not self._ownership.is_resolved:
+                    self.hooks.record(self._ownership.resolve(graph, calls, used))
+                calls = [kept for call in calls if (kept := self._ownership.restrict(call))]
             check_coverage(graph, calls, used)
-            blocks = self._blocks(losses, calls, graph, keep_factors=keep_factors or pool is not None)
+            bad = ~losses.detach().isfinite()
+            bad[len(losses) - stand_ins :] = True
+            blocks = self._blocks(losses, bad, calls, graph, keep_factors=keep_factors or pool is not None)
             if not self.in_public:
                 self.graph_shape, self.precision = graph.shape, _lowest_precision(calls)
         assert {name for _, name in used} <= set(blocks), "a parameter that is used has no gradient"
         self._calls.forget(calls)
         # A parameter that these losses do not use has the gradient zero, and noise is added to it like to all others.
         # Leaving it out would show which parameters the batch has used.
-        rows = {name: blocks.get(name) or ZeroGrad(len(losses), p) for name, p in self.parameters.items()}
+        rows = {name: blocks.get(name) or ZeroGrad(len(losses), p) for name, p in self.leaves.items()}
         grads = BlockwiseGrads(rows, len(losses))
         grads = grads if pool is None else pool(grads)
         return BlockwiseGrads(
@@ -168,13 +207,18 @@ class Recorder:
         return self._public_tuner if self.in_public else self._tuner
 
     def _blocks(
-        self, losses: Float[Tensor, " n"], calls: list[Call], graph: Graph, *, keep_factors: bool
+        self,
+        losses: Float[Tensor, " n"],
+        bad: Bool[Tensor, " n"],
+        calls: list[Call],
+        graph: Graph,
+        *,
+        keep_factors: bool,
     ) -> dict[str, BlockGrads]:
         pieces: dict[str, list[BlockGrads]] = {}
         times_used = Counter(name for call in calls for name in call.unit.names.values())
-        # Only losses that are not finite are marked here. A gradient that is not finite, of a finite loss, makes its
-        # own norm NaN, and the clip drops that row as well.
-        bad = ~losses.detach().isfinite()
+        # Only losses that are not finite are marked here, and stand-ins. A gradient that is not finite, of a finite
+        # loss, makes its own norm NaN, and the clip drops that row as well.
         any_bad = losses.device.type != "cpu" or bool(bad.any())  # a device is not asked: the host would wait
         self._current_tuner.begin()
         self._algorithms = {}
@@ -192,6 +236,8 @@ class Recorder:
                 if not keep_factors and times_used[name] == 1:
                     piece = self._select_algorithm(name, piece).drop_factors()
                 pieces.setdefault(name, []).append(piece)
+            if call.is_shared:
+                self._backward.unattributed.append(call)
             call.free()
 
         self._backward(losses, calls, graph, take)
@@ -218,6 +264,11 @@ class Recorder:
         found = self._backward.unattributed
         return found[0] if found else None
 
+    @property
+    def met_not_finite(self) -> bool:
+        """Whether the last batch held a number that is not finite where it may have reached the rows of others."""
+        return self._backward.met_not_finite
+
     def pause(self) -> AbstractContextManager[None]:
         """Record nothing of the forwards inside."""
         return self._calls.pause()
@@ -237,7 +288,11 @@ class Recorder:
         if not self.hooks.is_attached:
             raise ValueError("The recorder is detached: call attach() before the forward.")
         now = self._calls.parts.trained()
-        if now.keys() != self.parameters.keys() or any(now[k] is not p for k, p in self.parameters.items()):
+        leaves = self.leaves
+        # Under `fully_shard` modules hold the whole parameters in a forward and their shards at other times.
+        if now.keys() != self.parameters.keys() or any(
+            now[k] is not p and now[k] is not leaves[k] for k, p in self.parameters.items()
+        ):
             changed = sorted(now.keys() ^ self.parameters.keys()) or ["(replaced parameters)"]
             raise ValueError(
                 f"The trainable parameters changed after set-up: {', '.join(changed)}. Freeze or unfreeze before "

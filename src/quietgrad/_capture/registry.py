@@ -18,6 +18,7 @@ from quietgrad._capture.adapters.norm import GroupNormAdapter, LayerNormAdapter
 from quietgrad._capture.adapters.over_time import is_stock_recurrent
 from quietgrad._capture.adapters.recurrent import RecurrentAdapter
 from quietgrad._capture.call import Adapter, Unit
+from quietgrad._capture.fsdp import is_fsdp_hook
 
 ADAPTERS: dict[type[nn.Module], type[Adapter]] = {
     nn.Linear: LinearAdapter,
@@ -104,9 +105,17 @@ def adapter_for(module: nn.Module, trained: Collection[str]) -> Adapter:
         return AttentionAdapter()
     if isinstance(module, nn.RNNBase):
         return RecurrentAdapter(stock=is_stock_recurrent(module))
-    if type(module).__name__ == "Conv1D" and type(module).__module__ == "transformers.pytorch_utils":
+    if _is_class(module, "transformers.pytorch_utils", "Conv1D"):
         return LinearAdapter(transposed=True)
+    if _is_class(module, "torch_geometric.nn.dense.linear", "Linear"):
+        return LinearAdapter()
     return FallbackAdapter()
+
+
+def _is_class(module: nn.Module, package: str, name: str) -> bool:
+    """Ask whether a module is of exactly this class, of a package that need not be installed, and unchanged."""
+    kind = type(module)
+    return (kind.__module__, kind.__name__) == (package, name) and computes_like(module, kind)
 
 
 def computes_like(module: nn.Module, kind: type[nn.Module]) -> bool:
@@ -116,7 +125,12 @@ def computes_like(module: nn.Module, kind: type[nn.Module]) -> bool:
     """
     same = all(getattr(type(module), name, None) is getattr(kind, name, None) for name in METHODS)
     patched = any(name in vars(module) for name in METHODS)
-    return same and not patched and not module._forward_pre_hooks and not parametrize.is_parametrized(module)
+    return same and not patched and not _has_own_pre_hooks(module) and not parametrize.is_parametrized(module)
+
+
+def _has_own_pre_hooks(module: nn.Module) -> bool:
+    """Ask whether forward pre-hooks may change what the module computes; those of `fully_shard` do not."""
+    return any(not is_fsdp_hook(hook) for hook in module._forward_pre_hooks.values())
 
 
 def check_names(adapter: type[Adapter], kind: type[nn.Module], trained: Collection[str]) -> None:

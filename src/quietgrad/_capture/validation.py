@@ -15,19 +15,23 @@ NORMS = (_BatchNorm, _InstanceNorm)
 WRAPPERS = {
     "DistributedDataParallel": "pass the bare module and give the Privatizer a reducer: it all-reduces private sums",
     "DataParallel": "pass the bare module",
-    "FullyShardedDataParallel": "pass the bare module: sharded parameters have no per-sample gradients here",
-    "FSDPModule": "pass the module before fully_shard: sharded parameters have no per-sample gradients here",
+    "FullyShardedDataParallel": "use torch.distributed.fsdp.fully_shard and reducer=qg.distributed.Sharded()",
+    "FSDPModule": "give the Privatizer reducer=qg.distributed.Sharded(), which adds up shards",
     "ScriptModule": "pass the Python module: a scripted one runs no hooks",
     "GradSampleModule": "pass the bare module (its ._module)",
 }
 
 
-def validate(model: nn.Module) -> None:
-    """Refuse what cannot be trained privately."""
+def validate(model: nn.Module, *, sharded: bool = False) -> None:
+    """Refuse what cannot be trained privately.
+
+    Args:
+        sharded: whether modules under `fully_shard` are welcome.
+    """
     for name, module in model.named_modules():
         place = f"module {name!r}" if name else "the model"
         for kind in type(module).__mro__:
-            if kind.__name__ in WRAPPERS:
+            if kind.__name__ in WRAPPERS and not (sharded and kind.__name__ == "FSDPModule"):
                 raise ValueError(f"{place} is a {kind.__name__}: {WRAPPERS[kind.__name__]}.")
         check_compiled(module, place)
         check_norm(module, place)
@@ -91,7 +95,7 @@ def check_compiled(module: nn.Module, place: str) -> None:
         raise ValueError(
             f"{place} is compiled and trains {trained.removeprefix('_orig_mod.')!r}: its backward is one function, in "
             "which the gradients at the outputs of its layers never appear, so that no sample's share of a weight's "
-            "gradient can be taken. Compile only parts without trained parameters, and pass the others uncompiled."
+            "gradient can be taken. Pass the model uncompiled, and Privatizer(..., compile=True) to let it be compiled."
         )
 
 

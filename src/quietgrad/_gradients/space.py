@@ -58,7 +58,7 @@ class Part:
 class Space(Mapping[str, torch.Size]):
     """Named blocks in a fixed order; as a mapping, each name's whole shape.
 
-    A space of parameters also knows the parameters (`leaf`, `local`). Encoded spaces have none, and neither has the
+    A space of parameters also knows the parameters (`local`). Encoded spaces have none, and neither has the
     space that representations see.
 
     Args:
@@ -86,9 +86,20 @@ class Space(Mapping[str, torch.Size]):
         )
 
     @classmethod
-    def of_parameters(cls, parameters: Mapping[str, nn.Parameter]) -> Space:
-        """The space of a model's gradient, with its parameters. A single process holds all of each."""
-        return cls(cls.of(parameters)._parts, parameters)
+    def of_parameters(
+        cls, parameters: Mapping[str, nn.Parameter], *, shard: tuple[int, int] | None = None
+    ) -> Space:
+        """The space of a model's gradient, with its parameters.
+
+        Args:
+            shard: this process holds shard r of w of each block, as (r, w); left out, all of each.
+        """
+        parts = cls.of(parameters)._parts
+        if shard is not None:
+            parts = {
+                name: replace(part, rows=rows_of_shard(part.shape[0], *shard)) for name, part in parts.items()
+            }
+        return cls(parts, parameters)
 
     @classmethod
     def of_shapes(cls, shapes: Shapes, like: Space | None = None) -> Space:
@@ -119,6 +130,11 @@ class Space(Mapping[str, torch.Size]):
     def __repr__(self) -> str:
         return f"Space({dict(self)})"
 
+    @property
+    def is_sharded(self) -> bool:
+        """Whether this process holds some rows of each block only."""
+        return any(part.rows is not None for part in self._parts.values())
+
     def part(self, name: str) -> Part:
         """A block as this process sees it: whole and local shape, device, dtype."""
         return self._parts[name]
@@ -131,12 +147,8 @@ class Space(Mapping[str, torch.Size]):
         """The same blocks with a prefix before each name."""
         return Space({f"{prefix}{name}": part for name, part in self._parts.items()})
 
-    def leaf(self, name: str) -> Tensor:
-        """The tensor that autograd's graph holds for a parameter: capture looks for it."""
-        return self._parameters[name]
-
     def local(self, name: str) -> Tensor:
-        """The tensor whose `grad` this process writes; for a single process, the leaf."""
+        """The parameter whose `grad` this process writes; of a sharded model, its shard."""
         return self._parameters[name]
 
     def zeros(self, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
@@ -149,6 +161,12 @@ class Space(Mapping[str, torch.Size]):
             name: torch.empty(part.local_shape, dtype=dtype or part.dtype, device=part.device)
             for name, part in self._parts.items()
         }
+
+
+def rows_of_shard(rows: int, shard: int, shards: int) -> slice:
+    """The rows that one of several processes holds: equally many each, and what is left of them at the end."""
+    each = -(-rows // shards)
+    return slice(min(shard * each, rows), min((shard + 1) * each, rows))
 
 
 def coordinates(shapes: Shapes) -> int:

@@ -11,7 +11,7 @@ or scaling between the two does not type-check.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -127,17 +127,25 @@ class BlockwiseGrads(PerSampleGrads):
         return BlockwiseGrads(self.blocks, self.samples, first_inputs=self._first_inputs, keep_factors=False)
 
     def weighted_sum(self, weights: Float[Tensor, " n"]) -> Blocks:
-        names, single, sums = list(self.blocks), self._single, dict[str, Tensor]()
-        for name in list(single):
-            # Without factors to keep, each block is freed as soon as it is summed: factors and sums of all blocks never
-            # exist at once.
-            sums[name] = single[name].weighted_sum(weights)
-            if not self._keep_factors:
-                del single[name], self._blocks[name]
-        for blocks in self._fused.values():
-            sums |= blocks.weighted_sum(weights)
+        return dict(self.weighted_sums(weights))
+
+    def weighted_sums(self, weights: Float[Tensor, " n"]) -> Iterator[tuple[str, Tensor]]:
+        """Yield the weighted sum of one block after the other, in the order of the blocks."""
+        names, single, fused = list(self.blocks), self._single, dict[str, Tensor]()
+        for name in names:
+            if name in single:
+                # Without factors to keep, each block is freed as soon as it is summed: factors and sums of all blocks
+                # never exist at once.
+                yield name, single[name].weighted_sum(weights)
+                if not self._keep_factors:
+                    del single[name], self._blocks[name]
+                continue
+            if name not in fused:
+                fused |= next(blocks for names, blocks in self._fused.items() if name in names).weighted_sum(
+                    weights
+                )
+            yield name, fused.pop(name)
         self._was_summed = not self._keep_factors
-        return {name: sums[name] for name in names}
 
     @cached_property
     def _fused(self) -> dict[tuple[str, ...], FusedBlocks]:
@@ -153,6 +161,56 @@ class BlockwiseGrads(PerSampleGrads):
 
     def dense(self) -> Blocks:
         return {name: block.dense() for name, block in self.blocks.items()}
+
+
+class ScatteredGrads(PerSampleGrads):
+    """This rank's gradients, whose weighted sums are this rank's rows of the sums over all ranks.
+
+    Each block is summed, rounded to whole steps, added up over the ranks and cut to this rank's rows before the next
+    one, so no rank ever holds all sums as a whole. Integers add exactly: the ranks' order does not matter.
+
+    Args:
+        grads: of this rank's samples.
+        space: the blocks with this rank's rows of them.
+        grid: to which sums are rounded; None adds them up as they are (a non-private run).
+        scatter: adds up one block over all ranks, given its number, and returns this rank's rows.
+    """
+
+    def __init__(
+        self,
+        grads: BlockwiseGrads,
+        space: Space,
+        grid: Grid | None,
+        scatter: Callable[[int, Tensor], Tensor],
+    ) -> None:
+        self._grads, self._space, self._grid, self._scatter = grads, space, grid, scatter
+
+    @property
+    def samples(self) -> int:
+        return self._grads.samples
+
+    @property
+    def space(self) -> Space:
+        return self._space
+
+    def squared_norms(self) -> Float64[Tensor, " n"]:
+        return self._grads.squared_norms()
+
+    def weighted_sum(self, weights: Float[Tensor, " n"]) -> Blocks:
+        sums = {}
+        for number, (name, whole) in enumerate(self._grads.weighted_sums(weights)):
+            if self._grid is None:
+                sums[name] = self._scatter(number, whole.double())
+            else:
+                sums[name] = self._grid.values(self._scatter(number, self._grid.steps(whole)))
+        return sums
+
+    @property
+    def blocks(self) -> dict[str, BlockGrads]:
+        raise AssertionError("blocks of a sharded sum are added up one by one")
+
+    def dense(self) -> Blocks:
+        raise AssertionError("blocks of a sharded sum are added up one by one")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from quietgrad._capture.recorder import Recorder
+from quietgrad._collective import Reducer
 from quietgrad._guards.model_state import ModelStateGuard
 from quietgrad._guards.private_inputs import PrivateInputs
 from quietgrad._guards.raw_backward import RawBackwardGuard
@@ -26,6 +27,7 @@ class Guards:
         batches: the private records, or the sampler that draws them.
         begin_step: called before the first private forward of a step.
         check: asks about micro-batches.
+        lockstep: the ranks that must be handed equally many micro-batches.
     """
 
     def __init__(
@@ -34,12 +36,14 @@ class Guards:
         batches: PoissonBatches | PoissonSampler,
         begin_step: Callable[[], object],
         check: MicroBatchCheck,
+        lockstep: Reducer | None = None,
     ) -> None:
         self._recorder, self._batches, self._check = recorder, batches, check
+        self._lockstep = lockstep
         # The model's hooks lead here. They must not keep alive a Privatizer that was thrown away without close().
         self._begin_step = weakref.WeakMethod(begin_step)
         self._has_begun = False
-        self._raw_backward = RawBackwardGuard(recorder.parameters, recorder.hooks)
+        self._raw_backward = RawBackwardGuard(recorder.leaf_forms, recorder.hooks)
         self._state = ModelStateGuard(recorder.model)
         self._inputs = PrivateInputs(batches.dataset if isinstance(batches, PoissonBatches) else None)
 
@@ -49,7 +53,7 @@ class Guards:
         self._raw_backward.attach()
         self._inputs.open()
         if isinstance(self._batches, PoissonBatches):
-            self._batches.watch(self._hand_out, self._check)
+            self._batches.watch(self._hand_out, self._check, self._lockstep)
 
     def detach(self) -> None:
         """Take all hooks off."""

@@ -14,6 +14,8 @@ from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
+from quietgrad._capture.fsdp import shards_in
+
 OF_TORCH = frozenset(
     vars(nn.Module())
 )  # torch keeps these in every module, parameters and buffers among them
@@ -31,12 +33,14 @@ class ModelTensor(NamedTuple):
 
 def model_tensors(model: nn.Module) -> Iterator[ModelTensor]:
     """Yield every tensor and array of a model that does not follow from the weights alone."""
+    shards = shards_in(model)
     for prefix, module in model.named_modules():
         prefix = f"{prefix}." if prefix else ""
         derived = _derived_names(module)
         for key, parameter in module._parameters.items():
             if parameter is not None:
-                yield ModelTensor(f"parameter {prefix + key!r}", parameter, True)
+                value = shards.get((id(module), key), parameter) if shards else parameter
+                yield ModelTensor(f"parameter {prefix + key!r}", value, True)
         for key, buffer in module._buffers.items():
             if buffer is not None and key not in derived:
                 yield ModelTensor(f"buffer {prefix + key!r}", buffer)

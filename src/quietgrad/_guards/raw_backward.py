@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import torch
@@ -21,11 +21,11 @@ class RawBackwardGuard:
     Checked by: tests/attacks/test_raw_backward.py, tests/privatizer/guards/test_raw_backward.py
 
     Args:
-        parameters: those whose `grad` belongs to the releases.
+        parameters: returns those whose `grad` belongs to the releases, in every form that a graph may hold.
         hooks: of the model.
     """
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], hooks: ModelHooks) -> None:
+    def __init__(self, parameters: Callable[[], Mapping[str, nn.Parameter]], hooks: ModelHooks) -> None:
         self._parameters, self._hooks = parameters, hooks
         self._is_stale = True
 
@@ -45,7 +45,7 @@ class RawBackwardGuard:
             self._is_stale = False
 
     def _hook(self) -> None:
-        self._hooks.hook_gradients(self._parameters, _refuse)
+        self._hooks.hook_gradients(self._parameters(), _refuse)
 
 
 def _refuse(_: Any) -> NoReturn:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import torch
+from torch import Tensor
+
 from quietgrad._errors import PrivacyError
 from quietgrad._sampling.batches import PoissonBatches
 from quietgrad._sampling.poisson import PoissonSampler
@@ -33,7 +36,7 @@ class RowCount:
     def consume(self, step: int, rows: int) -> int:
         """Count a micro-batch before anything is computed from it; return the place of its first row in the draw."""
         drawn = self._drawn(step)
-        self._consume_micro_batch(rows)
+        rows -= self._consume_micro_batch(rows)
         if self._seen + rows > drawn:
             raise PrivacyError(
                 "Got more rows in this step than were drawn. Pass each micro-batch to backward once, one loss per "
@@ -41,6 +44,21 @@ class RowCount:
             )
         self._seen += rows
         return self._seen - rows
+
+    def without_padding(self, losses: Tensor, step: int, first: int) -> Tensor:
+        """Take out the rows that only fill a batch up: a gradient of zero adds nothing to any sum.
+
+        Args:
+            losses: of the rows `first` and after in the draw.
+            step: of the run.
+            first: as `consume` returned it.
+        """
+        used = self._sampler.used(step)
+        if used is None:
+            return losses
+        places = torch.arange(first, first + len(losses), device=losses.device)
+        counts = (places < used).to(losses.dtype)
+        return losses * counts.view(-1, *[1] * (losses.dim() - 1))
 
     def finish(self, step: int) -> None:
         """Refuse a release before all drawn rows were passed."""
@@ -76,10 +94,17 @@ class RowCount:
         """Take the losses of a micro-batch that only asks: its rows do not count."""
         self._consume_micro_batch(rows)
 
-    def _consume_micro_batch(self, rows: int) -> None:
+    @property
+    def stand_ins(self) -> int:
+        """How many rows at the end of the micro-batch that is handed out only keep other ranks from waiting."""
+        batch = self._batches.current if self._batches is not None else None
+        return 0 if batch is None else batch.stand_ins
+
+    def _consume_micro_batch(self, rows: int) -> int:
+        """Take the losses of the micro-batch that is handed out; return how many of its rows are stand-ins."""
         batch = self._batches.current if self._batches is not None else None
         if batch is None:
-            return
+            return 0
         if rows != batch.outstanding:
             twice = "no micro-batch is waiting: was it passed twice? Several losses of a row: add them row by row first"
             other = "more" if rows > batch.outstanding else "fewer"
@@ -89,3 +114,4 @@ class RowCount:
                 "batch.split(size) and pass one loss per row, once."
             )
         batch.outstanding = 0
+        return batch.stand_ins

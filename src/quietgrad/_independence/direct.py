@@ -15,11 +15,11 @@ from torch.utils.data import default_collate
 
 from quietgrad._errors import PrivacyError
 from quietgrad._independence.fingerprints import Fingerprints
+from quietgrad._independence.passes import PassResult
 from quietgrad._independence.questions import (
     SECRET,
     IndependenceOutcome,
     IndependenceVerdict,
-    PassResult,
     ask,
 )
 from quietgrad._independence.random_states import RandomStates
@@ -34,6 +34,9 @@ MIXED = (
     "constant length), statistics over the batch (also detached ones), mixup, in-batch negatives, sorting, capacities, "
     "or losses divided by a number of rows or words in the batch; divide by a constant instead."
 )
+
+
+TOO_FEW = "fewer than two of the records that were drawn have a finite loss and gradient"
 
 
 def check_losses_independent(
@@ -80,6 +83,8 @@ def check_losses_independent(
         if verdict.outcome is IndependenceOutcome.MIXED:
             raise PrivacyError(MIXED)
         ragged |= verdict.ragged
+        if verdict.outcome is IndependenceOutcome.UNKNOWN:
+            verdict = IndependenceVerdict(IndependenceOutcome.UNCHECKED, TOO_FEW)
         if verdict.outcome is IndependenceOutcome.UNCHECKED:
             break
     return replace(verdict, ragged=ragged)
@@ -126,6 +131,8 @@ def _shapes(part: Any) -> Iterator[tuple[int, ...]]:
     elif isinstance(part, list | tuple):
         for value in part:
             yield from _shapes(value)
+    elif callable(getattr(part, "to_dict", None)) and not isinstance(part, type):  # a batch of graphs
+        yield from _shapes(part.to_dict())
     elif not isinstance(part, type) and hasattr(part, "__dict__"):  # a batch of the user's own class
         for value in vars(part).values():
             yield from _shapes(value) if isinstance(value, Tensor | np.ndarray) else ()

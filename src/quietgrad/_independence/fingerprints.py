@@ -2,6 +2,7 @@
 
 A loss alone does not show everything. A constant added to it hides small changes, and a gradient hook changes gradients
 without changing losses. So each record also has the norm of its gradient and the inner product with a random direction.
+Gradients are all that is ever released. Losses are compared too, because a gradient may happen to be zero.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ SMALL = 1e-3
 """Gradients below this part of the batch's mean norm are compared on that scale: their own digits are rounding."""
 
 ROUNDINGS = 256
-"""Rounding steps by which a loss may differ between kernels of different shapes, times the loss itself."""
+"""Rounding steps by which a loss may differ between kernels of different shapes, of a loss of one."""
 
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 2e-3}
 """Relative change that kernels of another shape may cause; half precision has fewer digits."""
@@ -44,26 +45,40 @@ class Fingerprints:
     def __len__(self) -> int:
         return len(self.losses)
 
-    def select(self, places: Int64[Tensor, " k"]) -> Fingerprints:
-        """Return those of some records."""
-        return Fingerprints(self.losses[places], self.norms[places], self.projections[places], self.dtype)
+    @property
+    def are_finite(self) -> Bool[Tensor, " n"]:
+        """Whose loss and gradient are finite."""
+        return self.losses.isfinite() & self.norms.isfinite()
 
-    def moved(self, other: Fingerprints) -> Bool[Tensor, " n"]:
-        """Return which records differ by more than rounding explains.
+    def moved(
+        self,
+        other: Fingerprints,
+        stayed: Int64[Tensor, " k"],
+        places: Int64[Tensor, " k"],
+        *,
+        factor: float = 1.0,
+    ) -> Bool[Tensor, " k"]:
+        """Return which of the records that stayed differ by more than rounding explains.
 
-        The scale is that of the records themselves, never of one record alone: a record whose gradient is nearly zero
-        consists of rounding errors, and whether a run is refused must not depend on such a record.
+        The scales are those of all records of this pass, never of one record alone: a record whose gradient is nearly
+        zero consists of rounding errors, and whether a run is refused must not depend on such a record. Losses only add
+        to what gradients show, so they are compared coarsely: one near zero is what is left of large numbers.
+
+        Args:
+            other: those of another pass.
+            stayed: the places here of records that are in both.
+            places: their places there.
+            factor: how many times what rounding explains is allowed.
         """
-        tolerance = TOLERANCES.get(self.dtype, HALF_TOLERANCE)
-        norms = _finite(self.norms)
-        scale = tolerance * (norms + SMALL * norms.mean())
-        losses = _finite(self.losses)
-        centred = (losses - losses.median()).abs()
-        roundings = ROUNDINGS * torch.finfo(self.dtype).eps * losses.abs()
+        tolerance = factor * TOLERANCES.get(self.dtype, HALF_TOLERANCE)
+        norms, losses = _finite(self.norms), _finite(self.losses).abs()
+        scale = (tolerance * (norms + SMALL * norms.mean()))[stayed]
+        roundings = ROUNDINGS * torch.finfo(self.dtype).eps
+        allowed = (tolerance * (losses + losses.mean()) + roundings)[stayed]
         return (
-            _differ(self.norms, other.norms, scale)
-            | _differ(self.projections, other.projections, 3.0 * scale)
-            | _differ(self.losses, other.losses, tolerance * (centred + centred.mean()) + roundings)
+            _differ(self.norms[stayed], other.norms[places], scale)
+            | _differ(self.projections[stayed], other.projections[places], 3.0 * scale)
+            | _differ(self.losses[stayed], other.losses[places], allowed)
         )
 
 

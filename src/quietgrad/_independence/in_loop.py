@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,15 +22,15 @@ from quietgrad._capture.call import Call
 from quietgrad._capture.graph import GraphShape
 from quietgrad._errors import PrivacyError
 from quietgrad._gradients.stages import BlockwiseGrads
-from quietgrad._independence.direct import MIXED, evaluation_mode, shapes_of
-from quietgrad._independence.fingerprints import Fingerprints, TakeFingerprints
+from quietgrad._independence.answers import Answer, Beginning, LoopAnswers
+from quietgrad._independence.bad_records import find_bad_records, leave_out, replace_bad_records
+from quietgrad._independence.buffers import Buffers
+from quietgrad._independence.direct import MIXED, shapes_of
+from quietgrad._independence.messages import DATA_LOADER, LEFT, NOT_CHECKED, NOT_PASSED, RAGGED
 from quietgrad._independence.questions import (
     SECRET,
-    Asking,
     IndependenceOutcome,
     IndependenceVerdict,
-    PassResult,
-    ProbePass,
     ask,
 )
 from quietgrad._independence.random_states import RandomStates
@@ -39,39 +40,7 @@ FIRST = 3
 """Micro-batches of at least two records that are all asked about at the beginning."""
 
 ONE_IN = 256
-"""Later ones are asked about with this chance. That takes two more passes, so the mean price is below 1% of a step."""
-
-
-NOT_CHECKED = "independence not checked"
-RAGGED = (
-    "Records are collated to a length that depends on the other records of their micro-batch, as padding to the "
-    "longest does: that length is data, and the rounding of every row follows it. Pad to a constant, "
-    "PoissonBatches(…, pad_to=128) or collate_fn=qg.pad_collate(128), or state pad_to='longest', which explain() and "
-    "statements then name."
-)
-LEFT = (
-    "Whether records influence each other was not checked: the loop left batch.split(size) before it could be asked. "
-    "Iterate over all of it, and call release() after that loop, not inside it."
-)
-DATA_LOADER = (
-    "Whether records influence each other was not checked: a loop over a DataLoader cannot be asked. Call "
-    "private.check_independence(losses_of, dataset, collate_fn) once, or iterate over PoissonBatches."
-)
-
-
-class Buffers:
-    """Remember the buffers of a model: spectral norm, for example, changes its own at every forward."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._remembered = [(buffer, buffer.clone(), buffer._version) for buffer in model.buffers()]
-
-    def restore(self) -> None:
-        """Put back what was changed."""
-        with torch.no_grad():
-            for index, (buffer, value, version) in enumerate(self._remembered):
-                if buffer._version != version:
-                    buffer.copy_(value)
-                    self._remembered[index] = buffer, value, buffer._version
+"""Later ones are asked about with this chance. That takes one more pass: 0.4% of the steps."""
 
 
 class LoopCheck:
@@ -89,10 +58,23 @@ class LoopCheck:
         self._model, self._required, self._padding = model, required, padding
         self.check_model: Callable[[], None] = lambda: None
         """Refuses a model that a forward has changed: a better reason than losses that differ by themselves."""
+        self.flip_coin: Callable[[], bool] = lambda: SECRET.randrange(ONE_IN) == 0
+        """Chooses later micro-batches; ranks in lockstep share one, so that they ask about the same ones."""
+        self.end_of_questions: Callable[[], Callable[[], None] | None] = lambda: None
+        """A weak reference to what is called after all ranks have asked about a micro-batch."""
+        self._is_accompanying = False
         self._asked = 0
-        self._question: ProbePass | None = None
-        self._fingerprints: Fingerprints | None = None
-        self._take = TakeFingerprints()
+        self._answers = LoopAnswers(model)
+        self._suspects: Tensor | None = None
+        """Which records of the last micro-batch may not be finite; None if all are."""
+        self._bad: Tensor | None = None
+        """While a micro-batch is handed out again: whose places hold other records, and add nothing."""
+        self._beginning: Beginning | None = None
+        """Of the last micro-batch, if it was chosen to be asked about before it was handed out."""
+        self._original: Answer | None = None
+        """About that micro-batch, taken as it went through `backward`."""
+        self._was_chosen: bool | None = None
+        """Whether the last micro-batch is asked about; None if that was not decided when it was collated."""
         self._seen_shapes: set[GraphShape] = set()
         self._has_new_shape = False
         self._was_added = False
@@ -137,7 +119,7 @@ class LoopCheck:
     @property
     def is_asking(self) -> bool:
         """Whether the micro-batch under way is a question, of which nothing may be added to a sum."""
-        return self._question is not None
+        return self._answers.is_asking or self._is_accompanying
 
     @property
     def is_checked(self) -> bool:
@@ -190,13 +172,78 @@ class LoopCheck:
             self._padding = padding
         self._conclude(verdict)
 
-    def answer(self, losses: Tensor, grads: BlockwiseGrads, precision: torch.dtype) -> None:
-        """Take the fingerprints of the question under way.
+    def answer(self, losses: Tensor, grads: BlockwiseGrads, precision: torch.dtype, *, spread: bool) -> None:
+        """Take the fingerprints of the question under way, or of a micro-batch that is to be asked about.
 
         Args:
             precision: the lowest one that took part.
+            spread: whether a number that is not finite may have reached the rows of others.
         """
-        self._fingerprints = self._take(losses, grads, precision)
+        if self._answers.is_asking:
+            self._answers.take(losses, grads, precision, spread=spread)
+        elif self.takes_fingerprints:
+            self._original = self._answers.take(losses, grads, precision, spread=spread)
+
+    @property
+    def takes_fingerprints(self) -> bool:
+        """Whether those of the micro-batch under way spare a pass, because it is to be asked about."""
+        return self._beginning is not None and not self.is_repeating and not self._is_accompanying
+
+    def collate(self, records: Sequence[Any], collate: Callable[[Sequence[Any]], Any]) -> Any:
+        """Collate a micro-batch; if it is to be asked about, remember what it begins with."""
+        self._beginning = self._original = None
+        self._was_chosen = self.flip_coin()
+        # A loop that has left its micro-batches before it could be asked would pay for fingerprints at every one.
+        if self._has_warned or not self._is_due(len(records), self._was_chosen):
+            return collate(records)
+        states, buffers = RandomStates.capture(), Buffers(self._model)
+        batch = collate(records)
+        self._beginning = Beginning(states, buffers, shapes_of(batch))
+        return batch
+
+    @property
+    def is_repeating(self) -> bool:
+        """Whether the micro-batch under way is the last one again, with other records in the place of bad ones."""
+        return self._bad is not None
+
+    def leave_out_bad(self, losses: Tensor) -> Tensor:
+        """Make the losses in the places of bad records NaN."""
+        return losses if self._bad is None else leave_out(losses, self._bad)
+
+    def suspect(self, losses: Tensor, *, spread: bool) -> bool:
+        """Return whether to keep back a micro-batch, because some of its records may not be finite.
+
+        Args:
+            spread: whether a number that is not finite may have reached the rows of others.
+        """
+        self._suspects = None
+        if self._padding is None or self.is_repeating or len(losses) < 2:
+            return False  # a loop over a DataLoader is given nothing again
+        # A device is not asked about its losses, because the host would wait. There only `spread` shows them.
+        finite = losses.detach().isfinite() if losses.device.type == "cpu" else None
+        if spread:
+            self._suspects = torch.ones(len(losses), dtype=torch.bool)
+        elif finite is not None and not bool(finite.all()):
+            self._suspects = ~finite.reshape(len(losses), -1).all(1)
+        return self._suspects is not None
+
+    def end_questions(self) -> None:
+        """End the questions of all ranks about a micro-batch."""
+        add = self.end_of_questions()
+        if add is not None:
+            add()
+
+    @contextmanager
+    def accompany(self) -> Iterator[None]:
+        """Answer nothing inside: the pass keeps other ranks, which ask, from waiting."""
+        states, buffers = RandomStates.capture(), Buffers(self._model)
+        self._is_accompanying = True
+        try:
+            yield
+        finally:
+            self._is_accompanying = False
+            states.restore()
+            buffers.restore()
 
     def questions(
         self,
@@ -218,60 +265,81 @@ class LoopCheck:
         """
         was_added, self._was_added = self._was_added, False
         self._sizes.add(size)
-        if not was_added or not self._is_due(len(records)):
+        chosen, self._was_chosen = self._was_chosen, None
+        was_chosen = (
+            self.flip_coin() if chosen is None else chosen
+        )  # always: ranks in lockstep share the coins
+        if was_added and self._suspects is not None:
+            yield from self._hand_out_again(records, collate)
+            self._was_added = False
+        if not was_added or not self._is_due(len(records), was_chosen):
             return
-        thorough = self._asked < FIRST
-        after = RandomStates.capture()
-        asking = ask(
-            records, others, rounds=(2 if self._asked == 0 else 1) if thorough else 0, alone=thorough
-        )
-        buffers = Buffers(self._model)
+        after, buffers = RandomStates.capture(), Buffers(self._model)
         try:
-            verdict = yield from self._answers(asking, collate, after, buffers)
+            verdict = yield from self._ask(records, others, collate, after, buffers)
         finally:
-            self._question = None
+            self._answers.end()
             after.restore()
             buffers.restore()
-        self._must_ask, self._has_new_shape = "", False
-        self._conclude(verdict)
+        # Where hardly a record is finite, no other one adds a row, and so nothing is left to be asked about.
+        self._must_ask = ""
+        self._has_new_shape &= verdict is not None and verdict.outcome is IndependenceOutcome.UNKNOWN
+        self._conclude(verdict or IndependenceVerdict(IndependenceOutcome.UNCHECKED, NOT_PASSED))
 
-    def _is_due(self, records: int) -> bool:
+    def _ask(
+        self,
+        records: Sequence[Any],
+        others: Callable[[int], list[Any]],
+        collate: Callable[[Sequence[Any]], Any],
+        after: RandomStates,
+        buffers: Buffers,
+    ) -> Generator[tuple[int, Any], None, IndependenceVerdict | None]:
+        """Compare with the micro-batch as it was added, if its fingerprints were taken; it may only be accepted so.
+
+        Code may do something once, at its first call. So anything else is decided by passes that all come after it.
+        """
+        thorough = self._asked < FIRST
+        rounds = (2 if self._asked == 0 else 1) if thorough else 0
+        ask_anew = partial(ask, records, others, rounds=rounds, alone=thorough)
+        beginning, original = self._beginning, self._original
+        if beginning is not None and original is not None and beginning.buffers.are_unchanged:
+            known = original.of_pass(beginning.shapes, drew=after != beginning.states)
+            verdict = yield from self._answers.of(ask_anew(known=known), collate, beginning.states, buffers)
+            if verdict is not None and verdict.outcome is IndependenceOutcome.APART:
+                return verdict
+        return (yield from self._answers.of(ask_anew(), collate, after, buffers))
+
+    def _hand_out_again(
+        self, records: Sequence[Any], collate: Callable[[Sequence[Any]], Any]
+    ) -> Iterator[tuple[int, Any]]:
+        """Find the bad records of the last micro-batch; if others suffered from them, repeat it without them."""
+        suspects, self._suspects = self._suspects, None
+        assert suspects is not None
+        after, buffers = RandomStates.capture(), Buffers(self._model)
+        try:
+            bad = yield from self._answers.of(find_bad_records(records, suspects), collate, after, buffers)
+        finally:
+            self._answers.end()
+            after.restore()
+            buffers.restore()
+        if not bad or len(bad) == int(suspects.sum()):
+            return
+        self._bad = torch.zeros(len(records), dtype=torch.bool)
+        self._bad[bad] = True
+        try:
+            yield len(records), collate(replace_bad_records(records, bad))
+        finally:
+            self._bad = None
+            buffers.restore()
+
+    def _is_due(self, records: int, was_chosen: bool) -> bool:
         if records < 2 or self.unchecked:
             return False
-        chosen = self._asked < FIRST or SECRET.randrange(ONE_IN) == 0
-        return chosen or self._has_new_shape or bool(self._must_ask)
-
-    def _answers(
-        self,
-        asking: Asking,
-        collate: Callable[[Sequence[Any]], Any],
-        start: RandomStates,
-        buffers: Buffers,
-    ) -> Generator[tuple[int, Any], None, IndependenceVerdict]:
-        question = next(asking)
-        while True:
-            start.restore()
-            buffers.restore()
-            self._question, self._fingerprints = question, None
-            with evaluation_mode(self._model) if question.evaluating else nullcontext():
-                batch = collate(question.records)
-                shapes = shapes_of(batch)
-                yield len(question.records), batch
-                drew = RandomStates.capture() != start
-            fingerprints = self._taken()
-            if fingerprints is None:
-                reason = "the loop did not pass every micro-batch to backward"
-                return IndependenceVerdict(IndependenceOutcome.UNCHECKED, reason)
-            try:
-                question = asking.send(PassResult(fingerprints, shapes, drew))
-            except StopIteration as end:
-                verdict: IndependenceVerdict = end.value
-                return verdict
-
-    def _taken(self) -> Fingerprints | None:
-        return self._fingerprints
+        return was_chosen or self._asked < FIRST or self._has_new_shape or bool(self._must_ask)
 
     def _conclude(self, verdict: IndependenceVerdict) -> None:
+        if verdict.outcome is IndependenceOutcome.UNKNOWN:
+            return  # hardly any record was finite: another micro-batch is asked about
         self._asked += 1
         if verdict.outcome is IndependenceOutcome.MIXED:
             raise PrivacyError(MIXED)

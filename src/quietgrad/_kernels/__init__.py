@@ -4,3 +4,4 @@ Every operation has a torch reference, which is what a kernel is checked against
 """
 
 from quietgrad._kernels import c_backend as c_backend
+from quietgrad._kernels import triton_backend as triton_backend

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import os
 from collections.abc import Iterator
 
@@ -18,6 +19,8 @@ from quietgrad._kernels.library import best_level, native
 VARIABLE = "QUIETGRAD_KERNELS"
 LEVELS = ("portable", "avx2", "avx512")
 OFF = "off"
+TRITON_DEVICES = ("cuda",)
+"""Types of devices with Triton kernels: NVIDIA's and AMD's both go by "cuda" in torch."""
 
 _NUMBERS = {name: number for number, name in enumerate(LEVELS)}
 # A stack, so that a block with another level may be inside one; tests take all levels in turn.
@@ -81,8 +84,20 @@ def use_level(chosen: str) -> Iterator[None]:
         _chosen.pop()
 
 
-def describe() -> str:
-    """Name the kernels in use, for `explain()`."""
+def describe(device: str = "cpu") -> str:
+    """Name the kernels in use on a type of device, for `explain()`."""
+    if device != "cpu":
+        if kernels_are_off():
+            return f"torch ({VARIABLE}=off)"
+        if device not in TRITON_DEVICES:
+            return f"torch: there are no kernels for {device}"
+        return "Triton" if triton_is_installed() else "torch: the package triton is not installed"
     if level() == OFF:
         return "torch" if native() is None else f"torch ({VARIABLE}=off)"
     return f"C, {level()}, {torch.get_num_threads()} threads"
+
+
+@functools.cache
+def triton_is_installed() -> bool:
+    """Tell whether the package triton can be imported."""
+    return importlib.util.find_spec("triton") is not None

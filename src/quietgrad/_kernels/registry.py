@@ -36,6 +36,7 @@ CONTRACTS = {
     "key_stream": "bytes of AES-256's key stream",
     "draw_tents": "points of tents under the Gaussian curve, and the places that want a box",
     "draw_boxes": "points of boxes, and which of them lie below the curve",
+    "keyed_trials": "integers by key and index, and the places that are left for exact arithmetic",
     "add_steps": "scale·(round(x/γ) + z) of every coordinate",
 }
 """Every operation that may have kernels, and what an implementation of it promises."""

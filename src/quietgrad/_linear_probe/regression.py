@@ -45,7 +45,7 @@ def regression_program(width: int) -> Program:
 
 def with_intercept(rows: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
     """Append the constant to rows at most one long, which stay so."""
-    constant = rows.new_full((len(rows), 1), CONSTANT)
+    constant = rows.new_full((rows.shape[0], 1), CONSTANT)  # `len` would fix the batch of an export
     return torch.cat([rows * math.sqrt(1 - CONSTANT**2), constant], 1)
 
 

@@ -37,9 +37,11 @@ class BandedNoise(Noise):
     A record that takes part in step t moves X_t by at most S' = S + γ√p, so it moves (Y_t, …, Y_{t+b−1}) by at most
     ‖m‖·S'. Its next part is b steps later at the earliest (`PoissonBatches(groups=b)`), in other Y. So each of its
     parts is one Gaussian mechanism of multiplier σ, subsampled with the probability b·q that it takes part: a
-    `BandedEvent`. γ is chosen so that the std of z is σ·‖m‖·S'/γ. A block of fresh noise may begin at any step that is
-    chosen in public: then fewer Y hold what a record has added. After a resume, and where clip or space change, a
-    block begins. Checked by: tests/noise/test_banded.py, tests/attacks/test_banded_noise.py.
+    `BandedEvent`. γ is chosen so that the std of z is σ·‖m‖·S'/γ.
+
+    A block of fresh noise may begin at any step that is chosen in public: then fewer Y hold what a record has added.
+    After a resume, and where clip or space change, a block begins.
+    Checked by: tests/noise/test_banded.py, tests/attacks/test_banded_noise.py.
 
     The last b − 1 vectors w are secret: whoever has them can subtract the noise. They stay in the memory of one process
     (4·(b − 1) bytes a coordinate) and never go into a checkpoint.
@@ -186,7 +188,7 @@ class MixingSource(NoiseSource):
 
     def __init__(self, source: NoiseSource, coefficients: tuple[int, ...], block: NoiseBlock) -> None:
         self._source, self._coefficients, self._block = source, coefficients, block
-        self.private, self.std = source.private, source.std
+        self.private, self.std, self.fills_devices = source.private, source.std, source.fills_devices
         self.mixed: list[Tensor] = []
         self._start = 0
 

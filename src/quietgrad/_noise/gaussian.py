@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from quietgrad.schedules import Schedule, value_at
 
 DRAWN = 1 << 20
 """Coordinates whose noise is drawn at a time: a call of the source costs as much as some thousand draws."""
+DRAWN_ON_DEVICE = 1 << 26
+"""The same on a device, where the host waits once for each: 256 MB of integers."""
 AT_ONCE = 1 << 15
 """Coordinates that torch rounds and converts at a time: they stay in the cache."""
 SCRATCH = Scratch()
@@ -120,6 +123,8 @@ def add_to_grid(total: ClippedSum, grid: Grid, draw: NoiseDraw, source: NoiseSou
     scale = grid.step / draw.divisor
     # Alone, rounding, noise and scaling are one pass over the sum. Ranks must first add whole numbers: float sums
     # depend on the order of the ranks, and so would what is released.
+    if total.space.is_sharded:
+        return _add_to_shards(total, grid, source.for_shard(draw.reducer.rank), scale)
     if draw.reducer.world == 1:
         out = total.space.empty()
         add_integers(total.blocks, grid, source, out, scale=scale)
@@ -131,6 +136,19 @@ def add_to_grid(total: ClippedSum, grid: Grid, draw: NoiseDraw, source: NoiseSou
     return {name: (block.double() * scale).to(total.released_in(name)) for name, block in summed.items()}
 
 
+def _add_to_shards(total: ClippedSum, grid: Grid, source: NoiseSource, scale: float) -> Blocks:
+    """Add the noise of this rank's rows, which are on no other rank. The sum is used up.
+
+    Each block of the sum is freed before the next one is released: both together would take half as much again.
+    """
+    out: Blocks = {}
+    for name in list(total.blocks):
+        block = total.blocks.pop(name)
+        out[name] = torch.empty(block.shape, dtype=total.released_in(name), device=block.device)
+        add_integers({name: block}, grid, source, {name: out[name]}, scale=scale)
+    return out
+
+
 def on_grid(total: ClippedSum, draw: NoiseDraw) -> Widened:
     """Choose the grid of a sum's noise."""
     return widen_noise(
@@ -140,7 +158,7 @@ def on_grid(total: ClippedSum, draw: NoiseDraw) -> Widened:
 
 def without_noise(total: ClippedSum, draw: NoiseDraw) -> Released:
     """Return total/divisor, for a non-private run (σ = 0)."""
-    sums = draw.reducer.all_reduce(total.wide())
+    sums = total.wide() if total.space.is_sharded else draw.reducer.all_reduce(total.wide())
     blocks = {name: (block / draw.divisor).to(total.released_in(name)) for name, block in sums.items()}
     return Released(blocks=blocks, std=0.0, sensitivity=total.sensitivity / draw.divisor)
 
@@ -154,16 +172,28 @@ def add_integers(
         source: of z; None adds nothing.
         scale: None writes the whole numbers themselves.
     """
-    for group in _drawn_together(list(blocks.values()), list(out.values())):
+    on_device = source is not None and source.fills_devices
+    for group in _drawn_together(list(blocks.values()), list(out.values()), on_device=on_device):
         if source is None:
             add_steps(group, None, step=grid.step, scale=scale)
             continue
         # The draws of several small blocks are made together: a call of the sampler has a fixed cost, and a model has
-        # many biases. Scratch memory is used again, because fresh pages would cost more than the copy.
-        with SCRATCH.borrow("drawn", sum(value.numel() for value, _ in group), np.int32) as memory:
-            drawn = torch.from_numpy(memory)
+        # many biases.
+        with _memory_for(group, on_device=on_device) as drawn:
             source.fill(drawn)
             add_steps(group, drawn, step=grid.step, scale=scale)
+
+
+@contextlib.contextmanager
+def _memory_for(group: list[Piece], *, on_device: bool) -> Iterator[Int32[Tensor, " count"]]:
+    """Lend memory for the draws of some pieces, on the CPU or where the pieces are."""
+    count, device = sum(value.numel() for value, _ in group), group[0][0].device
+    if on_device and device.type != "cpu":
+        yield torch.empty(count, dtype=torch.int32, device=device)
+        return
+    # Scratch memory is used again, because fresh pages would cost more than the copy.
+    with SCRATCH.borrow("drawn", count, np.int32) as memory:
+        yield torch.from_numpy(memory)
 
 
 @operation(lambda pieces, _: pieces[0][0].device.type)
@@ -193,18 +223,19 @@ def add_steps(
         start += values.numel()
 
 
-def _drawn_together(values: list[Tensor], out: list[Tensor]) -> Iterator[list[Piece]]:
+def _drawn_together(values: list[Tensor], out: list[Tensor], *, on_device: bool) -> Iterator[list[Piece]]:
     """Flat pieces of the blocks with their places in `out`, as many at a time as are drawn together."""
+    at_once = DRAWN_ON_DEVICE if on_device and values and values[0].device.type != "cpu" else DRAWN
     pieces = (
         piece
         for value, target in zip(values, out, strict=True)
-        for piece in _pieces(value.reshape(-1), target.view(-1))
+        for piece in _pieces(value.reshape(-1), target.view(-1), at_once)
     )
-    return pack(pieces, lambda piece: piece[0].numel(), DRAWN)
+    return pack(pieces, lambda piece: piece[0].numel(), at_once)
 
 
-def _pieces(value: Tensor, target: Tensor) -> Iterable[Piece]:
+def _pieces(value: Tensor, target: Tensor, at_once: int) -> Iterable[Piece]:
     """Parts that are drawn together; most blocks are one, and a model has many."""
-    if value.numel() <= DRAWN:
+    if value.numel() <= at_once:
         return ((value, target),)
-    return zip(value.split(DRAWN), target.split(DRAWN), strict=True)
+    return zip(value.split(at_once), target.split(at_once), strict=True)

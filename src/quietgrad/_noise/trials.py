@@ -38,23 +38,29 @@ def draw_tents(
 
 def tent_points(tables: PieceTables, out: NDArray[np.int32], words: RandomWords) -> NDArray[np.uint16]:
     """Overwrite `out` with points of tents and return the slots; where that is no tent, `out` means nothing."""
-    count, shift = len(out), np.int32(32 - tables.log_apart)
-    with SCRATCH.borrow("words", 8 * count, np.uint8) as raw:
+    with SCRATCH.borrow("words", 8 * len(out), np.uint8) as raw:
         words.fill(raw)
-        first, second = raw.view(np.int32).reshape(2, count)
-        # What the points leave of the words, at their other end: nine bits of one and four of the other.
-        slot = first.astype(np.uint16)
-        slot <<= np.uint16(4)
-        slot &= np.uint16(SLOTS - 16)
-        slot |= second.astype(np.uint16) & np.uint16(15)
-        np.copyto(out, tables.centre[slot])
-        out <<= np.int32(tables.log_apart)
-        # A signed shift leaves a uniform integer between −apart/2 and apart/2; the sum of two has mean −1.
-        first >>= shift
-        second >>= shift
-        out += first
-        out += second
-        out += np.int32(1)
+        return points_of_tents(tables, out, *raw.view(np.int32).reshape(2, len(out)))
+
+
+def points_of_tents(
+    tables: PieceTables, out: NDArray[np.int32], first: NDArray[np.int32], second: NDArray[np.int32]
+) -> NDArray[np.uint16]:
+    """Compute the same from given words, which are used up: their memory is overwritten."""
+    shift = np.int32(32 - tables.log_apart)
+    # What the points leave of the words, at their other end: nine bits of one and four of the other.
+    slot = first.astype(np.uint16)
+    slot <<= np.uint16(4)
+    slot &= np.uint16(SLOTS - 16)
+    slot |= second.astype(np.uint16) & np.uint16(15)
+    np.copyto(out, tables.centre[slot])
+    out <<= np.int32(tables.log_apart)
+    # A signed shift leaves a uniform integer between −apart/2 and apart/2; the sum of two has mean −1.
+    first >>= shift
+    second >>= shift
+    out += first
+    out += second
+    out += np.int32(1)
     return slot
 
 

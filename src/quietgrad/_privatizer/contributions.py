@@ -39,10 +39,20 @@ class Contributions:
         self._pooled = pooled
         self._partial: Blocks = {}
         self._whole: list[BlockwiseGrads] = []
+        self.remember()
 
     def begin(self) -> None:
         """Nothing is left of a step, also of one that was given up."""
         self._partial, self._whole = {}, []
+        self.remember()
+
+    def remember(self) -> None:
+        """Remember what there is before a micro-batch."""
+        self._before = dict(self._partial), list(self._whole)
+
+    def undo(self) -> None:
+        """Take back what was added since."""
+        self._partial, self._whole = dict(self._before[0]), list(self._before[1])
 
     def single(self, counts: list[int], first: int, rows: int) -> bool:
         """Whether each of the rows first … first + rows of a step is a whole user."""
@@ -94,6 +104,13 @@ class Units:
     def begin(self) -> None:
         """Drop what is left of a user whose rows were cut."""
         self._contributions.begin()
+
+    def begin_micro_batch(self, *, repeated: bool) -> None:
+        """Remember what there is, or take back what the same micro-batch added before."""
+        if repeated:
+            self._contributions.undo()
+        else:
+            self._contributions.remember()
 
     def pooling(self, step: int, first: int, rows: int) -> Pool | None:
         """Return what makes users of these rows; None where each row is all that its user has."""

@@ -94,7 +94,7 @@ def explain(
         releases=release_reports(step),
         independence=_independence(recorder, check, inputs),
         padding=check.padding,
-        kernels=describe(),
+        kernels=describe(next(iter(recorder.parameters.values())).device.type),
     )
 
 

@@ -54,20 +54,26 @@ def run_facts(
 
 
 def open_ledger(
-    ledger: Ledger | str | Path | None, plan: Sequence[Phase], mechanism: Mechanism, sampler: PoissonSampler
+    ledger: Ledger | str | Path | None,
+    plan: Sequence[Phase],
+    mechanism: Mechanism,
+    sampler: PoissonSampler,
+    source: NoiseSource,
 ) -> Ledger:
     """The ledger that is given, or one in that file (in memory without), for this plan, mechanism and data."""
     if isinstance(ledger, Ledger):
         return ledger
-    description = {"mechanism": mechanism.describe(), **sampler.describe()}
+    description = {"mechanism": mechanism.describe(), **sampler.describe(), **source.describe()}
     return Ledger(ledger, plan=plan, description=description)
 
 
 def step_facts(step: Step, sampler: PoissonSampler, ledger: Ledger) -> Facts:
     """That all ranks are at the same step of the same run, with the same draw, ledger, weights and codecs."""
     public = step.public
-    close = {"weights": _fingerprint(public.parameters)}
-    for index in range(len(step.mechanism.releases)):
+    # Of a sharded model there is one copy of the weights, and its masks follow from the public seed.
+    sharded = public.space.is_sharded
+    close = {} if sharded else {"weights": _fingerprint(public.parameters)}
+    for index in () if sharded else range(len(step.mechanism.releases)):
         encoded = step.codec(index).encode(_probe(public.parameters))
         marks = encoded.weighted_sum(torch.ones(1, dtype=torch.float64, device=_device(public)))
         close[f"representation of release {index}"] = _fingerprint(marks)
@@ -115,9 +121,11 @@ def _versions() -> dict[str, str]:
 
 
 def _hash(model: nn.Module) -> str:
-    """Of every parameter and buffer, bit by bit."""
+    """Of every parameter and buffer, bit by bit. Shards are left out: each rank has its own."""
     digest = hashlib.sha256()
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if type(tensor).__name__ == "DTensor":
+            continue
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
 from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad._privatizer.privatizer import Privatizer
@@ -65,19 +65,20 @@ def make_private(
 
 
 def _poisson(loader: DataLoader[Any], epochs: float, pad_to: PadTo | None) -> PoissonBatches:
-    if loader.batch_size is None or isinstance(loader.dataset, IterableDataset):
+    size, sampler = _size_and_sampler(loader)
+    if size is None or isinstance(loader.dataset, IterableDataset):
         raise ValueError(
             "The data_loader has no batch size, or a data set that can only be read in order: records cannot be drawn "
             "from it. Give a map-style data set and batch_size=."
         )
-    if not isinstance(loader.sampler, RandomSampler | SequentialSampler):
+    if not isinstance(sampler, RandomSampler | SequentialSampler):
         raise ValueError(
-            f"The data_loader draws with a {type(loader.sampler).__name__}, but ε counts on every record being drawn "
+            f"The data_loader draws with a {type(sampler).__name__}, but ε counts on every record being drawn "
             "with the same probability. Leave sampler= out; for several ranks see docs/distributed.md."
         )
     if not epochs > 0:
         raise ValueError(f"Expected epochs > 0, got {epochs}.")
-    rate = min(1.0, loader.batch_size / len(loader.dataset))  # type: ignore[arg-type]
+    rate = min(1.0, size / len(loader.dataset))  # type: ignore[arg-type]
     return PoissonBatches(
         loader.dataset,
         rate=rate,
@@ -85,7 +86,19 @@ def _poisson(loader: DataLoader[Any], epochs: float, pad_to: PadTo | None) -> Po
         workers=loader.num_workers,
         collate_fn=loader.collate_fn,
         pad_to=pad_to,
+        device=getattr(loader, "device", None),  # where accelerate hands out batches
     )
+
+
+def _size_and_sampler(loader: DataLoader[Any]) -> tuple[int | None, Any]:
+    """Return the batch size and what draws the records.
+
+    `accelerator.prepare` makes a loader of the old one's batch sampler: the size is there alone.
+    """
+    inner = loader.batch_sampler
+    if loader.batch_size is None and type(inner) is BatchSampler:
+        return inner.batch_size, inner.sampler
+    return loader.batch_size, loader.sampler
 
 
 def _check_optimizer(optimizer: Optimizer, model: nn.Module) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 import warnings
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -33,8 +34,9 @@ from quietgrad._privatizer.explanation import Explanation, explain
 from quietgrad._privatizer.facts import check_checkpoint, checkpoint, open_ledger, run_facts, step_facts
 from quietgrad._privatizer.research import Observer
 from quietgrad._privatizer.same_records import check_same_records
+from quietgrad._privatizer.sharding import one_verdict, prepare_shards, shared_coin, unwrap
 from quietgrad._privatizer.step import RunState, Step, drop_grads, write_grads
-from quietgrad._release.releaser import Releaser
+from quietgrad._release.releaser import AccountedDraw, Releaser
 from quietgrad._representations.base import Identity, Public
 from quietgrad._sampling.batches import PoissonBatches
 from quietgrad._sampling.collate import MapStyle
@@ -60,13 +62,15 @@ class Privatizer:
         batches: the PoissonBatches (or the PoissonSampler of a DataLoader) that training iterates over.
         ledger: a file to keep the ledger in, or a Ledger; in memory if left out.
         memory_budget: bytes that per-sample gradients may take at once.
-        noise_source: "default" or "hardened", or a NoiseSource.
+        noise_source: "default", "device" (drawn where the model is) or "hardened", or a NoiseSource.
         public_seed: of masks, random bases and public losses, to make a run again; drawn if left out.
         research: allow observers that read private gradients; the run is then reported as not covered by ε.
         deterministic: choose the engine's algorithms by rule instead of by measurement.
-        reducer: `qg.distributed.AllReduce()` for several ranks; each takes its part of one global draw.
+        reducer: `qg.distributed.AllReduce()` for several ranks, or `Sharded()` for a model under `fully_shard`; each
+            rank takes its part of one global draw.
         require_independence: refuse a loop of which it cannot be checked whether records influence each other. False
             accepts it, and the run is reported as not covered by ε. A loop that mixes records is always refused.
+        compile: run the model compiled: True, or options of `torch.compile`. See docs/devices.md.
 
     Attributes:
         mechanism, plan, sampler, ledger: what is released, how often, from which draws, and what has been.
@@ -97,16 +101,24 @@ class Privatizer:
         deterministic: bool = False,
         reducer: Reducer | None = None,
         require_independence: bool = True,
+        compile: bool | Mapping[str, Any] = False,  # noqa: A002 - the word that torch uses
     ) -> None:
+        model = unwrap(model)
         sampler = batches.sampler if isinstance(batches, PoissonBatches) else batches
         sampler.refuse_second_owner()
         self.mechanism: Final = mechanism
         self.sampler: Final = sampler
         planned = plan(mechanism, sampler)
         self._reducer = reducer = default_reducer() if reducer is None else reducer
-        by_rule = reducer.world > 1
+        sharded = prepare_shards(model, mechanism, batches, reducer)
         self._recorder = Recorder(
-            model, memory_budget=memory_budget, deterministic=deterministic, public_by_rule=by_rule
+            model,
+            memory_budget=memory_budget,
+            deterministic=deterministic,
+            public_by_rule=reducer.world > 1,
+            sharded=sharded,
+            one_pass=one_verdict(reducer) if reducer.lockstep else None,
+            compile_options=None if compile is False else {} if compile is True else compile,
         )
         self.parameters: Final[Mapping[str, nn.Parameter]] = self._recorder.parameters
         self._source = source = as_source(noise_source)
@@ -117,10 +129,13 @@ class Privatizer:
         check_same_records(reducer, batches)
         sampler.divide(reducer)
         self._owns_ledger = not isinstance(ledger, Ledger)
-        self.ledger: Final = reducer.broadcast(lambda: open_ledger(ledger, planned, mechanism, sampler))
+        self.ledger: Final = reducer.broadcast(
+            lambda: open_ledger(ledger, planned, mechanism, sampler, source)
+        )
         self._cost = RunCost(self.ledger, mechanism, sampler, planned)
         seed = reducer.broadcast(lambda: secrets.randbits(48) if public_seed is None else public_seed)
-        self._state = RunState(self._recorder, mechanism, sampler, seed=seed)
+        shard = (reducer.rank, reducer.world) if sharded is not None else None
+        self._state = RunState(self._recorder, mechanism, sampler, seed=seed, shard=shard)
         self._releaser = Releaser(
             ledger=self.ledger,
             states=self._state.noise,
@@ -131,13 +146,21 @@ class Privatizer:
         self._rows = RowCount(sampler, batches if isinstance(batches, PoissonBatches) else None)
         self._users = None if sampler.users is None else Units(sampler)
         self._current: Step | None = None
+        self._first = 0
+        """The place in the draw of the first row of the last micro-batch."""
+        self._pending: BlockwiseGrads | None = None
+        """The rows of the last micro-batch, until they are added."""
         # Without a representation nobody asks for more than norms and sums, so factors need not be kept.
         self._keep_factors = research or not all(
             isinstance(release.representation, Identity) for release in mechanism.releases
         )
         padding = batches.padding if isinstance(batches, PoissonBatches) else None
         self.independence: Final = LoopCheck(model, required=require_independence, padding=padding)
-        self._guards = Guards(self._recorder, batches, self.begin_step, self.independence)
+        if reducer.lockstep:
+            self.independence.flip_coin = shared_coin(reducer)
+            self.independence.end_of_questions = weakref.WeakMethod(self._add_pending)
+        lockstep = reducer if reducer.lockstep else None
+        self._guards = Guards(self._recorder, batches, self.begin_step, self.independence, lockstep)
         self.independence.check_model = self._guards.before_release
         self._guards.attach()
         self._skip_spent_steps()
@@ -156,18 +179,41 @@ class Privatizer:
         """
         check_losses(losses)
         self._guards.before_backward(losses)
-        if self.independence.is_asking:
+        check = self.independence
+        if check.is_asking:
             self._answer(losses)
             return
-        if self._rows.begun_again():
-            self._drop_sums()
-        first = self._rows.consume(self.step, len(losses))
-        step = self.begin_step()
+        if check.is_repeating:
+            self._rows.consume_question(len(losses))
+            losses = check.leave_out_bad(losses)
+        else:
+            if self._rows.begun_again():
+                self._drop_sums()
+            self._add_pending()
+            self._first = self._rows.consume(self.step, len(losses))
+        first = self._first
+        losses = self._rows.without_padding(losses, self.step, first)
+        self.begin_step()
         drop_grads(self._state.space)
+        if self._users is not None:
+            self._users.begin_micro_batch(repeated=check.is_repeating)
         pools = self._users is not None and self._users.pooling(self.step, first, len(losses)) is not None
         pool = (lambda records: self.pool(records, first)) if pools else None
-        self._add(step, self._collected(losses, pool))
-        self.independence.note(self._recorder.graph_shape, self._recorder.unattributed)
+        stand_ins = 0 if check.is_repeating else self._rows.stand_ins
+        self._pending = self._collected(losses, pool, stand_ins)
+        suspected = check.suspect(losses[: len(losses) - stand_ins], spread=self._recorder.met_not_finite)
+        # Ranks in lockstep add theirs together, after all questions about the micro-batch.
+        if not suspected and not self._reducer.lockstep:
+            self._add_pending()
+        check.note(self._recorder.graph_shape, self._recorder.unattributed)
+
+    def _add_pending(self) -> None:
+        """Add the last micro-batch, if it was kept back to be handed out again."""
+        grads, self._pending = self._pending, None
+        if grads is None:
+            return
+        step = self.begin_step()
+        self._add(step, grads)
         if self._users is not None:
             for user in self._users.finish():
                 self._add(step, user)
@@ -176,10 +222,18 @@ class Privatizer:
         """Take fingerprints of a micro-batch that only asks; nothing of it reaches a sum."""
         self._rows.consume_question(len(losses))
         grads = self._recorder.collect(losses)
-        self.independence.answer(losses, grads, self._recorder.precision)
+        self.independence.answer(
+            losses, grads, self._recorder.precision, spread=self._recorder.met_not_finite
+        )
 
-    def _collected(self, losses: Tensor, pool: Pool | None) -> BlockwiseGrads:
-        grads = self._recorder.collect(losses, pool, keep_factors=self._keep_factors)
+    def _collected(self, losses: Tensor, pool: Pool | None, stand_ins: int) -> BlockwiseGrads:
+        # A micro-batch that is asked about is compared with itself as it was added, which spares a pass.
+        taken = self.independence.takes_fingerprints and pool is None and stand_ins == 0
+        keep = self._keep_factors or taken
+        grads = self._recorder.collect(losses, pool, keep_factors=keep, stand_ins=stand_ins)
+        if taken:
+            spread = self._recorder.met_not_finite
+            self.independence.answer(losses, grads, self._recorder.precision, spread=spread)
         sums = len(self.mechanism.releases)
         return grads if self._keep_factors or sums > 1 else grads.drop_factors()
 
@@ -204,15 +258,15 @@ class Privatizer:
         Raises:
             ValueError: no batch was drawn, some of its rows were not seen, or the plan is used up.
         """
-        self._rows.finish(self.step)
-        self._guards.before_release()
-        self.independence.refuse_unanswered()
+        self._reducer.make_together(self._check_before_release)
+        self._add_pending()
         step = self.begin_step()  # an empty batch had no forward
         if self._reducer.world > 1:
             self._reducer.agree(lambda: step_facts(step, self.sampler, self.ledger))
-        # The ledger's line is on disk before any noise is drawn; leaving the block checks that the two agree.
-        charge = self.sampler.charge(self.mechanism.event(self.step), self.step)
-        with self._releaser.record(charge, step=self.step) as draw:
+        # The ledger's line is on disk before any rank draws noise; leaving the block checks that the two agree.
+        draw, _ = self._reducer.make_together(self._record)
+        assert draw is not None
+        with draw:
             released = step.release(draw)
         update = self._state.post_process(step.decode(released), step.public)
         for observer in self._observers:
@@ -222,6 +276,15 @@ class Privatizer:
         self._end_step()
         if self.step >= min(FIRST, self.sampler.steps) and self.covered:
             self.independence.warn_unasked()
+
+    def _record(self) -> AccountedDraw:
+        charge = self.sampler.charge(self.mechanism.event(self.step), self.step)
+        return self._releaser.record(charge, step=self.step)
+
+    def _check_before_release(self) -> None:
+        self._rows.finish(self.step)
+        self._guards.before_release()
+        self.independence.refuse_unanswered()
 
     def begin_step(self) -> Step:
         """Begin the step, with codecs of the weights as they are now, unless it has begun; return it.
@@ -257,10 +320,11 @@ class Privatizer:
         return next(iter(self.parameters.values())).device.type
 
     def _make_step(self, public: Public) -> Step:
-        return Step(self.mechanism, public, self._source)
+        return Step(self.mechanism, public, self._source, self._reducer)
 
     def _drop_sums(self) -> None:
         """Drop what was added so far, also of a user whose rows were cut."""
+        self._pending = None
         if self._current is not None:
             self._current.clear()
         if self._users is not None:
@@ -299,6 +363,11 @@ class Privatizer:
     def steps_left(self) -> int:
         """Releases that the plan still allows; replayed steps of a resumed run have used some up."""
         return self._cost.steps_left(self.step)
+
+    @property
+    def steps_made(self) -> int:
+        """Steps that the ledger holds, also those whose weights a crash has lost."""
+        return self._cost.steps_made
 
     @property
     def covered(self) -> bool:

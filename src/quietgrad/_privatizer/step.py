@@ -14,11 +14,20 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from quietgrad._capture.fsdp import shard_like
 from quietgrad._capture.recorder import Recorder, check_losses
+from quietgrad._collective import Reducer, SingleProcess
 from quietgrad._gradients.blocks import Blocks
+from quietgrad._gradients.grid import Grid
 from quietgrad._gradients.row_arithmetic import at_least_single
-from quietgrad._gradients.space import Space
-from quietgrad._gradients.stages import ClippedSum, PerSampleGrads, Released
+from quietgrad._gradients.space import Space, coordinates
+from quietgrad._gradients.stages import (
+    BlockwiseGrads,
+    ClippedSum,
+    PerSampleGrads,
+    Released,
+    ScatteredGrads,
+)
 from quietgrad._kernels.generators import fork_generators
 from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad._noise.gaussian import widen_noise
@@ -40,14 +49,18 @@ class Step:
         mechanism: says which releases there are.
         public: what representations may look at.
         source: of the noise; sums of micro-batches are added on the grid that it draws on.
+        reducer: adds up the sums of a sharded model, block by block.
 
     Example:
         step = private.begin_step()
         step.add(grads)
     """
 
-    def __init__(self, mechanism: Mechanism, public: Public, source: NoiseSource) -> None:
+    def __init__(
+        self, mechanism: Mechanism, public: Public, source: NoiseSource, reducer: Reducer | None = None
+    ) -> None:
         self.mechanism, self.public, self._source = mechanism, public, source
+        self._reducer = reducer or SingleProcess()
         self._sums: list[ClippedSum] = []
         for index, release in enumerate(mechanism.releases):
             release.clip.validate(self.codec(index).space)
@@ -84,7 +97,12 @@ class Step:
         return self._clip(index, self.codec(index).encode(grads))
 
     def _clip(self, index: int, encoded: PerSampleGrads) -> ClippedSum:
-        return self._on_grid(index, self.mechanism.releases[index].clip(encoded, self.public.step))
+        space, clip = self.codec(index).space, self.mechanism.releases[index].clip
+        if space.is_sharded:
+            assert isinstance(encoded, BlockwiseGrads), "only gradients as they are have shards"
+            grid = self._grid(index, clip.sensitivity(self.public.step), coordinates(space))
+            encoded = ScatteredGrads(encoded, space, grid, self._reducer.scatter_sum)
+        return self._on_grid(index, clip(encoded, self.public.step))
 
     def zero_sum(self, index: int) -> ClippedSum:
         """What an empty batch adds to a release."""
@@ -96,16 +114,14 @@ class Step:
 
     def _on_grid(self, index: int, total: ClippedSum) -> ClippedSum:
         """With the grid of its noise: micro-batches are added in whole steps, whose order does not matter."""
+        return replace(total, grid=self._grid(index, total.sensitivity, total.coordinates))
+
+    def _grid(self, index: int, sensitivity: float, coordinates: int) -> Grid | None:
         std = self.mechanism.std(self.mechanism.releases[index], self.public.step)
         if std == 0.0:
-            return total
-        wide = widen_noise(
-            std=std,
-            sensitivity=total.sensitivity,
-            coordinates=total.coordinates,
-            steps=self.mechanism.noise.grid_steps(self._source),
-        )
-        return replace(total, grid=wide.grid)
+            return None
+        steps = self.mechanism.noise.grid_steps(self._source)
+        return widen_noise(std=std, sensitivity=sensitivity, coordinates=coordinates, steps=steps).grid
 
     def release(self, draw: AccountedDraw) -> list[Released]:
         """Add noise to the sum of each release; the draw is in the ledger.
@@ -137,8 +153,16 @@ def drop_grads(space: Space) -> None:
 def write_grads(space: Space, update: Blocks) -> None:
     """Overwrite every `p.grad` with its block; zero where there is none."""
     for name in space:
-        parameter, block = space.local(name), update.get(name)
-        parameter.grad = torch.zeros_like(parameter) if block is None else block.to(parameter.dtype)
+        parameter, block, part = space.local(name), update.get(name), space.part(name)
+        if block is None:
+            parameter.grad = torch.zeros_like(parameter)
+            continue
+        if part.rows is None:
+            parameter.grad = block.to(parameter.dtype)
+            continue
+        # A codec decodes to whole blocks; a sum that was scattered is this rank's rows already.
+        own = block if block.shape == part.local_shape else block[part.rows]
+        parameter.grad = shard_like(parameter, own.to(parameter.dtype))
 
 
 # ---- from step to step ---------------------------------------------------------------------------------------
@@ -152,13 +176,20 @@ class RunState:
         mechanism: whose noise and post-processing remember something.
         sampler: says the run's rate and number of steps.
         seed: of the run's public randomness.
+        shard: which shard of a sharded model this process holds, of how many.
     """
 
     def __init__(
-        self, recorder: Recorder, mechanism: Mechanism, sampler: PoissonSampler, *, seed: int
+        self,
+        recorder: Recorder,
+        mechanism: Mechanism,
+        sampler: PoissonSampler,
+        *,
+        seed: int,
+        shard: tuple[int, int] | None = None,
     ) -> None:
         self._parameters: Mapping[str, nn.Parameter] = recorder.parameters
-        self.space = Space.of_parameters(recorder.parameters)
+        self.space = Space.of_parameters(recorder.parameters, shard=shard)
         self._public_space = self.space.restrict(self.space)  # without a way to the parameters
         self._collect, self._post = PublicGradients(recorder), mechanism.post
         self._steps, self._rate = sampler.steps, sampler.rate

@@ -1,4 +1,4 @@
-"""A program: statistics of all records, then training, calibrated together to one (ε, δ).
+"""A program: statistics of all records, training, statistics of its outcome, calibrated together to one (ε, δ).
 
 Shares are parts of the squared budget. A Gaussian of multiplier σ_j costs about 1/σ_j², T steps at rate q about q²T/σ²
 (exactly so at q = 1, where Gaussians compose to a Gaussian). With f_0 the share of training,
@@ -12,7 +12,7 @@ the exact accountant; shares only say how it is divided.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from quietgrad._mechanism.description import describe
 from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad._program.statistics import Statistic
 from quietgrad.accounting.events import Event, GaussianEvent, Phase
-from quietgrad.accounting.planning import Steps
+from quietgrad.accounting.planning import AFTER, Steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +38,12 @@ class StatisticRelease:
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """Statistics of all records, and the mechanism of every training step.
+    """Statistics of all records, training, and statistics of its outcome.
 
     Args:
         training: the mechanism of the steps; its share is what the statistics leave.
-        statistics: name → what is released, in the order of release.
+        statistics: name → what is released before training, in the order of release.
+        after: name → what is released after training, such as how many records the model gets right.
 
     Raises:
         ValueError: the shares of the statistics leave nothing for training.
@@ -55,18 +56,29 @@ class Program:
 
     training: Mechanism
     statistics: Mapping[str, StatisticRelease] = field(default_factory=dict)
+    after: Mapping[str, StatisticRelease] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        shares = {name: release.share for name, release in self.statistics.items()}
+        both = sorted(set(self.statistics) & set(self.after))
+        if both:
+            raise ValueError(
+                f"Expected a name for each statistic, got {both[0]!r} before and after training."
+            )
+        shares = {name: release.share for name, release in self.releases.items()}
         if any(not 0 < share < 1 for share in shares.values()) or sum(shares.values()) >= 1:
             raise ValueError(
                 f"Expected shares in (0, 1) whose sum leaves a part for training, got {shares}. Lower them."
             )
 
     @property
+    def releases(self) -> dict[str, StatisticRelease]:
+        """All statistics, before and after training."""
+        return {**self.statistics, **self.after}
+
+    @property
     def training_share(self) -> float:
         """f_0, what the statistics leave."""
-        return 1.0 - sum(release.share for release in self.statistics.values())
+        return 1.0 - sum(release.share for release in self.releases.values())
 
     def with_noise(self, noise_multiplier: float) -> Program:
         """Return the program with another σ of training; the statistics scale along."""
@@ -82,7 +94,7 @@ class Program:
 
     def multiplier(self, name: str, batches: Steps) -> float:
         """Return σ_j of a statistic."""
-        ratio = self.training_share / self.statistics[name].share
+        ratio = self.training_share / self.releases[name].share
         return self.training.multiplier(0) * math.sqrt(ratio / batches.steps) / batches.rate
 
     def statistic_event(self, name: str, batches: Steps) -> GaussianEvent:
@@ -91,10 +103,21 @@ class Program:
 
     def before(self, batches: Steps) -> tuple[Phase, ...]:
         """Return the phases before training: every statistic once, from all records."""
-        events = [self.statistic_event(name, batches) for name in self.statistics]
+        return self._phases(self.statistics, batches)
+
+    def afterwards(self, batches: Steps) -> tuple[Phase, ...]:
+        """Return the phases after training: every statistic of its outcome once, from all records."""
+        return self._phases(self.after, batches)
+
+    def _phases(self, names: Iterable[str], batches: Steps) -> tuple[Phase, ...]:
+        events = [self.statistic_event(name, batches) for name in names]
         return tuple(Phase(event=event, rate=1.0, count=1) for event in events)
 
     def describe(self) -> dict[str, Any]:
         """Return plain data, equal exactly for equal programs."""
         statistics = {name: describe(release) for name, release in self.statistics.items()}
-        return {"statistics": statistics, "mechanism": self.training.describe()}
+        after = {name: describe(release) for name, release in self.after.items()}
+        beside = (
+            {AFTER: after} if after else {}
+        )  # absent where there is none, as in ledgers of earlier versions
+        return {"statistics": statistics, "mechanism": self.training.describe(), **beside}

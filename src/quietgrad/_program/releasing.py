@@ -65,7 +65,7 @@ class Statistics:
         self.program = program
         self._sampler = sampler.sampler if isinstance(sampler, PoissonBatches) else sampler
         self._source, reducer = as_source(noise_source), default_reducer()
-        description = {**program.describe(), **self._sampler.describe()}
+        description = {**program.describe(), **self._sampler.describe(), **self._source.describe()}
         self.ledger = Ledger(ledger, plan=whole_plan(program, self._sampler), description=description)
         self._released: set[str] = set()
         self._releaser = Releaser(
@@ -94,7 +94,7 @@ class Statistics:
         self._check(name, len(values))
         total = self._total(name, values, self._sampler.users)
         event = self.program.statistic_event(name, self._sampler)
-        # Steps before the training have negative numbers, in a run that is resumed too.
+        # What comes before the training has negative numbers, in a run that is resumed too.
         step = self.ledger.count - len(self.program.statistics)
         with self._releaser.record(Charge(event=event, rate=1.0), step=step) as draw:
             self._released.add(name)
@@ -115,18 +115,26 @@ class Statistics:
         return Released(blocks=blocks, std=std / divisor, sensitivity=total.sensitivity / divisor)
 
     def _total(self, name: str, values: Tensor, users: Users | None) -> ClippedSum:
-        statistic = self.program.statistics[name].statistic
+        statistic = self.program.releases[name].statistic
         clip = FlatClip(statistic.bound)
         return _sum(clip(rows, 0) for rows in _rows(statistic, values, users))
 
     def _check(self, name: str, records: int) -> None:
-        if name not in self.program.statistics:
+        if name not in self.program.releases:
             raise ValueError(
-                f"The program has no statistic {name!r}; it has {', '.join(self.program.statistics) or 'none'}. "
+                f"The program has no statistic {name!r}; it has {', '.join(self.program.releases) or 'none'}. "
                 "What is not planned is not paid for: add it to the program before qg.calibrate."
             )
         if name in self._released:
             raise PrivacyError(f"The statistic {name!r} was released already. The plan pays for it once.")
+        if (
+            name in self.program.after
+            and self.ledger.count < len(self.program.statistics) + self._sampler.steps
+        ):
+            raise ValueError(
+                f"The statistic {name!r} is planned after training, and {self.ledger.count} releases are over. Train "
+                "first, or plan it among the program's statistics."
+            )
         if records != self._sampler.records:
             raise ValueError(
                 f"Expected the {self._sampler.records} records of the plan, got {records}. Pass all of them."

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol, runtime_checkable
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, NoReturn, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
+from quietgrad._collective import Reducer
 from quietgrad._errors import PrivacyError
 from quietgrad._kernels.transfer import upload
 from quietgrad._sampling.collate import MapStyle, keeps_order, move
@@ -24,6 +26,9 @@ from quietgrad.accounting.planning import Charge
 class MicroBatchCheck(Protocol):
     """Ask about a micro-batch, by handing out more of them; see `_independence.in_loop`."""
 
+    def collate(self, records: Sequence[Any], collate: Callable[[Sequence[Any]], Any]) -> Any:
+        """Collate a micro-batch that is about to be handed out."""
+
     def questions(
         self,
         records: Sequence[Any],
@@ -33,9 +38,32 @@ class MicroBatchCheck(Protocol):
     ) -> Iterator[tuple[int, Any]]:
         """Yield the number of rows of each further micro-batch, and the micro-batch."""
 
+    def accompany(self) -> AbstractContextManager[None]:
+        """Hand out stand-ins inside, while other ranks ask: nothing of them is added."""
+
+    def end_questions(self) -> None:
+        """Take notice that all ranks have asked about the micro-batch: now they may add it together."""
+
 
 Collate = Callable[[Sequence[Any]], Any]
 """Makes a micro-batch of some records."""
+
+MicroBatch = tuple[Sequence[Any], Collate]
+"""The records of a micro-batch, and what collates them."""
+
+Rows = tuple[Any, int, int]
+"""A collated micro-batch, its number of rows, and how many of these, at the end, are stand-ins."""
+
+LEAST = 2
+"""Rows of a micro-batch where ranks run in lockstep. A single row would take another path through the engine."""
+
+
+class CollatedPart(NamedTuple):
+    """The records of a micro-batch, what collates them, and what came of it."""
+
+    records: Sequence[Any]
+    collate: Collate
+    rows: Rows
 
 
 class Batch:
@@ -60,7 +88,7 @@ class Batch:
         collate: Collate,
         others: Callable[[int], list[Any]] | None = None,
         counts: list[int] | None = None,
-        groups: Sequence[tuple[Sequence[Any], Collate]] | None = None,
+        groups: Sequence[MicroBatch] | None = None,
     ) -> None:
         self._records, self._others, self._counts = records, others, counts
         self._groups = [(records, collate)] if groups is None else groups
@@ -68,11 +96,27 @@ class Batch:
         """Rows of the micro-batch that was handed out and has not gone through `backward` yet."""
         self.owned = False
         self.released = False
+        self.stand_ins = 0
+        """How many of these rows, at the end, are stand-ins: they are computed and do not count."""
         self.handed_out: Callable[[Any], None] | None = None
         self.check: MicroBatchCheck | None = None
+        self.lockstep: Reducer | None = None
+        """The ranks that must be handed equally many micro-batches."""
 
     def __len__(self) -> int:
         return len(self._records)
+
+    def __iter__(self) -> NoReturn:
+        """Refuse `for x, y in batches`: a draw may be empty, and then has no x and y.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError(
+            "A batch is one Poisson draw, which may be empty or large. Take its micro-batches: "
+            "`for batch in batches:`, inside it `for x, y in batch.split(256):`, and after that inner loop "
+            "`private.release()`."
+        )
 
     def split(self, size: int) -> Iterator[Any]:
         """Micro-batches of at most `size` rows, as the data set collates them; none for an empty batch.
@@ -83,15 +127,68 @@ class Batch:
         """
         if size < 1:
             raise ValueError(f"Expected a micro-batch size >= 1, got {size}.")
+        if self.lockstep is not None:
+            yield from self._split_together(size, self.lockstep)
+            return
         for records, collate in self._micro_batches(size):
             self._refuse_outstanding()
-            yield self._hand_out(collate(records), len(records))
+            made = self.check.collate(records, collate) if self.check and self._others else collate(records)
+            yield self._hand_out(made, len(records))
             # A loop that releases inside of this loop has a model of other weights by now: it cannot be asked.
             if self.check and self._others and not self.outstanding and not self.released:
                 for rows, micro_batch in self.check.questions(records, self._others, collate, size):
                     yield self._hand_out(micro_batch, rows)
 
-    def _micro_batches(self, size: int) -> Iterator[tuple[Sequence[Any], Collate]]:
+    def _split_together(self, size: int, ranks: Reducer) -> Iterator[Any]:
+        """Hand out equally many micro-batches on all ranks, then equally many questions about each.
+
+        Before each one the ranks say whether they have any left. While one of them has, the others get stand-ins: rows
+        of which nothing is added. Two ranks can so never wait for different things.
+
+        Checked by: tests/distributed/test_lockstep.py
+        """
+        own = self._micro_batches(size)
+        while True:
+            part, anybody = ranks.make_together(lambda: self._next_part(own))
+            if not anybody:
+                return
+            yield self._hand_out(*(part.rows if part is not None else self._stand_ins()))
+            asking = self._questions(part, size)
+            while True:
+                question, anybody = ranks.make_together(lambda: next(asking, None))  # noqa: B023 (called at once)
+                if not anybody:
+                    break
+                if question is not None:
+                    yield self._hand_out(question[1], question[0])
+                elif self.check is not None:
+                    with self.check.accompany():
+                        yield self._hand_out(*self._stand_ins())
+            if self.check is not None:
+                self.check.end_questions()
+
+    def _next_part(self, parts: Iterator[MicroBatch]) -> CollatedPart | None:
+        self._refuse_outstanding()
+        part = next(parts, None)
+        return None if part is None else CollatedPart(*part, self._padded(*part))
+
+    def _stand_ins(self) -> Rows:
+        return self._padded((), self._groups[-1][1])
+
+    def _padded(self, records: Sequence[Any], collate: Collate) -> Rows:
+        """Collate the records with as many stand-ins as are missing."""
+        missing = max(0, LEAST - len(records))
+        assert self._others is not None, "batches of a data set can draw stand-ins"
+        padded = [*records, *self._others(missing)] if missing else records
+        return collate(padded), len(padded), missing
+
+    def _questions(self, part: CollatedPart | None, size: int) -> Iterator[tuple[int, Any]]:
+        if self.check is None or self._others is None or self.released:
+            return
+        self._refuse_outstanding()
+        records, collate = ((), self._groups[-1][1]) if part is None else (part.records, part.collate)
+        yield from self.check.questions(records, self._others, collate, size)
+
+    def _micro_batches(self, size: int) -> Iterator[MicroBatch]:
         for records, collate in self._groups:
             for start, stop in _parts(len(records) if self._counts is None else self._counts, size):
                 yield records[start:stop], collate
@@ -103,8 +200,8 @@ class Batch:
                 "taking the next: its rows count exactly once."
             )
 
-    def _hand_out(self, micro_batch: Any, rows: int) -> Any:
-        self.outstanding = rows
+    def _hand_out(self, micro_batch: Any, rows: int, stand_ins: int = 0) -> Any:
+        self.outstanding, self.stand_ins = rows, stand_ins
         if self.handed_out is not None:
             self.handed_out(micro_batch)
         return micro_batch
@@ -131,6 +228,9 @@ class PoissonBatches:
         most_records: with `unit`, how many records of a user a step uses at most, drawn afresh.
         pooled: with `unit`, whether the gradients of a user's records are averaged ("mean") or added ("sum").
         groups: b, for noise of b bands; see `PoissonSampler`.
+        at_most: B, the rows of every batch: some records of larger draws are left out, smaller ones are filled up with
+            rows that count nothing. Compiled models see one shape; see `PoissonSampler`.
+        once_an_epoch: each record takes part exactly once in 1/q steps, at a random one; see `PoissonSampler`.
         device: where micro-batches are handed out; where the data set has them if left out.
 
     Raises:
@@ -155,6 +255,8 @@ class PoissonBatches:
         most_records: int | None = None,
         pooled: Pooled = "mean",
         groups: int = 1,
+        at_most: int | None = None,
+        once_an_epoch: bool = False,
         device: torch.device | str | None = None,
     ) -> None:
         self.device = None if device is None else torch.device(device)
@@ -164,6 +266,10 @@ class PoissonBatches:
             raise ValueError(
                 f"pad_to={pad_to!r} sorts a draw by length, and unit= keeps the records of a user together. Pass one "
                 "length."
+            )
+        if at_most is not None and len(self.padding.lengths) > 1:
+            raise ValueError(
+                f"pad_to={pad_to!r} sorts a draw by length, and at_most= gives all batches one shape. Pass one length."
             )
         records = len(dataset)  # type: ignore[arg-type]
         self.sampler = PoissonSampler(
@@ -175,11 +281,15 @@ class PoissonBatches:
             most_records=most_records,
             pooled=pooled,
             groups=groups,
+            at_most=at_most,
+            once_an_epoch=once_an_epoch,
         )
+        self._options = {"groups": groups, "at_most": at_most, "once_an_epoch": once_an_epoch}
         self.current: Batch | None = None
         """The batch that was handed out and is not released yet."""
         self._handed_out: Callable[[Any], None] | None = None
         self._check: MicroBatchCheck | None = None
+        self._lockstep: Reducer | None = None
         self._in_order = False
 
     @classmethod
@@ -190,7 +300,7 @@ class PoissonBatches:
         batches = cls(dataset, rate=rate, steps=len(draws), **unit)
         sampler = batches.sampler
         batches.sampler = ReplayedSampler(
-            sampler.records, draws, rate=rate, users=sampler.users, groups=sampler.groups
+            sampler.records, draws, rate=rate, users=sampler.users, **batches._options
         )
         return batches
 
@@ -211,9 +321,18 @@ class PoissonBatches:
         """Say what a step costs that releases this."""
         return self.sampler.charge(event, step)
 
-    def watch(self, handed_out: Callable[[Any], None] | None, check: MicroBatchCheck | None = None) -> None:
-        """Call `handed_out` with each micro-batch just before the loop gets it, and let `check` ask about some."""
-        self._handed_out, self._check = handed_out, check
+    def watch(
+        self,
+        handed_out: Callable[[Any], None] | None,
+        check: MicroBatchCheck | None = None,
+        lockstep: Reducer | None = None,
+    ) -> None:
+        """Call `handed_out` with each micro-batch just before the loop gets it, and let `check` ask about some.
+
+        Args:
+            lockstep: the ranks that must be handed equally many micro-batches.
+        """
+        self._handed_out, self._check, self._lockstep = handed_out, check, lockstep
 
     def __len__(self) -> int:
         """What the plan holds."""
@@ -228,13 +347,13 @@ class PoissonBatches:
             if batch is None:
                 return
             batch.owned = self.sampler.owned
-            batch.handed_out, batch.check = self._handed_out, self._check
+            batch.handed_out, batch.check, batch.lockstep = self._handed_out, self._check, self._lockstep
             self.current = batch
             yield batch
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy has no batch under way."""
-        return self.__dict__ | {"current": None, "_handed_out": None, "_check": None}
+        return self.__dict__ | {"current": None, "_handed_out": None, "_check": None, "_lockstep": None}
 
     def _refuse_unreleased(self) -> None:
         if self.sampler.owned and self.current is not None:

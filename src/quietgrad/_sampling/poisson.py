@@ -6,75 +6,24 @@ AES-256 under OS entropy that is fresh for every draw, or for every run of sever
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
 import zlib
-from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
 from quietgrad._collective import Reducer
 from quietgrad._errors import PrivacyError
 from quietgrad._noise.aes import RandomWords
-from quietgrad._sampling.coins import heads
+from quietgrad._sampling.draws import Draw, Draws
 from quietgrad._sampling.owner import Owner
+from quietgrad._sampling.participation import Scheme, scheme_of
 from quietgrad._sampling.users import Ids, Pooled, Users
 from quietgrad.accounting.base import Event
 from quietgrad.accounting.planning import Charge
-
-
-@dataclass(frozen=True)
-class Draw:
-    """One step's draw. Private.
-
-    Args:
-        rows: the record numbers of this rank; ascending, or one user's after the other's.
-        hash: stands for the records, or users, of all ranks.
-        counts: how many rows each user has here; None where records are drawn.
-    """
-
-    rows: list[int]
-    hash: int
-    counts: list[int] | None = None
-
-
-class Draws:
-    """Made once, in the order of the steps, and kept until they are released.
-
-    Args:
-        first: the step that comes first; those before it are over.
-    """
-
-    def __init__(self, first: int = 0) -> None:
-        self.first = first
-        self._kept: deque[Draw] = deque()
-
-    @property
-    def next(self) -> int:
-        """The first step that was not drawn yet."""
-        return self.first + len(self._kept)
-
-    def add(self, draw: Draw) -> None:
-        """The draw of step `next`."""
-        self._kept.append(draw)
-
-    def get(self, step: int) -> Draw:
-        return self._kept[step - self.first]
-
-    def of(self, step: int) -> Draw | None:
-        """None if it was not made yet, or is over."""
-        return self.get(step) if self.first <= step < self.next else None
-
-    def forget_through(self, step: int) -> None:
-        while self.first <= step and self._kept:
-            self._kept.popleft()
-            self.first += 1
 
 
 class PoissonSampler(Sampler[list[int]]):
@@ -95,10 +44,13 @@ class PoissonSampler(Sampler[list[int]]):
         pooled: with `unit`, whether the gradients of a user's records are averaged ("mean") or added ("sum").
         groups: b, for noise of b bands (`qg.BandedNoise`): cyclic Poisson. Records are in b groups, fixed by their
             numbers alone, and step t draws from group t mod b with probability b·q. The expected batch stays qN.
+        at_most: B, how many records a step uses at most. If more are drawn, some are left out at random; a batch is
+            filled up to B with rows that count nothing. So all batches have one shape, and time tells nothing.
+        once_an_epoch: each record takes part exactly once in 1/q steps, at a step drawn for it at random.
 
     Raises:
-        ValueError: there are no records or steps, the rate or b·q is not in (0, 1], or the users do not fit the
-            records.
+        ValueError: there are no records or steps, the rate or b·q is not in (0, 1], the users do not fit the records,
+            or options do not go together.
         PrivacyError: a subclass draws in its own way and does not say what that costs.
 
     Example:
@@ -117,6 +69,8 @@ class PoissonSampler(Sampler[list[int]]):
         most_records: int | None = None,
         pooled: Pooled = "mean",
         groups: int = 1,
+        at_most: int | None = None,
+        once_an_epoch: bool = False,
     ) -> None:
         if records < 1:
             raise ValueError(f"Expected records >= 1, got {records}. Is the training set empty?")
@@ -128,7 +82,14 @@ class PoissonSampler(Sampler[list[int]]):
             raise ValueError(f"Expected steps >= 1, got {steps}.")
         self.records, self.rate, self.steps = records, float(rate), int(steps)
         self.users = _users(unit, records, most_records, pooled)
-        self.groups = _checked_groups(groups, self.rate, self.units)
+        if at_most is not None and self.users is not None:
+            raise ValueError(
+                "at_most= bounds the rows of a batch, and users have several each. Leave it out, or protect records."
+            )
+        self.groups, self.at_most = int(groups), at_most
+        self._scheme: Scheme = scheme_of(
+            self.units, self.rate, groups=groups, at_most=at_most, once_an_epoch=once_an_epoch
+        )
         self.private = seed is None
         if self.private:
             _check_charged(type(self))
@@ -151,25 +112,27 @@ class PoissonSampler(Sampler[list[int]]):
         return self.records if self.users is None else self.users.count
 
     def charge(self, event: Event, step: int) -> Charge:
-        """Say what a step costs that releases this: a Poisson draw of all records, or of one group of them.
+        """Say what a step costs that releases this, given how records take part.
 
         A sampler by which records take part in another way says so here. What it returns is planned, and written to
         the ledger before the step is released.
         """
-        if self.groups == 1:
-            return Charge(event=event, rate=self.rate)
-        group, rate = step % self.groups, self.groups * self.rate
-        return Charge(event=event, rate=rate, group=group, separation=self.groups)
+        return self._scheme.charge(event, step)
 
     def describe(self) -> dict[str, Any]:
         """What is protected, as a ledger keeps it."""
         protected = {"records": self.records} if self.users is None else self.users.describe()
-        return protected if self.groups == 1 else {**protected, "groups": self.groups}
+        return {**protected, **self._scheme.describe()}
 
     def rows(self, step: int) -> int | None:
         """How many rows this rank drew for a step; None if it was not drawn yet. Private."""
         draw = self._made.of(step)
         return None if draw is None else len(draw.rows)
+
+    def used(self, step: int) -> int | None:
+        """How many of the rows of a step count; None if all do, or it was not drawn yet. Private."""
+        draw = self._made.of(step)
+        return None if draw is None else draw.used
 
     def counts(self, step: int) -> list[int] | None:
         """How many rows each user contributes to a step, in order; None where records are drawn. Private."""
@@ -241,16 +204,13 @@ class PoissonSampler(Sampler[list[int]]):
     def skip_to(self, step: int) -> None:
         """Go on at a later step of the plan (after a resume), with fresh draws."""
         self._made = Draws(step)
+        self._scheme.begin(step)
         self.loops += 1
 
     def draw(self) -> list[int]:
         """The numbers of the records, or users, of one step, ascending."""
         words, self._draws_made = self._words(), self._draws_made + 1
-        if self.groups == 1:
-            indices: list[int] = heads(self.units, self.rate, words).tolist()
-            return indices
-        members = group_members(self.units, self.groups, self._made.next % self.groups)
-        drawn: list[int] = members[heads(len(members), self.groups * self.rate, words)].tolist()
+        drawn: list[int] = self._scheme.draw(self._made.next, words).tolist()
         return drawn
 
     def _words(self) -> RandomWords:
@@ -280,6 +240,10 @@ class PoissonSampler(Sampler[list[int]]):
     def _drawn(self) -> Draw:
         whole = self.draw()
         part, mark = whole[self._rank :: self._world], zlib.crc32(np.asarray(whole, dtype=np.int64).tobytes())
+        if self.at_most is not None:
+            # Which records fill a batch up does not matter: nothing of them is added to a sum.
+            missing = len(range(self._rank, self.at_most, self._world)) - len(part)
+            return Draw([*part, *(place % self.records for place in range(missing))], mark, used=len(part))
         if self.users is None:
             return Draw(part, mark)
         # Which records stand for a user needs no entropy of its own: none of it is what ε rests on.
@@ -316,7 +280,7 @@ def _check_charged(kind: type[PoissonSampler]) -> None:
 
 
 class ReplayedSampler(PoissonSampler):
-    """Explicit draws, for audits that compare neighbouring runs; never private."""
+    """Explicit draws, for audits that compare neighbouring runs; never private. Options as of the base class."""
 
     def __init__(
         self,
@@ -325,41 +289,14 @@ class ReplayedSampler(PoissonSampler):
         *,
         rate: float,
         users: Users | None = None,
-        groups: int = 1,
+        **options: Any,
     ) -> None:
-        super().__init__(records, rate=rate, steps=len(draws), seed=0, groups=groups)
+        super().__init__(records, rate=rate, steps=len(draws), seed=0, **options)
         self.users = users
         self._draws = [list(draw) for draw in draws]
 
     def draw(self) -> list[int]:
         return self._draws[self._made.next]
-
-
-@functools.lru_cache(maxsize=64)
-def group_members(units: int, groups: int, group: int) -> NDArray[np.int64]:
-    """Return the numbers of a group's records, ascending; group sizes differ by at most one.
-
-    The groups are a fixed permutation of the numbers, whatever the records hold. The same number is in the same group
-    in every run, as resumed runs need, and a sorted file is spread over all groups.
-    """
-    # SplitMix64's mixing function, written out: numpy may change what its generators return, and a record that moved
-    # to another group when a run is resumed would take part more often than the ledger counts.
-    mixed = (np.arange(units, dtype=np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    order = np.argsort(mixed ^ (mixed >> np.uint64(31)), kind="stable")
-    return np.sort(order[group::groups])
-
-
-def _checked_groups(groups: int, rate: float, units: int) -> int:
-    if int(groups) != groups or not 1 <= groups <= units:
-        raise ValueError(f"Expected groups to be a whole number from 1 to {units}, got {groups}.")
-    if groups * rate > 1:
-        raise ValueError(
-            f"Expected groups·rate <= 1, got {groups}·{rate:g}: one group does not hold an expected batch. Lower the "
-            f"rate, or use at most {int(1 / rate)} groups."
-        )
-    return int(groups)
 
 
 def _users(unit: Ids | None, records: int, most_records: int | None, pooled: Pooled) -> Users | None:

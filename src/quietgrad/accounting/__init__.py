@@ -2,6 +2,7 @@
 
 from typing import Any as _Any
 
+from quietgrad.accounting.allocation import AllocationEvent
 from quietgrad.accounting.base import (
     Event,
     event_class,
@@ -11,7 +12,7 @@ from quietgrad.accounting.base import (
     register_event,
 )
 from quietgrad.accounting.calibrate import calibrate, rate_within, smallest_noise, steps_within
-from quietgrad.accounting.evaluate import attack_advantage, delta, epsilon
+from quietgrad.accounting.evaluate import attack_advantage, delta, epsilon, members_found
 from quietgrad.accounting.events import (
     BandedEvent,
     GaussianEvent,
@@ -28,8 +29,10 @@ from quietgrad.accounting.planning import Charge, plan
 from quietgrad.accounting.pld import pld
 from quietgrad.accounting.privacy_loss import LossPmf, split_to_grid
 from quietgrad.accounting.rdp import repeat_and_select
+from quietgrad.accounting.truncation import TruncatedEvent
 
 __all__ = [
+    "AllocationEvent",
     "BandedEvent",
     "Charge",
     "Event",
@@ -39,6 +42,7 @@ __all__ = [
     "LossPmf",
     "Phase",
     "StepLoss",
+    "TruncatedEvent",
     "attack_advantage",
     "calibrate",
     "coalesce",
@@ -48,6 +52,7 @@ __all__ = [
     "event_from_dict",
     "event_to_dict",
     "gaussian_precision",
+    "members_found",
     "phase_from_dict",
     "phase_to_dict",
     "plan",

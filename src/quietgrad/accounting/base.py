@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -69,6 +70,11 @@ class Event(ABC):
     def separation(self) -> int:
         """In how many steps in a row a record may take part only once, for the event to cover it."""
         return 1
+
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether it prices several steps together, so that no other such event may be in a run."""
+        return False
 
     @property
     def only_whole_orders(self) -> bool:
@@ -148,6 +154,9 @@ def event_class(kind: str) -> type[Event]:
     Raises:
         ValueError: no class was registered for it.
     """
+    if kind not in _CLASSES:
+        # Methods register events of their own. By name: accounting imports nothing that is built upon it.
+        import_module("quietgrad.methods")
     if kind not in _CLASSES:
         raise ValueError(
             f"Expected kind {', '.join(sorted(_CLASSES))}, got {kind!r}. Import the package that registers this event "

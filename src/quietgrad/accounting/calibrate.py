@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Protocol, TypeVar, runtime_checkable
 
 from quietgrad.accounting.base import Event
-from quietgrad.accounting.deltas import check_delta, warn_delta
+from quietgrad.accounting.deltas import warn_delta
 from quietgrad.accounting.evaluate import Accountant
 from quietgrad.accounting.evaluate import epsilon as epsilon_of
 from quietgrad.accounting.events import Phase, coalesce
@@ -16,12 +16,14 @@ from quietgrad.accounting.planning import (
     Planned,
     Priced,
     Steps,
+    after_training,
     bill,
     charge_of,
     plan,
     whole_plan,
 )
 from quietgrad.accounting.pld import TOLERANCE
+from quietgrad.accounting.targets import EpsilonTarget, Target, target_of
 
 RESOLUTION = 1e-5
 """Relative width at which the search for a noise multiplier or a rate stops."""
@@ -70,8 +72,19 @@ class Calibratable(Planned, Protocol):
 M = TypeVar("M", bound="Calibratable")
 
 
-def calibrate(mechanism: M, batches: Steps, *, epsilon: float, delta: float) -> M:
-    """Set the smallest noise multiplier whose whole run stays within (ε, δ).
+def calibrate(
+    mechanism: M,
+    batches: Steps,
+    *,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    advantage: float | None = None,
+    false_positives: float | None = None,
+    found: float | None = None,
+) -> M:
+    """Set the smallest noise multiplier whose whole run stays within a target.
+
+    The target is (ε, δ), or a bound on every membership attack: its advantage, or how many members it finds.
 
     Args:
         mechanism: what each step releases, or a program of statistics and training; its own noise multiplier is
@@ -79,19 +92,26 @@ def calibrate(mechanism: M, batches: Steps, *, epsilon: float, delta: float) -> 
         batches: say how many steps there are and what each of them costs.
         epsilon: the target; the result lies below it, within 1e-4 of it.
         delta: in (0, 0.1), below 1 / records.
+        advantage: instead of ε and δ, the most that members may be found more often than others are accused.
+        false_positives: instead of ε and δ, the share of others that an attack may accuse wrongly.
+        found: the share of members that such an attack may find.
 
     Returns:
         the mechanism, or the program, with that noise.
-        Checked by: tests/accounting/test_calibrate.py, tests/accounting/test_participation.py
+        Checked by: tests/accounting/test_calibrate.py, tests/accounting/test_participation.py,
+        tests/accounting/test_attack_risk.py
 
     Raises:
-        ValueError: ε or δ is out of range, or no noise is enough for what does not come from it.
+        ValueError: a target is out of range, or not exactly one is given, or no noise is enough for what does not come
+            from it.
     """
-
-    _check_target(epsilon, delta)
-    if isinstance(batches, Population):
+    target = target_of(
+        epsilon=epsilon, delta=delta, advantage=advantage, false_positives=false_positives, found=found
+    )
+    if delta is not None and isinstance(batches, Population):
         warn_delta(delta, batches.units)
-    mechanism = mechanism.for_budget(batches, epsilon=epsilon, delta=delta)
+    share, beside = target.budget
+    mechanism = mechanism.for_budget(batches, epsilon=share, delta=beside)
 
     def whole(noise_multiplier: float) -> tuple[Phase, ...]:
         return whole_plan(mechanism.with_noise(noise_multiplier), batches)
@@ -106,11 +126,11 @@ def calibrate(mechanism: M, batches: Steps, *, epsilon: float, delta: float) -> 
         for phase, first in zip(pattern.phases, pattern.firsts, strict=True):
             charge = charge_of(batches, calibrated.event(first), first)
             phases.append(Phase(event=charge.event, rate=charge.rate, count=phase.count))
-        return coalesce(phases)
+        return coalesce([*phases, *after_training(calibrated, batches)])
 
-    noise_multiplier = smallest_noise(short, epsilon=epsilon, delta=delta)
+    noise_multiplier = noise_within(short, target)
     if short(noise_multiplier) != whole(noise_multiplier):
-        noise_multiplier = smallest_noise(whole, epsilon=epsilon, delta=delta)
+        noise_multiplier = noise_within(whole, target)
     return mechanism.with_noise(noise_multiplier)
 
 
@@ -126,14 +146,19 @@ def smallest_noise(
     Returns:
         the multiplier.
     """
-    _check_target(epsilon, delta)
+    return noise_within(runs, EpsilonTarget(epsilon=epsilon, delta=delta, accountant=accountant))
+
+
+def noise_within(runs: Callable[[float], tuple[Phase, ...]], target: Target) -> float:
+    """Find the smallest noise multiplier whose run stays within a target."""
     return _smallest(
-        lambda noise, tolerance: epsilon_of(runs(noise), delta, tolerance=tolerance, accountant=accountant),
-        epsilon,
+        lambda noise, tolerance: target.cost(runs(noise), tolerance),
+        target.most,
         start=1.0,
         least=LEAST_NOISE,
         most=MOST_NOISE,
         name="noise_multiplier",
+        of=target.name,
     )
 
 
@@ -145,7 +170,7 @@ def rate_within(
     Returns:
         the rate.
     """
-    _check_target(epsilon, delta)
+    EpsilonTarget(epsilon=epsilon, delta=delta)  # refuses what is out of range
 
     def cost(inverse_rate: float, tolerance: float) -> float:
         runs = plan(mechanism, 1 / inverse_rate, steps)
@@ -173,7 +198,7 @@ def steps_within(
     Raises:
         ValueError: not even one step costs at most ε.
     """
-    _check_target(epsilon, delta)
+    EpsilonTarget(epsilon=epsilon, delta=delta)  # refuses what is out of range
     events: list[Event] = []
 
     def cost(steps: int, tolerance: float) -> float:
@@ -212,8 +237,11 @@ def _smallest(
     least: float,
     most: float,
     name: str,
+    of: str = "epsilon",
 ) -> float:
     """Find the smallest x with cost(x, tolerance) ≤ ε, for a cost that falls with x; `least` if that fits.
+
+    What is said of ε holds for the risks of other targets too.
 
     Two searches: on rough grids, which are fast and never under-state ε, then on fine grids near what they found.
     """
@@ -230,9 +258,9 @@ def _smallest(
         high *= 2
         if high > most:
             raise ValueError(
-                f"Expected an epsilon that some {name} can meet, got {epsilon:g}: at {name}={high:.0e} the run "
+                f"Expected a target of {of} that some {name} can meet, got {epsilon:g}: at {name}={high:.0e} the run "
                 f"still costs {roughly(high):.4g}. That rest is not the Gaussian noise's: lower theta, take fewer "
-                "steps, or raise epsilon."
+                f"steps, or raise {of}."
             )
     low = high / 2
     while low > least and roughly(low) <= epsilon:
@@ -270,11 +298,3 @@ def _search(
 
 def _excess(cost: float, epsilon: float) -> float:
     return math.log(max(cost, 1e-300) / epsilon)
-
-
-def _check_target(epsilon: float, delta: float) -> None:
-    check_delta(delta)
-    if not 0 < epsilon < math.inf:
-        raise ValueError(
-            f"Expected epsilon > 0 and finite, got {epsilon}. Pass the budget the run may spend."
-        )

@@ -138,11 +138,28 @@ def parse_line(
 def what_changed(old: Mapping[str, Any], new: Mapping[str, Any], path: Path) -> str:
     """Say how the header of a ledger differs from that of this run."""
     keys = [key for key in new if old.get(key) != new[key]]
+    steps = {which: _planned_steps(header) for which, header in (("old", old), ("new", new))}
+    if "plan" in keys and None not in steps.values() and steps["old"] != steps["new"]:
+        return (
+            f"Expected the ledger {path} of the same run, but its plan changed: it was made for {steps['old']} steps, "
+            f"now there are {steps['new']}. The noise was calibrated for {steps['old']}, so that more steps or epochs "
+            f"would cost more than the budget. Resume with the old parameters ({steps['old']} steps), or begin a new "
+            "run with a new ledger from the weights of this one: its ε is added to what was spent."
+        )
     was, now = ({key: source.get(key) for key in keys} for source in (old, new))
     return (
         f"Expected the ledger {path} of the same run, but {' and '.join(keys)} changed: it was "
         f"{canonical(was)}, now {canonical(now)}. Resume with the old parameters, or start a new run with a new ledger."
     )
+
+
+def _planned_steps(header: Mapping[str, Any]) -> int | None:
+    """Count the releases of a plan; None where it does not say."""
+    plan = header.get("plan")
+    if not isinstance(plan, list) or not all(isinstance(phase, Mapping) for phase in plan):
+        return None
+    counts = [phase.get("count") for phase in plan]
+    return sum(counts) if all(isinstance(count, int) for count in counts) else None
 
 
 def lock(file: IO[bytes], path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from quietgrad.accounting.deltas import check_delta
 from quietgrad.accounting.events import Phase, coalesce
-from quietgrad.accounting.pld import TOLERANCE, pld_delta, pld_epsilon
+from quietgrad.accounting.pld import TOLERANCE, pld_delta, pld_epsilon, pld_found
 from quietgrad.accounting.rdp import rdp_epsilon
 
 Accountant = Literal["best", "pld", "rdp"]
@@ -49,6 +49,20 @@ def delta(phases: Iterable[Phase], epsilon: float) -> float:
     return pld_delta(phases, epsilon)
 
 
-def attack_advantage(phases: Iterable[Phase]) -> float:
+def attack_advantage(phases: Iterable[Phase], *, tolerance: float = TOLERANCE) -> float:
     """The most that any membership attack can gain: max over attacks of TPR − FPR = δ(ε = 0)."""
-    return pld_delta(phases, 0.0)
+    return pld_delta(phases, 0.0, tolerance=tolerance)
+
+
+def members_found(phases: Iterable[Phase], false_positives: float, *, tolerance: float = TOLERANCE) -> float:
+    """The largest share of members that an attack finds which accuses at most `false_positives` of the others.
+
+    It is read off the PLD's trade-off curve, and never below the truth.
+    Checked by: tests/accounting/test_attack_risk.py
+
+    Raises:
+        ValueError: the false-positive rate is not in (0, 1).
+    """
+    if not 0 < false_positives < 1:
+        raise ValueError(f"Expected false_positives in (0, 1), got {false_positives}.")
+    return pld_found(phases, false_positives, tolerance=tolerance)

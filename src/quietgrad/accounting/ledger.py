@@ -146,16 +146,34 @@ class Ledger:
             bill.add(charge)
         return bill.phases
 
+    def room_for(self, charges: Iterable[Charge]) -> int:
+        """Count how many of these charges, in their order, the plan still allows; nothing is recorded."""
+        bill, remaining, count = copy.deepcopy(self._bill), Counter(self._remaining), 0
+        for charge in charges:
+            if bill.grows_by(charge):
+                if self._plan is not None and remaining[charge.event, charge.rate] < 1:
+                    break
+                remaining[charge.event, charge.rate] -= 1
+            bill.add(charge)
+            count += 1
+        return count
+
     @property
     def upcoming(self) -> Phase | None:
-        """The first planned event that is not used up, and how many of it remain; None at the plan's end.
+        """The first phase of the plan that is not used up, and how many of it remain; None at the plan's end.
 
         After a resume a schedule must run by what remains here, not by the step of the saved weights.
         """
+        used = Counter[tuple[Event, float]]()
         for phase in self._plan or ():
-            remaining = self._remaining[phase.event, phase.rate]
-            if remaining:
-                return Phase(event=phase.event, rate=phase.rate, count=remaining)
+            used[phase.event, phase.rate] += phase.count
+        used.subtract(self._remaining)
+        for phase in self._plan or ():
+            # Several phases may have one event: what was used of it was used by the first of them.
+            spent = min(phase.count, used[phase.event, phase.rate])
+            used[phase.event, phase.rate] -= spent
+            if spent < phase.count:
+                return Phase(event=phase.event, rate=phase.rate, count=phase.count - spent)
         return None
 
     def record(self, event: Event, rate: float, *, step: int, group: int | None = None) -> None:
@@ -224,6 +242,7 @@ class Ledger:
             self._file.close()
 
     def _check_planned(self, charge: Charge) -> None:
+        self._bill.check(charge)
         event, rate = charge.event, charge.rate
         # A charge that another group has paid as often already is in the plan: the plan covers the dearest group.
         if self._plan is None or self._remaining[event, rate] > 0 or not self._bill.grows_by(charge):

@@ -14,6 +14,9 @@ from quietgrad._errors import PrivacyError
 from quietgrad.accounting.base import Event
 from quietgrad.accounting.events import Phase, checked_rate, coalesce, whole_number
 
+AFTER = "after"
+"""Key of a ledger's description: what is released after the last step, by name."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Charge:
@@ -67,6 +70,7 @@ class Bill:
         self._used = Counter[tuple[Event, float, int]]()
         self._most = Counter[tuple[Event, float]]()
         self._runs: list[tuple[Event, float, int, int]] = []
+        self._exclusive: Event | None = None
 
     def grows_by(self, charge: Charge) -> bool:
         """Whether this charge would cost more than what is on the bill."""
@@ -76,14 +80,34 @@ class Bill:
         return used == self._most[charge.event, charge.rate]
 
     def add(self, charge: Charge) -> None:
-        """Add what a step costs."""
+        """Add what a step costs.
+
+        Raises:
+            PrivacyError: the event prices several steps together, and others on the bill are priced otherwise.
+        """
+        self.check(charge)
         grows = self.grows_by(charge)
         if charge.group is not None:
             self._used[charge.event, charge.rate, charge.group] += 1
             self._most[charge.event, charge.rate] += grows
         if grows:
             self._count(charge)
+        if charge.event.is_exclusive:
+            self._exclusive = charge.event
         self.charges += 1
+
+    def check(self, charge: Charge) -> None:
+        """Refuse a charge that cannot be on one bill with the others.
+
+        Raises:
+            PrivacyError: the event prices several steps together, and others on the bill are priced otherwise.
+        """
+        event = charge.event
+        if event.is_exclusive and self._exclusive not in (None, event):
+            raise PrivacyError(
+                "Steps in which records take part once in a block are priced together, and these have different noise: "
+                f"{self._exclusive} and {event}. Keep the noise the same over the run, or draw Poisson batches."
+            )
 
     def _count(self, charge: Charge) -> None:
         if self._runs and self._runs[-1][:2] == (charge.event, charge.rate):
@@ -131,6 +155,13 @@ class Planned(Priced, Protocol):
     """A mechanism, or a program that releases something before the first step."""
 
     def before(self, batches: Steps) -> tuple[Phase, ...]: ...
+
+
+@runtime_checkable
+class PlannedAfter(Protocol):
+    """A program that may release something after the last step."""
+
+    def afterwards(self, batches: Steps) -> tuple[Phase, ...]: ...
 
 
 @dataclass(frozen=True)
@@ -195,5 +226,12 @@ def plan(
 
 
 def whole_plan(mechanism: Planned, batches: Steps) -> tuple[Phase, ...]:
-    """Return what is released before the steps, then the steps."""
-    return coalesce([*mechanism.before(batches), *plan(mechanism, batches)])
+    """Return what is released before the steps, the steps, and what is released after them."""
+    return coalesce(
+        [*mechanism.before(batches), *plan(mechanism, batches), *after_training(mechanism, batches)]
+    )
+
+
+def after_training(mechanism: Planned, batches: Steps) -> tuple[Phase, ...]:
+    """Return what is released after the last step: nothing, unless a program plans it."""
+    return mechanism.afterwards(batches) if isinstance(mechanism, PlannedAfter) else ()

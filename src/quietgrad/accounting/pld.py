@@ -11,7 +11,7 @@ from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 from quietgrad.accounting.events import Phase, coalesce
 from quietgrad.accounting.pairs import deviation, reach
-from quietgrad.accounting.privacy_loss import LossPmf, best_tilt, compose, delta_at, epsilon_at
+from quietgrad.accounting.privacy_loss import LossPmf, best_tilt, compose, delta_at, epsilon_at, found_at
 
 TOLERANCE = 1e-4
 """A grid is fine enough once halving it moves ε by less than this share; its error is then about a third of that."""
@@ -72,14 +72,24 @@ def pld_epsilon(phases: Iterable[Phase], delta: float, *, tolerance: float = TOL
     return PldEpsilon(epsilon=value, converged=converged and math.isfinite(value))
 
 
-def pld_delta(phases: Iterable[Phase], epsilon: float) -> float:
-    """Find the smallest δ at ε, on grids halved until it moves by less than TOLERANCE of itself."""
+def pld_delta(phases: Iterable[Phase], epsilon: float, *, tolerance: float = TOLERANCE) -> float:
+    """Find the smallest δ at ε, on grids halved until it moves by less than `tolerance` of itself."""
     runs = coalesce(phases)
     if not runs:
         return 0.0
     if not is_private(runs):
         return 1.0
-    return _refine(runs, TOLERANCE, lambda step: _delta_on(runs, epsilon, step))[0]
+    return _refine(runs, tolerance, lambda step: _delta_on(runs, epsilon, step))[0]
+
+
+def pld_found(phases: Iterable[Phase], false_positives: float, *, tolerance: float = TOLERANCE) -> float:
+    """Bound the share of members that a test finds which accuses at most so many others."""
+    runs = coalesce(phases)
+    if not runs:
+        return false_positives
+    if not is_private(runs):
+        return 1.0
+    return _refine(runs, tolerance, lambda step: _found_on(runs, false_positives, step))[0]
 
 
 def is_private(phases: Iterable[Phase]) -> bool:
@@ -115,6 +125,18 @@ def _side_epsilon(side: Side, delta: float) -> float:
 
 def _delta_on(runs: tuple[Phase, ...], epsilon: float, step: float) -> float:
     return max(delta_at(compose(side), epsilon) for side in _sides(runs, step))
+
+
+def _found_on(runs: tuple[Phase, ...], false_positives: float, step: float) -> float:
+    """Bound the true positives at a false-positive rate, whichever neighbour is the one to be recognised.
+
+    For every ε each direction s has TPR ≤ e^ε FPR + δ_s(ε), and its complement 1 − FPR ≤ e^ε (1 − TPR) + δ_s(ε). One
+    role takes the first from one direction and the second from the other, so each is bounded over both directions.
+    """
+    bounds = [found_at(compose(side), false_positives) for side in _sides(runs, step)]
+    direct = max(bound for bound, _ in bounds)
+    complement = max(bound for _, bound in bounds)
+    return min(direct, complement, 1.0)
 
 
 def _sides(runs: tuple[Phase, ...], step: float, *, pessimistic: bool = True) -> tuple[Side, Side]:

@@ -18,6 +18,9 @@ from jaxtyping import Float64
 from numpy import ndarray
 from scipy import fft, signal
 
+LARGEST_EXPONENT = 700.0
+"""e to this power is still a float."""
+
 TAIL = 1e-15
 """What is cut off each tail of a composition, in mass of the (tilted) sum; added back to the mass at infinity."""
 
@@ -185,6 +188,17 @@ def delta_at(pmf: LossPmf, epsilon: float) -> float:
     over = slice(int(np.searchsorted(losses, epsilon, side="right")), None)
     gain = -np.expm1(epsilon - losses[over])
     return float(min(pmf.infinity + np.sum(pmf.real_mass(over) * gain), 1.0))
+
+
+def found_at(pmf: LossPmf, false_positives: float) -> tuple[float, float]:
+    """Return the least e^ε α + δ(ε) and the least 1 − e^(−ε) (1 − α − δ(ε)) over the grid, for α false positives."""
+    losses, above, weighted = _tails(pmf)
+    excess = above - weighted + pmf.infinity
+    reached = losses < LARGEST_EXPONENT  # beyond, e^ε is no float, and the bound far above 1
+    tilted = np.exp(losses[reached])
+    direct = tilted * false_positives + excess[reached]
+    complement = 1 - (1 - false_positives - excess[reached]) / tilted
+    return float(direct.min(initial=1.0)), float(complement.min(initial=1.0))
 
 
 def _tails(

@@ -2,7 +2,8 @@
 
 Each canary is a member with probability ½; a member is drawn into every step with the run's rate q, like any record.
 Its score is the log-likelihood ratio of all steps, Σ_t log(1 − q + q·exp(s·y_t − s²/2)), y_t the release of step t read
-out along the canary and s its strength there.
+out along the canary and s its strength there. Under banded noise of b groups a canary is in one group and is drawn
+every b steps with probability b·q; its releases are made white first, CᵀC·y for the matrix C of the noise.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from quietgrad._gradients.blocks import Blocks, DenseGrad
 from quietgrad._gradients.space import Shapes
 from quietgrad._gradients.stages import BlockwiseGrads, ClippedSum
 from quietgrad._mechanism.mechanism import Mechanism
+from quietgrad._noise.banded import BandedNoise
+from quietgrad._noise.base import Noise
 from quietgrad._privatizer.privatizer import Privatizer
 from quietgrad.accounting.planning import plan
 from quietgrad.audit.canaries import CONFIDENCE, Progress, move_along
@@ -54,15 +57,19 @@ def audit_one_run(
     seed: int | None = None,
     progress: Progress | None = None,
     most_records: int | None = None,
+    groups: int = 1,
     **options: Any,
 ) -> AuditReport:
     """Run all steps once with gradient canaries and guess which were members. Arguments as in `audit_mechanism`.
+
+    Args:
+        groups: of the batches, for banded noise.
 
     Returns:
         the lower bound on ε beside the claim.
     """
     rng = np.random.default_rng(seed)
-    sampler = empty_draws(records, steps, rate=rate, most_records=most_records)
+    sampler = empty_draws(records, steps, rate=rate, most_records=most_records, groups=groups)
     own = copy.deepcopy(model)
     with privatizer(own, mechanism, sampler, research=True, public_seed=seed, **options) as private:
         run = RunCanaries(private, canaries=canaries, rng=rng)
@@ -75,7 +82,7 @@ def audit_one_run(
         "one-run gradient canaries",
         run.scores,
         run.members,
-        plan(mechanism, rate, steps),
+        plan(mechanism, sampler),
         delta=delta,
         confidence=confidence,
         assumptions=ASSUMPTIONS,
@@ -98,13 +105,16 @@ class RunCanaries:
         like = next(iter(private.parameters.values()))
         self._rows = {name: rows.to(like) for name, rows in disjoint_rows(space, count).items()}
         self.members: Bool[ndarray, " m"] = rng.random(count) < 0.5
-        self.scores: Float64[ndarray, " m"] = np.zeros(count)
+        self._groups = np.arange(count) % private.sampler.groups
+        self._signals: list[Float64[ndarray, " m"]] = []
+        self._squares: list[Float64[ndarray, " m"]] = []
         self._last = LastRelease()
         private.watch(self._last)
 
     def release(self) -> None:
-        """One step: insert the members that are drawn, release, and update every canary's score."""
-        private, step, rate = self._private, self._private.begin_step(), self._private.sampler.rate
+        """One step: insert the members that are drawn, release, and read every canary out."""
+        private, step = self._private, self._private.begin_step()
+        turn = self._groups == private.step % private.sampler.groups
         releases = private.mechanism.releases
         far = FAR * max(release.clip.sensitivity(private.step) for release in releases)
         grads = _as_grads(self._rows, far)
@@ -113,13 +123,29 @@ class RunCanaries:
             for index, release in enumerate(releases)
         ]
         clean = step.sums
-        drawn = np.flatnonzero(self.members & (self._rng.random(len(self.members)) < rate))
+        drawn = np.flatnonzero(self.members & turn & (self._rng.random(len(self.members)) < self._rate))
         if len(drawn):
             step.add(as_users(private, _as_grads(self._drawn(torch.from_numpy(drawn)), far)))
         private.release()
         signal, squared = self._readout(alone, clean)
-        likelier = np.expm1(np.minimum(signal - squared / 2, 500.0))
-        self.scores += np.log1p(rate * likelier)
+        self._signals.append(signal)
+        self._squares.append(squared)
+
+    @property
+    def _rate(self) -> float:
+        """With which a canary is drawn when it is its group's turn."""
+        return self._private.sampler.groups * self._private.sampler.rate
+
+    @property
+    def scores(self) -> Float64[ndarray, " m"]:
+        """The log-likelihood ratio of each canary over all steps."""
+        signals, squares = np.stack(self._signals), np.stack(self._squares)
+        white, kept = whitening(self._private.mechanism.noise, len(signals))
+        exponent = white @ signals - kept[:, None] * squares / 2
+        likelier = np.log1p(self._rate * np.expm1(np.minimum(exponent, 500.0)))
+        turns = np.arange(len(signals))[:, None] % self._private.sampler.groups == self._groups
+        total: Float64[ndarray, " m"] = np.where(turns, likelier, 0.0).sum(0)
+        return total
 
     def _drawn(self, canaries: Int[Tensor, " k"]) -> dict[str, Float[Tensor, "k *shape"]]:
         return {name: rows[canaries] for name, rows in self._rows.items()}
@@ -140,6 +166,15 @@ class RunCanaries:
                 signal += (flat @ left).cpu().numpy()
                 squared += flat.square().sum(1).cpu().numpy()
         return signal, squared
+
+
+def whitening(noise: Noise, steps: int) -> tuple[Float64[ndarray, "t t"], Float64[ndarray, " t"]]:
+    """Return CᵀC, which turns releases into the statistics of what each step added, and the part that shows of it."""
+    if not isinstance(noise, BandedNoise):
+        return np.eye(steps), np.ones(steps)
+    c = np.array(noise.coefficients) / noise.norm
+    banded = np.sum([np.diag(np.full(steps - j, c[j]), -j) for j in range(min(len(c), steps))], axis=0)
+    return banded.T @ banded, np.asarray((banded**2).sum(0))
 
 
 def disjoint_rows(space: Shapes, count: int) -> dict[str, Float[Tensor, "m *shape"]]:

@@ -14,12 +14,14 @@ RECORDS = 4
 """Of a canary, if a user may contribute so many: a clip per record would let it count four times."""
 
 
-def empty_draws(units: int, steps: int, *, rate: float, most_records: int | None) -> ReplayedSampler:
+def empty_draws(
+    units: int, steps: int, *, rate: float, most_records: int | None, groups: int = 1
+) -> ReplayedSampler:
     """Draws of nobody from so many records, or users if `most_records` says how many records one may contribute."""
     if most_records is None:
-        return ReplayedSampler(units, [[]] * steps, rate=rate)
+        return ReplayedSampler(units, [[]] * steps, rate=rate, groups=groups)
     one_each = Users(np.arange(units), np.arange(units + 1), most_records, "mean")
-    return ReplayedSampler(units, [[]] * steps, rate=rate, users=one_each)
+    return ReplayedSampler(units, [[]] * steps, rate=rate, users=one_each, groups=groups)
 
 
 def as_users(private: Privatizer, canaries: BlockwiseGrads) -> BlockwiseGrads:

@@ -2,6 +2,7 @@
 
 from quietgrad._collective import Reducer, SingleProcess
 from quietgrad.distributed.all_reduce import AllReduce
+from quietgrad.distributed.sharded import Sharded
 from quietgrad.distributed.weights import copy_weights
 
-__all__ = ["AllReduce", "Reducer", "SingleProcess", "copy_weights"]
+__all__ = ["AllReduce", "Reducer", "Sharded", "SingleProcess", "copy_weights"]

@@ -22,25 +22,28 @@ from torch import Tensor
 from quietgrad._collective import Facts, Reducer
 from quietgrad._gradients.blocks import Blocks, flatten, unflatten
 from quietgrad.distributed.agreement import check, row
-from quietgrad.distributed.group import first_rank, message_device, process_group
+from quietgrad.distributed.group import first_rank, message_device, patient_group, process_group
 
 T = TypeVar("T")
+
+FAILED = 2
+"""What a rank says that cannot go on."""
 
 
 class AllReduce(Reducer):
     """All ranks of a process group train one model.
 
     Args:
-        group: a group of gloo or nccl processes; the default group if left out. Its timeout is how long the others wait
-            for a rank that hangs.
+        group: a group of gloo or nccl processes; the default group if left out.
+        timeout: seconds after which a rank that does not answer ends the others; the group's own if left out.
 
     Example:
         reducer = qg.distributed.AllReduce()  # under torchrun, after init_process_group
         private = qg.Privatizer(model, mechanism, batches, reducer=reducer)
     """
 
-    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
-        self._group = process_group(group)
+    def __init__(self, group: dist.ProcessGroup | None = None, *, timeout: float | None = None) -> None:
+        self._group = process_group(group) if timeout is None else patient_group(group, timeout)
         self.rank, self.world = dist.get_rank(self._group), dist.get_world_size(self._group)
         self._first = first_rank(self._group)
         self._device = message_device(self._group)
@@ -49,17 +52,17 @@ class AllReduce(Reducer):
 
     def all_reduce(self, blocks: Blocks) -> Blocks:
         flat = self._counted(blocks)
-        with _explain_silence():
+        with explain_silence():
             dist.all_reduce(flat, group=self._group)
         return unflatten(self._all_contributed(flat), blocks)
 
     def reduce_to_rank0(self, blocks: Blocks, release: Callable[[Blocks], Blocks]) -> Blocks:
         flat = self._counted(blocks)
-        with _explain_silence():
+        with explain_silence():
             dist.reduce(flat, self._first, group=self._group)
         if self.rank == 0:
             flat[:-1] = flatten(release(unflatten(self._all_contributed(flat), blocks))).to(flat.device)
-        with _explain_silence():
+        with explain_silence():
             dist.broadcast(flat, self._first, group=self._group)
         self.bytes_reduced += flat.nbytes
         return unflatten(self._all_contributed(flat), blocks)
@@ -67,7 +70,7 @@ class AllReduce(Reducer):
     def broadcast(self, make: Callable[[], T]) -> T:
         made, error = _attempt(make) if self.rank == 0 else (None, None)
         message: list[Any] = [made, None if error is None else f"{type(error).__name__}: {error}"]
-        with _explain_silence():
+        with explain_silence():
             dist.broadcast_object_list(message, self._first, group=self._group)
         if error is not None:
             raise error
@@ -81,13 +84,28 @@ class AllReduce(Reducer):
         mine = facts()
         own = row(mine).to(self._device)
         rows = [torch.empty_like(own) for _ in range(self.world)]
-        with _explain_silence():
+        with explain_silence():
             dist.all_gather(rows, own, group=self._group)
         check(torch.stack(rows).cpu(), lambda: self._gather(mine))
 
-    def _gather(self, mine: Facts) -> list[Facts]:
+    def make_together(self, make: Callable[[], T | None]) -> tuple[T | None, bool]:
+        made, error = _attempt(make)
+        own = torch.tensor([FAILED if error is not None else int(made is not None)], device=self._device)
+        all_ranks = [torch.empty_like(own) for _ in range(self.world)]
+        with explain_silence():
+            dist.all_gather(all_ranks, own, group=self._group)
+        found = [int(one) for one in all_ranks]
+        if FAILED in found:
+            messages = self._gather(None if error is None else f"{type(error).__name__}: {error}")
+            if error is not None:
+                raise error
+            rank, message = next((rank, text) for rank, text in enumerate(messages) if text is not None)
+            raise ValueError(f"Rank {rank} cannot go on. {message}")
+        return made, any(found)
+
+    def _gather(self, mine: T) -> list[T]:
         everybody: list[Any] = [None] * self.world
-        with _explain_silence():
+        with explain_silence():
             dist.all_gather_object(everybody, mine, group=self._group)
         return everybody
 
@@ -115,7 +133,7 @@ def _attempt(make: Callable[[], T]) -> tuple[T | None, Exception | None]:
 
 
 @contextlib.contextmanager
-def _explain_silence() -> Iterator[None]:
+def explain_silence() -> Iterator[None]:
     """Explain what a broken process group means for the run."""
     try:
         yield

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import torch
 import torch.distributed as dist
 
@@ -22,6 +24,14 @@ def process_group(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
     if dist.get_rank(found) < 0:
         raise ValueError("This process is not in `group`. Use the group on its own ranks only.")
     return found
+
+
+def patient_group(group: dist.ProcessGroup | None, timeout: float) -> dist.ProcessGroup:
+    """Return a group of the same ranks that waits so many seconds; all of them call this together."""
+    ranks = dist.get_process_group_ranks(process_group(group))
+    made = dist.new_group(ranks, timeout=timedelta(seconds=timeout), use_local_synchronization=True)
+    assert isinstance(made, dist.ProcessGroup), "this process is in the group that it asks for"
+    return made
 
 
 def first_rank(group: dist.ProcessGroup) -> int:

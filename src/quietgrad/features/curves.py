@@ -15,7 +15,7 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
 COSINES = 6
@@ -54,6 +54,8 @@ class Blocks(nn.Module):
     ) -> None:
         super().__init__()
         self.columns = columns
+        # Also as plain numbers: an exported model may not ask its tensors for the shape of a row.
+        self._is_number: list[bool] = is_number.tolist()
         self.register_buffer("is_number", is_number)
         self.register_buffer("ranks", ranks)
         order = torch.arange(1, COSINES + 1, dtype=torch.float32)
@@ -64,13 +66,12 @@ class Blocks(nn.Module):
     @property
     def width(self) -> int:
         """Coordinates of a row."""
-        numbers = int(self.is_number.sum())
-        return len(self.is_number) + (0 if self.ranks is None else numbers * (COSINES - 1))
+        return len(self._is_number) + (0 if self.ranks is None else sum(self._is_number) * (COSINES - 1))
 
     @property
     def places(self) -> list[list[int]]:
         """The coordinates of a row that each feature decides."""
-        sizes = [COSINES if self.ranks is not None and number else 1 for number in self.is_number.tolist()]
+        sizes = [COSINES if self.ranks is not None and number else 1 for number in self._is_number]
         ends = np.cumsum([0, *sizes]).tolist()
         return [list(range(*pair)) for pair in pairwise(ends)]
 
@@ -81,22 +82,30 @@ class Blocks(nn.Module):
         return inside.nan_to_num(0.0, 0.0, 0.0) / math.sqrt(max(1, self.columns))
 
     def _bent(self, x: Tensor, ranks: Tensor) -> Tensor:
-        numbers = x[:, self.is_number]
+        numbers = x[:, [place for place, is_number in enumerate(self._is_number) if is_number]]
         curves = self.weights * torch.cos(self._ranked(numbers, ranks)[..., None] * self.frequencies)
-        if bool(self.is_number.all()):
+        if all(self._is_number):
             return curves.flatten(1)
         found, number = [], 0
-        for feature, is_number in enumerate(self.is_number.tolist()):
+        for feature, is_number in enumerate(self._is_number):
             found.append(curves[:, number] if is_number else x[:, feature, None])
             number += is_number
         return torch.cat(found, 1)
 
     def _ranked(self, x: Float[Tensor, "n m"], ranks: Tensor) -> Float[Tensor, "n m"]:
         """Ranks of numbers, linear between edges; NaN stays NaN."""
-        bins = (torch.bucketize(x.contiguous(), self.edges, right=True) - 1).clamp(0, len(EDGES) - 2)
+        bins = (self._edges_up_to(x) - 1).clamp(0, len(EDGES) - 2)
         low, high = self.edges[bins], self.edges[bins + 1]
         below, above = ranks.T.gather(0, bins), ranks.T.gather(0, bins + 1)
         return below + (x - low) / (high - low) * (above - below)
+
+    def _edges_up_to(self, x: Float[Tensor, "n m"]) -> Int64[Tensor, "n m"]:
+        """How many edges are not above each number."""
+        if (
+            torch.compiler.is_exporting()
+        ):  # ONNX has no bucketize; comparing with every edge takes much more memory
+            return (x[..., None] >= self.edges).sum(-1)
+        return torch.bucketize(x.contiguous(), self.edges, right=True)
 
 
 def ranks_from_bins(released: Float[Tensor, " k"], columns: int) -> Float[Tensor, "m edges"]:

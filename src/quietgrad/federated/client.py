@@ -105,7 +105,7 @@ def noised_update(
     Args:
         model, mechanism, task, train: as for `encode_update`.
         shares: the server's.
-        noise_source: "default" or "hardened", or a NoiseSource.
+        noise_source: "default", "device" or "hardened", or a NoiseSource.
 
     Returns:
         a vector of integers modulo 2³¹.

@@ -63,7 +63,7 @@ class FederatedServer:
         rounds: how many are planned.
         lr: by which a released update is multiplied; 1 is federated averaging.
         ledger: a file to keep the ledger in, or in memory.
-        noise_source: "default" or "hardened", or a NoiseSource.
+        noise_source: "default", "device" or "hardened", or a NoiseSource.
         public_seed: of masks and random bases; drawn if left out.
         shares: of the noise, which clients add under secure aggregation; None leaves the noise to the server.
 
@@ -101,11 +101,12 @@ class FederatedServer:
         self.plan: Final = plan(mechanism, self.sampler)
         # Clients add the noise of shares, so no rank of this process has a part in it.
         reducer = default_reducer() if shares is None else SingleProcess()
+        self._source = as_source(noise_source)
         description = {"mechanism": mechanism.describe(), "clients": clients, "server_lr": lr}
+        description.update(self._source.describe())
         if shares is not None:
             description["shares"] = asdict(shares)
         self.ledger: Final = Ledger(ledger, plan=self.plan, description=description)
-        self._source = as_source(noise_source)
         self._engine = Recorder(model)
         seed = secrets.randbits(48) if public_seed is None else public_seed
         self._state = RunState(self._engine, mechanism, self.sampler, seed=seed)

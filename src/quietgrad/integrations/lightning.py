@@ -135,6 +135,12 @@ class PrivateModule(LightningModule):  # type: ignore[misc]
         """
         if self.private is None:
             raise ValueError("Call module.make_private(dataset, …) first and fit with the loader it returns.")
+        if type(self).training_step is not PrivateModule.training_step:
+            raise ValueError(
+                f"{type(self).__name__} keeps a training_step of its own, which would be given a whole Poisson draw. "
+                "Rename it to losses(self, batch), return one loss per example (reduction='none') instead of their "
+                "mean, and leave out self.log of training losses."
+            )
         refuse_settings(self.trainer)
 
     def training_step(self, batch: Batch, batch_idx: int) -> None:

@@ -83,14 +83,29 @@ def causal_model(name: str) -> tuple[Any, Any]:
         ValueError: the package is not installed, or there is no such folder.
     """
     transformers = _imported("transformers", "hugging-face")
-    if name in LANGUAGE:
-        _imported("gguf", "pretrained")
-        file = _file(name, LANGUAGE[name])
-        place, options = str(file.parent), {"gguf_file": file.name}
-    else:
-        place, options = model_folder(name), {}
+    place, options = _language_place(name)
     model = transformers.AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32, **options)
-    return model, transformers.AutoTokenizer.from_pretrained(place, **options)
+    return model, causal_tokenizer(name)
+
+
+def causal_tokenizer(name: str) -> Any:
+    """The tokenizer of a language model alone: `smollm2`, or a folder.
+
+    Raises:
+        ValueError: the package is not installed, or there is no such folder.
+    """
+    transformers = _imported("transformers", "hugging-face")
+    place, options = _language_place(name)
+    return transformers.AutoTokenizer.from_pretrained(place, **options)
+
+
+def _language_place(name: str) -> tuple[str, dict[str, str]]:
+    """Where a language model is, and what `from_pretrained` has to know beside it."""
+    if name not in LANGUAGE:
+        return model_folder(name), {}
+    _imported("gguf", "pretrained")
+    file = _file(name, LANGUAGE[name])
+    return str(file.parent), {"gguf_file": file.name}
 
 
 def image_encoder(name: str, side: int = 128) -> MobileNet:

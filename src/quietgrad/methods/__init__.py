@@ -1,5 +1,6 @@
 """One method a file; each is a function that returns a frozen `Mechanism`."""
 
+from quietgrad.methods.adaptive_clip import adaptive_clip
 from quietgrad.methods.datalens import datalens
 from quietgrad.methods.dp_sgd import dp_sgd
 from quietgrad.methods.gep import biased_gep, gep
@@ -12,6 +13,7 @@ from quietgrad.methods.rgp import rgp, rgp_random
 from quietgrad.methods.top_groups import top_groups
 
 __all__ = [
+    "adaptive_clip",
     "biased_gep",
     "datalens",
     "dp_power_sgd",

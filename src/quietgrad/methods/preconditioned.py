@@ -37,7 +37,7 @@ def preconditioned(
             a config "made-up", which is meant if left out, or "public".
         clip: C of the scaled gradient, or another `Clip`. The median probe's gradient keeps its length.
         power: p.
-        damping: d, in units of the mean eigenvalue; more of it is closer to DP-SGD.
+        damping: d, in units of the mean eigenvalue; a config without it follows `qg.rules.preconditioner_damping`.
         sides: "input", or "both" for output gradients too.
         refresh_every: steps between two scalings; None makes one for the whole run.
     """

@@ -14,25 +14,24 @@ from sklearn.utils.validation import check_consistent_length, validate_data
 from torch import Tensor
 
 from quietgrad._errors import PrivacyError
-from quietgrad._linear_probe.recipe import WIDEST
-from quietgrad._linear_probe.rule import CURVES_SHARE, Settings, ranks_stand_out
+from quietgrad._linear_probe.ranks import NAME, even_ranks, numbers_or_nan, plan_ranks, release_ranks
+from quietgrad._linear_probe.rule import Settings
+from quietgrad._privatizer.privatizer import Privatizer
 from quietgrad._program.program import StatisticRelease
 from quietgrad._program.releasing import Statistics
-from quietgrad._program.statistics import Histograms
 from quietgrad.accounting.deltas import check_delta
-from quietgrad.features.curves import COSINES, EDGES, Blocks, ranks_from_bins
+from quietgrad.features.curves import Blocks
+from quietgrad.features.table_rows import FeatureLayout
 from quietgrad.sklearn.column_bounds import SHARE, known_bounds, unknown_bounds
 from quietgrad.sklearn.inputs import (
-    FeatureLayout,
     as_dense,
     check_bounds,
-    encode_table,
     read_schema,
     refuse_words,
     scale_to_bounds,
     single,
 )
-from quietgrad.sklearn.notices import Fits, fits_of, join_fits, say_if_fitted_before, say_if_repeated
+from quietgrad.sklearn.notices import fits_of, join_fits, say_if_fitted_before, say_if_repeated
 from quietgrad.sklearn.records import as_array, read_rows
 
 NOT_NUMBERS = "X holds entries that are no real numbers. State columns=, or encode or drop their columns."
@@ -94,9 +93,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             one_by_one: an odd record counts as nothing, and does not stop the fit.
         """
         if self._schema is not None:
-            values = encode_table(self._schema, X)
-            self._validated(X, skip_check_array=True) if hasattr(X, "columns") else None
             self._layout = FeatureLayout.of_schema(self._schema)
+            values = self._encoded(X)
+            self._validated(X, skip_check_array=True) if hasattr(X, "columns") else None
             return Table(values, self._layout, None, True)
         refuse_words(X)
         values = self._validated(read_rows(as_dense(X)) if one_by_one else as_dense(X))
@@ -114,9 +113,14 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     def _read_again(self, X: Any) -> Tensor:
         """Features of records to predict."""
         if self._schema is not None:
-            return encode_table(self._schema, X)
+            return self._encoded(X)
         values = self._validated(as_dense(X), reset=False)
         return scale_to_bounds(single(values), *self._bounds)
+
+    def _encoded(self, X: Any) -> Tensor:
+        """Features of a table by its schema; a number that is missing is NaN beside its flag."""
+        assert self._schema is not None
+        return numbers_or_nan(self._layout, torch.from_numpy(self._schema.encode(X)))
 
     def _validated(self, *data: Any, **options: Any) -> Any:
         """Run scikit-learn's checks without messages that show records."""
@@ -139,16 +143,11 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _table_statistics(self, table: Table, rule: Settings) -> dict[str, StatisticRelease]:
         """What is released before the features can be made: bounds, and bins for ranks."""
-        numbers = sum(table.layout.is_number)
         found: dict[str, StatisticRelease] = {}
         if table.bounds is None and not table.is_encoded:
             statistic = unknown_bounds(len(table.layout.columns), self.bounds)
             found["bounds"] = StatisticRelease(statistic=statistic, share=SHARE)
-        # Beyond WIDEST coordinates only their mean squares would be released, which is worse than numbers as they are.
-        narrow = len(table.layout.columns) + numbers * (COSINES - 1) <= WIDEST
-        if self.public is None and narrow and ranks_stand_out(numbers, rule):
-            found["ranks"] = StatisticRelease(statistic=Histograms(EDGES, numbers), share=CURVES_SHARE)
-        return found
+        return found | (plan_ranks(table.layout, rule) if self.public is None else {})
 
     def _features_of(self, table: Table, statistics: Statistics) -> Tensor:
         """Features in [−1, 1], after bounds were paid for where nobody knows them."""
@@ -168,17 +167,13 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _blocks(self, table: Table, statistics: Statistics, features: Tensor) -> Blocks:
         """The encoder from features to rows, with ranks if the plan has them."""
-        numbers, ranks = table.layout.numbers, None
-        if "ranks" in statistics.program.statistics:
-            released = statistics.release("ranks", features[:, numbers])
-            ranks = ranks_from_bins(released.blocks["bins"], int(numbers.sum()))
-        return Blocks(numbers, len(table.layout.names), ranks)
+        ranks = release_ranks(table.layout, statistics, features)
+        return Blocks(table.layout.numbers, len(table.layout.names), ranks)
 
     def _width(self, table: Table, planned: dict[str, StatisticRelease]) -> int:
         """Coordinates of a row, known before anything is released."""
-        numbers = table.layout.numbers
-        ranks = torch.zeros(int(numbers.sum()), len(EDGES)) if "ranks" in planned else None
-        return Blocks(numbers, 1, ranks).width
+        ranks = even_ranks(table.layout) if NAME in planned else None
+        return Blocks(table.layout.numbers, 1, ranks).width
 
     def _rows(self, features: Tensor) -> Tensor:
         """Encoded rows; a record of nothing but NaN stays NaN."""
@@ -188,11 +183,31 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     # ---- after everything was released --------------------------------------------------------------------------
 
-    def _finish(self, X: Any, phases: Any) -> Fits:
+    def _finish(self, X: Any, groups: Any, statistics: Statistics, private: Privatizer, **facts: Any) -> None:
+        """Write down what was released and what it cost, beside the fits before this one."""
         fits = join_fits(self, X)
-        fits.add(phases)
+        fits.add(statistics.ledger.phases)
         say_if_repeated(fits, self.delta)
-        return fits
+        cost = private.epsilon(self.delta)
+        self.privacy_ = {
+            "epsilon": cost,
+            "delta": self.delta,
+            "covered": private.covered and statistics.covered,
+            "neighbours": f"one {'record' if groups is None else 'group of records'} replaced by nothing",
+            "independence": private.independence.describe(),
+            "releases": {**dict.fromkeys(statistics.program.statistics, 1), "training": private.step},
+            **facts,
+            "fits": fits.count,
+            "total_epsilon": cost if fits.count == 1 else fits.total(self.delta),
+            "assumptions": self._assumptions(groups),
+        }
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.non_deterministic = True  # noise
+        tags.input_tags.allow_nan = True
+        tags.input_tags.sparse = True
+        return tags
 
     def _assumptions(self, groups: Any) -> list[str]:
         assumed = [f"the number of {'records' if groups is None else 'groups'} and columns is public"]

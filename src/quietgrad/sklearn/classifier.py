@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from quietgrad._linear_probe.calibration import class_probabilities
+from quietgrad._linear_probe.ranks import NAME
 from quietgrad._linear_probe.recipe import (
     Source,
     all_at_once,
@@ -41,6 +42,9 @@ from quietgrad.sklearn.column_effects import ColumnEffects
 from quietgrad.sklearn.inputs import scale_to_bounds, single
 from quietgrad.sklearn.record_weights import balanced_weights, class_weights, joined_weights, record_weights
 from quietgrad.sklearn.records import read_labels
+
+FEWEST_LABELS = 20
+"""Records from which on labels that are all different are taken for identifiers."""
 
 COUNTS_SHARE = 0.01
 """Part of the squared budget for the counts of the classes, where "balanced" weights ask for them."""
@@ -116,7 +120,7 @@ class PrivateClassifier(ColumnEffects, ClassifierMixin, PrivateEstimator):  # ty
         statistics = Statistics(program, batches)
         rows = self._rows_of(table, statistics)
         rescale = self._rescaled(source, statistics, rows, rule)
-        plain = self._image_shape is None and "ranks" not in program.statistics
+        plain = self._image_shape is None and NAME not in program.statistics
         self._features = with_products(rescale, rule, source) if plain else rescale
         self._head = zero_head(self._features.width, len(self.classes_))
         weights = joined_weights(own, self._class_weights(statistics, labels), labels)
@@ -124,20 +128,9 @@ class PrivateClassifier(ColumnEffects, ClassifierMixin, PrivateEstimator):  # ty
         turned = all_at_once(TensorDataset(*data), rule, **users)
         private = train_head(self._head, program, turned, rule, statistics.ledger)
         self._clip = rule.clip if groups is None else math.inf
-        fits = self._finish(X, statistics.ledger.phases)
-        self.privacy_ = {
-            "epsilon": private.epsilon(self.delta),
-            "delta": self.delta,
-            "covered": private.covered and statistics.covered,
-            "neighbours": f"one {'record' if groups is None else 'group of records'} replaced by nothing",
-            "independence": private.independence.describe(),
-            "releases": {**dict.fromkeys(program.statistics, 1), "training": private.step},
-            "directions": rescale.width - 1,
-            "products": self._features.width - rescale.width,
-            "fits": fits.count,
-            "total_epsilon": private.epsilon(self.delta) if fits.count == 1 else fits.total(self.delta),
-            "assumptions": self._assumed(groups),
-        }
+        products = self._features.width - rescale.width
+        facts = {"directions": rescale.width - 1, "products": products}
+        self._finish(X, groups, statistics, private, **facts)
         return self
 
     def decision_function(self, X: Any) -> ndarray:
@@ -158,10 +151,7 @@ class PrivateClassifier(ColumnEffects, ClassifierMixin, PrivateEstimator):  # ty
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.non_deterministic = True  # noise
         tags.classifier_tags.poor_score = True  # on the handfuls of records that checks are made of
-        tags.input_tags.allow_nan = True
-        tags.input_tags.sparse = True
         return tags
 
     # ---- parts of fit ---------------------------------------------------------------------------------------
@@ -174,6 +164,7 @@ class PrivateClassifier(ColumnEffects, ClassifierMixin, PrivateEstimator):  # ty
             check_consistent_length(table.inputs, labels)
             check_classification_targets(labels)
             self.classes_, targets = np.unique(labels, return_inverse=True)
+            _refuse_identifiers(len(self.classes_), len(labels))
         else:
             # Whether the fit goes on may not depend on one record: an odd one counts as nothing.
             table = self._read_table(flat, one_by_one=True)
@@ -201,7 +192,7 @@ class PrivateClassifier(ColumnEffects, ClassifierMixin, PrivateEstimator):  # ty
     def _program(self, table: Table, rule: Settings) -> tuple[Program, Source]:
         planned = self._table_statistics(table, rule)
         if self._image_shape is not None:
-            planned.pop("ranks", None)
+            planned.pop(NAME, None)
             self._encoder: nn.Module = image_encoder(self._image_shape)
             shape = tuple(encode(self._encoder, torch.zeros(1, *self._image_shape)).shape[1:])
         else:
@@ -260,15 +251,24 @@ class PrivateClassifier(ColumnEffects, ClassifierMixin, PrivateEstimator):  # ty
             found: Tensor = self._head(self._features(rows)).double()
         return found
 
-    def _assumed(self, groups: Any) -> list[str]:
+    def _assumptions(self, groups: Any) -> list[str]:
         labels = (
             [] if self.classes is not None else ["the set of labels is public (pass classes= to state it)"]
         )
-        return self._assumptions(groups) + labels
+        return super()._assumptions(groups) + labels
 
 
 _ONE_STEP = settings(records=1, classes=2, epsilon=1.0, delta=1e-5)
 """Only to count users before the rule knows their number."""
+
+
+def _refuse_identifiers(classes: int, records: int) -> None:
+    """Refuse labels that are all different; without `classes=` their set is taken as public."""
+    if classes == records >= FEWEST_LABELS:
+        raise ValueError(
+            f"y has {classes} different labels for {records} records. Predict a label, not an identifier; a number is "
+            "predicted by PrivateRegressor."
+        )
 
 
 def _column_of_labels(y: Any) -> ndarray:

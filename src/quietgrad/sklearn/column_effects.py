@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from quietgrad.features.curves import Blocks
-from quietgrad.sklearn.inputs import FeatureLayout
+from quietgrad.features.table_rows import FeatureLayout
 
 POINTS = 41
 """Places between the bounds at which a number's effect is shown."""

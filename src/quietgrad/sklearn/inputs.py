@@ -3,54 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from numpy import ndarray
 from torch import Tensor
 
-from quietgrad.tables.kinds import Date, Number
 from quietgrad.tables.schema import Schema
-
-
-@dataclass(frozen=True)
-class FeatureLayout:
-    """The features of an encoded record, known before any record is read.
-
-    Args:
-        columns: the names of the table's columns, one for each feature.
-        parts: a feature's category, "missing", or "" for the value itself.
-        is_number: which features are numbers, NaN where one is missing.
-    """
-
-    columns: tuple[str, ...]
-    parts: tuple[str, ...]
-    is_number: tuple[bool, ...]
-
-    @property
-    def numbers(self) -> Bool[Tensor, " d"]:
-        return torch.tensor(self.is_number, dtype=torch.bool)
-
-    @property
-    def names(self) -> list[str]:
-        """The columns that have features, once each."""
-        return list(dict.fromkeys(self.columns))
-
-    @classmethod
-    def of_array(cls, names: list[str]) -> FeatureLayout:
-        """Each column is a number."""
-        return cls(tuple(names), ("",) * len(names), (True,) * len(names))
-
-    @classmethod
-    def of_schema(cls, schema: Schema) -> FeatureLayout:
-        """As the schema lists its features."""
-        found = schema.features
-        numbers = (isinstance(schema[f.column], Number | Date) and f.part == "" for f in found)
-        return cls(tuple(f.column for f in found), tuple(f.part for f in found), tuple(numbers))
 
 
 def read_schema(columns: Any) -> Schema | None:
@@ -72,15 +34,6 @@ def read_schema(columns: Any) -> Schema | None:
     if not schema.features:
         raise ValueError("columns= names no column that is used. State bounds or categories of at least one.")
     return schema
-
-
-def encode_table(schema: Schema, table: Any) -> Float[Tensor, "n d"]:
-    """Features of a table; a number that is missing is NaN beside its flag."""
-    values = torch.from_numpy(schema.encode(table))
-    for place, (feature, following) in enumerate(zip(schema.features, schema.features[1:], strict=False)):
-        if feature.part == "" and following.part == "missing" and feature.column == following.column:
-            values[values[:, place + 1] > 0, place] = torch.nan
-    return values
 
 
 def scale_to_bounds(

@@ -104,18 +104,7 @@ class PrivateRegressor(ColumnEffects, RegressorMixin, PrivateEstimator):  # type
         turned = PoissonBatches(TensorDataset(*data), rate=1.0, steps=STEPS, **users)
         precondition = preconditioner(released.blocks, released.std)
         private = train_regression(self._head, program, turned, precondition, statistics.ledger)
-        fits = self._finish(X, statistics.ledger.phases)
-        self.privacy_ = {
-            "epsilon": private.epsilon(self.delta),
-            "delta": self.delta,
-            "covered": private.covered and statistics.covered,
-            "neighbours": f"one {'record' if groups is None else 'group of records'} replaced by nothing",
-            "independence": private.independence.describe(),
-            "releases": {**dict.fromkeys(program.statistics, 1), "training": private.step},
-            "fits": fits.count,
-            "total_epsilon": private.epsilon(self.delta) if fits.count == 1 else fits.total(self.delta),
-            "assumptions": self._assumed(groups),
-        }
+        self._finish(X, groups, statistics, private)
         return self
 
     def predict(self, X: Any) -> ndarray:
@@ -125,10 +114,7 @@ class PrivateRegressor(ColumnEffects, RegressorMixin, PrivateEstimator):  # type
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.non_deterministic = True  # noise
         tags.regressor_tags.poor_score = True  # on the handfuls of records that checks are made of
-        tags.input_tags.allow_nan = True
-        tags.input_tags.sparse = True
         return tags
 
     # ---- parts of fit -----------------------------------------------------------------------------------------
@@ -187,13 +173,13 @@ class PrivateRegressor(ColumnEffects, RegressorMixin, PrivateEstimator):  # type
     def _centre(self) -> Tensor:
         return self._mean
 
-    def _assumed(self, groups: Any) -> list[str]:
+    def _assumptions(self, groups: Any) -> list[str]:
         known = (
             []
             if isinstance(self.target, str)
             else ["the target's bounds were known without looking at the records"]
         )
-        return self._assumptions(groups) + known
+        return super()._assumptions(groups) + known
 
 
 def _without_missing(rows: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

@@ -39,19 +39,28 @@ def column_values(table: Any, name: str, records: int) -> Values:
         ValueError: a DataFrame or a mapping has no such column, or two of that name.
     """
     if isinstance(table, Mapping) or hasattr(table, "columns"):
-        keys = list(table if isinstance(table, Mapping) else table.columns)
-        names = [str(key) for key in keys]
-        if name not in names:
-            close = difflib.get_close_matches(name, names, n=1)
-            guess = f" (did you mean {close[0]!r}?)" if close else ""
-            raise ValueError(f"The table has no column {name!r}{guess}. Correct the name or leave it out.")
-        if names.count(name) > 1:
-            raise ValueError(f"The table has {names.count(name)} columns {name!r}. Rename one of them.")
-        values = _values(table[keys[names.index(name)]])
+        values = _values(table[_key(table, name)])
     else:
         values = [_entry(record, name) for record in table]
     assert len(values) == records
     return values
+
+
+def _key(table: Any, name: str) -> Any:
+    """Return what a table calls the column of this name."""
+    columns = table if isinstance(table, Mapping) else table.columns
+    # One look-up, where a list of all names for each column would take seconds for ten thousand of them.
+    if (isinstance(table, Mapping) or getattr(columns, "is_unique", False)) and name in columns:
+        return name
+    keys = list(columns)
+    names = [str(key) for key in keys]
+    if name not in names:
+        close = difflib.get_close_matches(name, names, n=1)
+        guess = f" (did you mean {close[0]!r}?)" if close else ""
+        raise ValueError(f"The table has no column {name!r}{guess}. Correct the name or leave it out.")
+    if names.count(name) > 1:
+        raise ValueError(f"The table has {names.count(name)} columns {name!r}. Rename one of them.")
+    return keys[names.index(name)]
 
 
 def _values(column: Any) -> Values:

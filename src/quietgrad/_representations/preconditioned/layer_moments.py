@@ -56,7 +56,10 @@ def measure(block: BlockGrads, _bias: BlockGrads | None) -> LayerMoments:
         block: of a matrix `[o, ...]`.
         _bias: of the bias that its layer may have.
     """
-    rows = block.dense().flatten(2).double()
+    rows = block.dense().double()
+    if rows.dim() == 2:  # coordinates: each has its own scale, as if it were a row of a table
+        return LayerMoments(rows.square().sum(0), rows.new_zeros(0, 0))
+    rows = rows.flatten(2)
     return LayerMoments(torch.einsum("noi,noj->ij", rows, rows), torch.einsum("noi,npi->op", rows, rows))
 
 

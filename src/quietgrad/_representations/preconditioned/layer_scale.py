@@ -61,7 +61,7 @@ def restore(saved: dict[str, Any]) -> LayerScale:
 
 @dataclass(frozen=True)
 class TableScale(LayerScale):
-    """Each row of a table times its own number.
+    """Each row of a table, or each coordinate, times its own number.
 
     Args:
         rows: the numbers.
@@ -80,7 +80,7 @@ class TableScale(LayerScale):
         return block.scale(left=self.rows), bias
 
     def apply(self, block: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        return self.rows.to(block)[:, None] * block, bias
+        return self.rows.to(block).view(-1, *[1] * (block.dim() - 1)) * block, bias
 
     def state(self) -> dict[str, Any]:
         return {"rows": self.rows, "spread": list(self.spread)}

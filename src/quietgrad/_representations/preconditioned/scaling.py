@@ -32,6 +32,8 @@ class Preconditioned(Representation):
     P acts on the input side of a matrix, P = (A/ā + d·I)^(-p): A is the second moment of the layer's inputs on the
     probes and ā its mean eigenvalue. A bias is one more input that is always 1. Rows of an embedding are scaled by how
     often probes read them. Parameters without inputs of their own, such as scales of norms, keep their coordinates.
+    Inside another representation (`qg.Preconditioned(…) @ qg.Subspace(…)`), coordinates are scaled by their own second
+    moment on the probes.
     c keeps the median length of the probes' gradients and κ the length of the noise, so that clip and learning rate
     mean what they mean in DP-SGD.
 
@@ -96,7 +98,7 @@ class Preconditioned(Representation):
         for grads in stream_gradients(public, self.probes):
             if grads.first_inputs is not None:
                 inputs.append(grads.first_inputs)
-            for name, block, bias in _matrices(public.space, grads.blocks):
+            for name, block, bias in _scaled_blocks(public, grads.blocks):
                 moments = measure(block, bias)
                 found[name] = found[name] + moments if name in found else moments
         if not found:
@@ -112,7 +114,7 @@ class Preconditioned(Representation):
 
     def _scale(self, moments: LayerMoments, like: Tensor) -> LayerScale:
         if moments.inputs.dim() == 1:
-            return self._scale_rows(moments.inputs, like)
+            return self._scale_each(moments.inputs, like)
         inputs, spread = input_map(
             moments.inputs,
             power=self.power,
@@ -125,9 +127,9 @@ class Preconditioned(Representation):
         outputs = output_root(moments.outputs, self.power, self.damping).to(like) if both else None
         return MatrixScale(inputs, outputs, moments.swapped, spread)
 
-    def _scale_rows(self, counts: Float64[Tensor, " v"], like: Tensor) -> TableScale:
-        """The inputs of a table are one-hot: their second moment is diagonal."""
-        often = counts / counts.mean().clamp_min(1e-300)
+    def _scale_each(self, moments: Float64[Tensor, " v"], like: Tensor) -> TableScale:
+        """Scale by a diagonal: of a table, whose inputs are one-hot, and of coordinates."""
+        often = moments / moments.mean().clamp_min(1e-300)
         rows = (often + self.damping) ** -self.power
         after = often * rows.square()
         return TableScale(rows.to(like), (float(often.max()), float(after.max() / after.mean())))
@@ -227,10 +229,11 @@ def _noise_energy(space: Space, scales: Mapping[str, LayerScale]) -> float:
     return sum(scaled.get(name, float(shape.numel())) for name, shape in space.items() if name not in paired)
 
 
-def _matrices(
-    space: Space, blocks: Mapping[str, BlockGrads]
+def _scaled_blocks(
+    public: Public, blocks: Mapping[str, BlockGrads]
 ) -> Iterator[tuple[str, BlockGrads, BlockGrads | None]]:
-    """The matrices that losses depend on, each with the block that may be its bias."""
-    for name, shape in space.items():
-        if len(shape) > 1 and not blocks[name].is_zero:
-            yield name, blocks[name], blocks.get(partner_of(name))
+    """Matrices, each with the block that may be its bias, and coordinates that another representation made."""
+    for name, shape in public.space.items():
+        is_coordinates = len(shape) == 1 and name not in public.parameters
+        if (len(shape) > 1 or is_coordinates) and not blocks[name].is_zero:
+            yield name, blocks[name], None if is_coordinates else blocks.get(partner_of(name))

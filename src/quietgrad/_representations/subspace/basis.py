@@ -50,14 +50,14 @@ def orthonormal_rows(rows: Float[Tensor, "k p"]) -> tuple[Float[Tensor, "r p"], 
     """
     basis = _principal_axes(rows)
     for _ in range(_ROUNDS):
-        gram = _gram(basis)
+        gram, bound = _gram_with_bound(basis)
         error = _distance_from_identity(gram)
         if error <= TOLERANCE / 4:
             break
         values, vectors = torch.linalg.eigh(gram)
         basis = upload((vectors * values.rsqrt() @ vectors.T).to(basis.dtype), basis.device) @ basis
     assert error <= TOLERANCE, f"the basis is not orthonormal: {error}"
-    return basis, orthonormality_bound(basis)
+    return basis, orthonormality_bound(basis) if bound is None else bound
 
 
 def orthonormality_bound(basis: Float[Tensor, "k p"]) -> float:
@@ -66,25 +66,51 @@ def orthonormality_bound(basis: Float[Tensor, "k p"]) -> float:
     A Gram matrix of float32 products cannot tell: at worst the roundings of its k² entries add up to k·10⁻⁵. So
     E = BBᵀ − I is applied to random vectors in float64. They are the same for every basis, and none is made from them.
     """
-    if not len(basis):
-        return 0.0
+    return float(_bound_of(_apply_error(basis))) if len(basis) else 0.0
+
+
+def _apply_error(basis: Float[Tensor, "k p"]) -> Float64[Tensor, "probes k"]:
     generator = torch.Generator().manual_seed(0)
     probes = upload(torch.randn(PROBES, len(basis), generator=generator, dtype=torch.float64), basis.device)
     applied = -probes
     for columns in basis.split(WIDENED, 1):
         wide = columns.double()
         applied += probes @ wide @ wide.T
-    return SURELY * math.sqrt(2 / math.pi) * float(applied.norm(dim=1).amax())
+    return applied
+
+
+def _bound_of(applied: Float64[Tensor, "probes k"]) -> Float64[Tensor, ""]:
+    largest: Tensor = torch.linalg.vector_norm(applied, dim=1).amax()
+    return SURELY * math.sqrt(2 / math.pi) * largest
+
+
+def _gram_with_bound(basis: Float[Tensor, "k p"]) -> tuple[Float64[Tensor, "k k"], float | None]:
+    """Return the Gram matrix, and from devices the bound too: one download for both."""
+    if basis.device.type == "cpu" or not len(basis):
+        return _gram(basis), None
+    gram = inner_products(basis, basis)
+    both = torch.cat([gram.flatten(), _bound_of(_apply_error(basis)).view(1)]).cpu()
+    return both[:-1].view(gram.shape), float(both[-1])
 
 
 def _principal_axes(rows: Float[Tensor, "k p"]) -> Float[Tensor, "r p"]:
     """The rows rotated onto their principal axes, each of about length 1; axes that are rounding are left out."""
-    largest = float(rows.abs().amax()) if rows.numel() else 0.0
-    if not largest > 0:
+    if not rows.numel():
         return rows[:0]
-    if not 1e-6 < largest < 1e6:
-        rows = rows / largest  # squares of tiny gradients would underflow
-    values, vectors = torch.linalg.eigh(_gram(rows))
+    if rows.device.type == "cpu":
+        largest = float(rows.abs().amax())
+        if not largest > 0:
+            return rows[:0]
+        if not 1e-6 < largest < 1e6:
+            rows = rows / largest  # squares of tiny gradients would underflow
+    else:
+        # Always, since the host would wait for the answer; by a power of two, which rounds nothing.
+        _, exponent = torch.frexp(rows.abs().amax())
+        rows = torch.ldexp(rows, -exponent)
+    gram = _gram(rows)
+    if not gram.diagonal().amax() > 0:
+        return rows[:0]
+    values, vectors = torch.linalg.eigh(gram)
     if values[0] < _RESOLVED * values[-1]:
         values, vectors = torch.linalg.eigh(_gram(rows.double()))
     kept = values.flip(0) > RELATIVE_RANK**2 * values[-1]

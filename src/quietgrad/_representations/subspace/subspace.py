@@ -41,10 +41,11 @@ class SubspaceCodec(Codec):
     Args:
         basis: this step's B.
         public_inputs: what the public losses fed the model, to refuse a private batch among it.
+        since: the step that made the basis: coordinates in another basis mean something else.
     """
 
-    def __init__(self, basis: Basis, public_inputs: list[Tensor]) -> None:
-        self.basis = basis
+    def __init__(self, basis: Basis, public_inputs: list[Tensor], since: int = 0) -> None:
+        self.basis, self.since = basis, since
         self.space = Space(
             {
                 name: Part(group.rows.shape[:1], group.rows.device, group.rows.dtype)
@@ -60,6 +61,10 @@ class SubspaceCodec(Codec):
 
     def encode(self, grads: PerSampleGrads) -> PerSampleGrads:
         coordinates = self.embed(grads).coordinates
+        return BlockwiseGrads({name: DenseGrad(rows) for name, rows in coordinates.items()}, grads.samples)
+
+    def encode_public(self, grads: PerSampleGrads) -> PerSampleGrads:
+        coordinates = self.basis.project(projectable(grads))
         return BlockwiseGrads({name: DenseGrad(rows) for name, rows in coordinates.items()}, grads.samples)
 
     def decode(self, released: Released) -> Blocks:
@@ -110,15 +115,15 @@ class Subspace(Representation):
             )
 
     def refresh(self, public: Public, state: State) -> tuple[Codec, State]:
-        last = state.get("refreshed")
+        last: int | None = state.get("refreshed")
         due = last is None or public.step >= last + self.refresh_every or last < public.since
-        if not due:
-            return SubspaceCodec(_restore(state["basis"], public), []), state
+        if last is not None and not due:
+            return SubspaceCodec(_restore(state["basis"], public), [], last), state
         basis, inputs = self._new_basis(public)
         if self.refresh_every > 1:
             saved = {name: [group.rows, list(group.shapes)] for name, group in basis.groups.items()}
             state = {"refreshed": public.step, "basis": saved}
-        return SubspaceCodec(basis, inputs), state
+        return SubspaceCodec(basis, inputs, public.step), state
 
     def _new_basis(self, public: Public) -> tuple[Basis, list[Tensor]]:
         groups = partition(public.space, self.groups)

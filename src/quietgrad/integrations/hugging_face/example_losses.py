@@ -29,12 +29,14 @@ def example_losses(
 ) -> Float[Tensor, " n"]:
     """Compute the loss of each example on its own.
 
-    Token losses are averaged over the example's own labelled tokens.
+    Token losses are averaged over the example's own labelled tokens. Their sum would weigh long texts more where
+    nothing is clipped. For the guarantee it makes no difference: the clip bounds every example's gradient.
 
     Args:
         logits: [n, classes] or [n, tokens, vocabulary].
         labels: [n], [n, tokens], or one target per output; −100 does not count.
-        kind: the model's `loss_type`, which says what labels mean.
+        kind: what labels mean, a `loss_type` of transformers: "ForCausalLM" compares the logits at a token with the
+            next label, "ForMaskedLM" and "ForTokenClassification" with the label of the same place.
         smoothing: of labels: (1 − s)·nll + s·mean over classes.
 
     Raises:
@@ -47,8 +49,8 @@ def example_losses(
     if kind in CLASSES:
         return _classes(logits, labels, smoothing)
     raise ValueError(
-        f"No loss per example is known for models of the kind {kind or 'that has no loss of its own'}. Pass "
-        "compute_loss_func=, or override compute_losses(model, inputs), to return one loss per example."
+        f"No loss per example is known for {'this model' if kind is None else f'models of the kind {kind}'}. Pass "
+        "compute_loss_func=, or override compute_losses(model, inputs), to return one loss per example: a vector [n]."
     )
 
 

@@ -7,10 +7,11 @@ that was stated, or to the most that tokenizer and model take.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from torch import nn
+from transformers import DataCollatorForSeq2Seq
 from transformers.utils import logging
 
 from quietgrad._sampling.padding import PaddingRule
@@ -57,20 +58,33 @@ def pad_to_one_length(
         )
     fixed: Any = copy.copy(collator)
     fixed.pad_to_multiple_of = length
+    if hasattr(fixed, "max_length"):  # TRL's collator of pairs cuts to it
+        fixed.max_length = length
     if hasattr(fixed, "padding"):
         fixed.padding, fixed.max_length, fixed.pad_to_multiple_of = "max_length", length, None
-    return (lambda records: fixed([cut(record, length) for record in records])), PaddingRule.of(length)
+    # The targets of a sequence-to-sequence model are tokens of their own number.
+    targets = ("labels", "decoder_input_ids") if isinstance(collator, DataCollatorForSeq2Seq) else ()
+    return (lambda records: fixed([cut(record, length, targets) for record in records])), PaddingRule.of(
+        length
+    )
 
 
-def cut(record: Any, length: int) -> Any:
-    """Cut everything of a record that has one entry a token; entries for the whole record stay."""
+def cut(record: Any, length: int, targets: Collection[str] = ()) -> Any:
+    """Cut everything of a record that has one entry a token; entries for the whole record stay.
+
+    Args:
+        targets: what is cut too, because it is a sequence of tokens of its own.
+    """
     ids = record.get("input_ids") if isinstance(record, Mapping) else None
-    if ids is None or len(ids) <= length:
+    if ids is None:
         return record
-    return {
-        key: value[:length] if hasattr(value, "__len__") and len(value) == len(ids) else value
-        for key, value in record.items()
-    }
+
+    def is_long(key: str, value: Any) -> bool:
+        return (
+            hasattr(value, "__len__") and len(value) > length and (len(value) == len(ids) or key in targets)
+        )
+
+    return {key: value[:length] if is_long(key, value) else value for key, value in record.items()}
 
 
 def _pads(collator: Any) -> bool:

@@ -25,6 +25,7 @@ from quietgrad.accounting.calibrate import calibrate
 from quietgrad.integrations.epochs import Epochs
 from quietgrad.integrations.hugging_face.example_losses import example_losses
 from quietgrad.integrations.hugging_face.fixed_length import pad_to_one_length
+from quietgrad.integrations.hugging_face.loss_kind import is_sequence_to_sequence, loss_kind
 from quietgrad.integrations.hugging_face.privacy_arguments import PrivacyArguments
 from quietgrad.integrations.hugging_face.refused_arguments import (
     refuse_arguments,
@@ -58,6 +59,8 @@ class PrivateTraining(_Host):  # type: ignore[misc]
     """
 
     private: Privatizer | None = None
+    _loss_kind: str | None = None
+    """What the model's labels mean; found before the first draw."""
 
     def __init__(
         self,
@@ -76,7 +79,9 @@ class PrivateTraining(_Host):  # type: ignore[misc]
         # A resumed run draws afresh: there is nothing to skip.
         args.ignore_data_skip = True
         self._withheld = Withheld()
-        super().__init__(model, args, *rest, **options)
+        # By name where possible: some trainers have another argument in between.
+        before, named = ((args, *rest), {}) if rest else ((), {"args": args})
+        super().__init__(model, *before, **named, **options)
         refuse_records(self.train_dataset)
         refuse_collator(self.data_collator)
         self._refuse_overridden_loss()
@@ -101,15 +106,16 @@ class PrivateTraining(_Host):  # type: ignore[misc]
 
     def compute_losses(self, model: nn.Module, inputs: MutableMapping[str, Any]) -> Float[Tensor, " n"]:
         """Return one loss per example; override it for a loss of your own."""
+        self._refuse_inputs(inputs)
         labels = inputs.pop("labels", None)
-        self._refuse_inputs(inputs, labels)
-        outputs = model(**inputs)
+        # A decoder of its own reads the labels before the one it predicts; what loss the model makes of them is unused.
+        read = {"labels": labels} if is_sequence_to_sequence(self._unwrapped()) else {}
+        outputs = model(**inputs, **read)
         if self.compute_loss_func is not None:
             own: Tensor = self.compute_loss_func(outputs, labels, num_items_in_batch=None)
             return own
         logits = outputs["logits"] if isinstance(outputs, dict) else outputs[0]
-        kind = getattr(self._unwrapped(), "loss_type", None)
-        return example_losses(logits, labels, kind, smoothing=self.args.label_smoothing_factor)
+        return example_losses(logits, labels, self._loss_kind, smoothing=self.args.label_smoothing_factor)
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Batch], num_batches: int, device: torch.device
@@ -130,6 +136,7 @@ class PrivateTraining(_Host):  # type: ignore[misc]
         else:
             collator = self._get_collator_with_removed_columns(collator, description="training")
         refuse_unfit(dataset, collator, self._unwrapped())
+        self._loss_kind = loss_kind(self._unwrapped())
         self._epochs = Epochs(
             dataset,
             batch=self._expected_batch,
@@ -246,16 +253,22 @@ class PrivateTraining(_Host):  # type: ignore[misc]
                 )
 
     def _refuse_overridden_loss(self) -> None:
+        """A mean of somebody's own, unless the losses of single examples are given as well."""
+        if type(self).compute_losses is not PrivateTraining.compute_losses:
+            return
         for kind in type(self).__mro__:
             if kind.__module__.split(".")[0] != "transformers" and "compute_loss" in vars(kind):
                 raise PrivacyError(
                     f"{kind.__name__} overrides compute_loss, whose mean over the batch hides the losses of single "
-                    "examples. Override compute_losses(model, inputs) to return one loss per example."
+                    "examples. Override compute_losses(model, inputs) to return one loss per example: a vector [n]."
                 )
 
-    def _refuse_inputs(self, inputs: Mapping[str, Any], labels: Any) -> None:
-        if labels is None and self.compute_loss_func is None:
-            raise ValueError(f"The batch has no labels, only {', '.join(inputs)}. Name the column 'labels'.")
+    def _refuse_inputs(self, inputs: Mapping[str, Any]) -> None:
+        if inputs.get("labels") is None and self.compute_loss_func is None:
+            raise ValueError(
+                f"The batch has no labels, only {', '.join(inputs)}. Name the column 'labels', or override "
+                "compute_losses(model, inputs) to return one loss per example: a vector [n]."
+            )
         refuse_long(inputs, self._unwrapped())
 
     def _unwrapped(self) -> nn.Module:

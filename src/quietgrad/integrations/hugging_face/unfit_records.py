@@ -10,7 +10,12 @@ from typing import Any
 
 from torch import nn
 
-from quietgrad.integrations.hugging_face.example_losses import CAUSAL, CLASSES, TOKENS, refuse_labels
+from quietgrad.integrations.hugging_face.example_losses import CLASSES, TOKENS, refuse_labels
+from quietgrad.integrations.hugging_face.loss_kind import (
+    is_language_model,
+    is_sequence_to_sequence,
+    vocabulary,
+)
 
 CHUNK = 256
 """Records that go through the collator at a time."""
@@ -34,9 +39,11 @@ def refuse_unfit(dataset: Any, collator: Callable[[list[Any]], Any], model: nn.M
 
 def refuse_long(inputs: Mapping[str, Any], model: nn.Module) -> None:
     """More tokens than there are positions."""
-    longest = getattr(getattr(model, "config", None), "max_position_embeddings", None)
-    ids = inputs.get("input_ids")
-    if ids is not None and longest is not None and ids.shape[1] > longest:
+    longest = getattr(getattr(model, "config", None), "max_position_embeddings", None) or -1
+    # The decoder reads the labels as tokens, so they need positions too.
+    read = ("input_ids", "labels") if is_sequence_to_sequence(model) else ("input_ids",)
+    rows = [inputs[name] for name in read if name in inputs]
+    if longest > 0 and any(ids.shape[1] > longest for ids in rows):
         raise ValueError(
             f"A record has more tokens than the {longest} that the model takes. Tokenize with truncation=True, "
             f"max_length={longest}."
@@ -48,8 +55,8 @@ def label_classes(model: nn.Module) -> int | None:
     kind, config = getattr(model, "loss_type", None), getattr(model, "config", None)
     if config is None:
         return None
-    if kind in CAUSAL or kind == "ForMaskedLM":
-        return int(config.get_text_config().vocab_size)
+    if is_language_model(model):
+        return vocabulary(model)
     if kind in CLASSES | TOKENS and config.num_labels > 1:
         return int(config.num_labels)
     return None

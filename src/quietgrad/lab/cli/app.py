@@ -18,6 +18,7 @@ from quietgrad.lab.cli.configs import configs
 from quietgrad.lab.cli.data import data
 from quietgrad.lab.cli.explain import explain
 from quietgrad.lab.cli.federated import federated
+from quietgrad.lab.cli.ledger import ledger
 from quietgrad.lab.cli.papers import papers
 from quietgrad.lab.cli.predict import export, predict
 from quietgrad.lab.cli.report import report
@@ -26,7 +27,7 @@ from quietgrad.lab.cli.tune import tune
 from quietgrad.lab.cli.verify import verify
 from quietgrad.lab.errors import one_line
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
@@ -95,6 +96,7 @@ add(columns)
 add(configs)
 add(audit)
 add(verify)
+add(ledger)
 add(predict)
 add(export)
 add(tune)

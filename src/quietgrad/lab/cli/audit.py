@@ -6,13 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from quietgrad.lab.cli.options import DataDir, Json
-from quietgrad.lab.files import to_json, write_whole
-from quietgrad.lab.run.attack import audit_run, open_run
-from quietgrad.lab.run.statement.seals import seal
 
 
 def audit(
@@ -24,7 +19,16 @@ def audit(
     as_json: Json = False,
 ) -> None:
     """Attack a run: canaries, one-run, neighbouring runs, membership inference. Exits with 1 if ε does not hold."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+    from quietgrad.lab.files import to_json, write_whole
+    from quietgrad.lab.report import write_report
+    from quietgrad.lab.run.attack import audit_run, open_run
+    from quietgrad.lab.run.progress import TimeLeft
+    from quietgrad.lab.run.statement.seals import seal
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeLeft())
     with Progress(*columns, console=Console(stderr=True)) as progress:
         tasks: dict[str, TaskID] = {}
 
@@ -43,6 +47,7 @@ def audit(
         )
     write_whole(run / "audit.json", to_json(result.as_dict()).encode())
     seal(run / "audit.json")
+    write_report([run])  # which says what the attacks found
     typer.echo(to_json(result.as_dict()) if as_json else str(result))
     if result.verdict == "violated":
         raise typer.Exit(1)

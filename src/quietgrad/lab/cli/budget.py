@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
-from rich.console import Console
 
-from quietgrad.accounting.evaluate import Accountant
-from quietgrad.lab.cli.budget_view import draw, show
-from quietgrad.lab.files import to_json
-from quietgrad.lab.run.privacy_budget import Question, release_shares, solve
+if TYPE_CHECKING:
+    from quietgrad.accounting.evaluate import Accountant
 
 
 def budget(
@@ -24,8 +21,24 @@ def budget(
     steps: Annotated[int | None, typer.Option(help="Steps, instead of epochs.")] = None,
     delta: Annotated[float, typer.Option(help="Well below 1 / examples.")] = 1e-5,
     epsilon: Annotated[float | None, typer.Option(help="The budget.")] = None,
+    advantage: Annotated[
+        float | None, typer.Option(help="Instead of epsilon: TPR - FPR of the best membership attack.")
+    ] = None,
+    found: Annotated[
+        float | None, typer.Option(help="Instead of epsilon: share of members that an attack may find.")
+    ] = None,
+    false_positives: Annotated[
+        float | None, typer.Option("--at-false-positives", help="Share of others that it may accuse wrongly.")
+    ] = None,
     noise: Annotated[float | None, typer.Option(help="Effective noise multiplier; 0: epsilon = inf.")] = None,
     method: Annotated[str, typer.Option(help="A method of quietgrad.methods.")] = "dp_sgd",
+    bands: Annotated[
+        int, typer.Option(help="Bands of correlated noise, with as many groups of records.")
+    ] = 1,
+    at_most: Annotated[int | None, typer.Option(help="Records that a step uses at most.")] = None,
+    once_an_epoch: Annotated[
+        bool, typer.Option("--once-an-epoch", help="Each record takes part once in 1/rate steps.")
+    ] = False,
     split: Annotated[str, typer.Option(help="gep: share of the embedding, 'paper' or a number.")] = "paper",
     accountant: Annotated[str, typer.Option(help="best, pld or rdp.")] = "best",
     plot: Annotated[Path | None, typer.Option(help="Draw epsilon over the steps into this file.")] = None,
@@ -34,7 +47,15 @@ def budget(
     """The noise for an epsilon, the epsilon for a noise, or the steps or batch that both allow.
 
     Leave out what is wanted: --noise, --epsilon, --steps/--epochs, or --batch/--rate.
+    A bound on membership attacks may stand in the place of --epsilon: --advantage 0.1, or --found 0.05
+    --at-false-positives 0.01.
     """
+    from rich.console import Console
+
+    from quietgrad.lab.cli.budget_view import draw, show
+    from quietgrad.lab.files import to_json
+    from quietgrad.lab.run.privacy_budget import Question, release_shares, solve
+
     question = Question(
         examples=examples,
         batch=batch,
@@ -45,6 +66,12 @@ def budget(
         epsilon=epsilon,
         noise=noise,
         accountant=_accountant(accountant),
+        advantage=advantage,
+        found=found,
+        false_positives=false_positives,
+        bands=bands,
+        at_most=at_most,
+        once_an_epoch=once_an_epoch,
     )
     solved = solve(question, method, release_shares(method, split))
     if plot is not None:
@@ -56,6 +83,8 @@ def budget(
 
 
 def _accountant(name: str) -> Accountant:
+    from quietgrad.accounting.evaluate import Accountant
+
     for known in get_args(Accountant):
         if name == known:
             return name  # type: ignore[return-value]

@@ -46,10 +46,16 @@ def _rows(solved: Budget) -> list[tuple[str, str]]:
         (f"epsilon at delta={solved.delta:g}", f"{solved.epsilon:.4f}"),
         ("epsilon by RDP alone", f"{solved.epsilon_rdp:.4f}"),
         ("best membership attack: TPR - FPR", f"{solved.attack_advantage:.4f} at most"),
+        (
+            f"members found, {solved.false_positives:.3g} of others accused",
+            f"{solved.found:.4f} at most",
+        ),
         ("Poisson rate", f"{solved.rate:.6g}"),
         ("steps", f"{solved.steps}"),
         ("epochs", f"{solved.epochs:.4g}"),
     ]
+    if solved.relative_noise is not None:
+        rows.append(("noise of summed updates, of DP-SGD's", f"{solved.relative_noise:.3f}"))
     if solved.batch is not None:
         rows.append(("expected batch", f"{solved.batch:.6g}"))
     return rows

@@ -10,9 +10,6 @@ from typing import Annotated
 import typer
 
 from quietgrad.lab.cli.options import Json
-from quietgrad.lab.data.table_file import is_json_lines, read_header
-from quietgrad.lab.files import to_json, write_whole
-from quietgrad.tables.kinds import UNSTATED
 
 HEAD = """\
 # {source}
@@ -46,6 +43,9 @@ def columns(
     as_json: Json = False,
 ) -> None:
     """Begin a config for a table, from the names in its header: nothing is read of its rows."""
+    from quietgrad.lab.data.table_file import read_header
+    from quietgrad.lab.files import to_json, write_whole
+
     names = read_header(file)
     skeleton = _skeleton(file, names)
     if out is not None:
@@ -63,6 +63,9 @@ def columns(
 
 
 def _skeleton(file: Path, names: list[str]) -> str:
+    from quietgrad.lab.data.table_file import is_json_lines
+    from quietgrad.tables.kinds import UNSTATED
+
     source = f"From the header of {file.name} alone; no value was read."
     if is_json_lines(file):
         source = f"From the names in the first line of {file.name}, which has no header; no value was used."

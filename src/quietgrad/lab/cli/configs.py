@@ -6,13 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from quietgrad.lab.cli.options import Json
 from quietgrad.lab.errors import LabError
-from quietgrad.lab.files import make_folder, to_json, write_whole
-from quietgrad.lab.run.shipped_configs import shipped_config, shipped_configs
+from quietgrad.lab.run.shipped_configs import grouped_configs, shipped_config, shipped_configs
 
 
 def configs(
@@ -24,23 +21,31 @@ def configs(
     as_json: Json = False,
 ) -> None:
     """List the configs that come with the package, or copy some of them to change. `quietgrad train NAME` runs one."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from quietgrad.lab.files import to_json
+
     copies = [_copy(name, out) for name in names or []]
     if copies:
         typer.echo(
             to_json([str(copy) for copy in copies]) if as_json else "\n".join(f"Written: {c}" for c in copies)
         )
         return
-    found = shipped_configs()
     if as_json:
-        typer.echo(to_json(found))
+        typer.echo(to_json(shipped_configs()))
         return
-    table = Table("name", "what it is")
-    for name, title in found.items():
-        table.add_row(name, title)
-    Console().print(table)
+    console = Console()
+    for group, found in grouped_configs().items():
+        table = Table("name", "what it is", title=group, title_justify="left")
+        for name, title in found.items():
+            table.add_row(name, title)
+        console.print(table)
 
 
 def _copy(name: str, folder: Path) -> Path:
+    from quietgrad.lab.files import make_folder, write_whole
+
     content = shipped_config(name)
     target = folder / f"{name.removesuffix('.toml')}.toml"
     if target.exists():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from quietgrad.lab.cli.compare import show, show_progress
+from quietgrad.lab.cli.compare_view import show, show_progress
 from quietgrad.lab.compare.compare import Curves
 from quietgrad.lab.compare.verdict import verdict
 from quietgrad.lab.report import write_report

@@ -6,16 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import Progress
 
 from quietgrad.lab.cli.options import Changes, ConfigFile, DataDir, Json
-from quietgrad.lab.files import to_json
-from quietgrad.lab.formatting import epsilon_text, percent_text
-from quietgrad.lab.run.checkpoints import lost_text
-from quietgrad.lab.run.config import load_config
-from quietgrad.lab.run.federated import train_federated
-from quietgrad.lab.run.metrics import metrics_text
 
 
 def federated(
@@ -30,8 +22,21 @@ def federated(
     as_json: Json = False,
 ) -> None:
     """The private records split over clients, who train locally and send encoded updates. ε is of a client."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    from quietgrad.lab.files import to_json
+    from quietgrad.lab.formatting import epsilon_text, percent_text
+    from quietgrad.lab.report import write_report
+    from quietgrad.lab.run.checkpoints import lost_text
+    from quietgrad.lab.run.config import load_config
+    from quietgrad.lab.run.federated import train_federated
+    from quietgrad.lab.run.metrics import metrics_text
+    from quietgrad.lab.run.progress import TimeLeft
+
     folder = out or Path("runs") / "federated" / config.stem
-    with Progress(console=Console(stderr=True)) as bar:
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeLeft())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("rounds", total=None)
 
         def show(done: int, planned: int, epsilon: float, accuracy: float) -> None:
@@ -41,8 +46,9 @@ def federated(
         outcome = train_federated(
             load_config(config, changes), folder, resume=resume, data_dir=data_dir, progress=show
         )
+    page = write_report([folder])
     if as_json:
-        typer.echo(to_json({"out": str(folder), **outcome.__dict__}))
+        typer.echo(to_json({"out": str(folder), "report": str(page), **outcome.__dict__}))
         return
     typer.echo(
         f"{outcome.method}: {metrics_text(outcome.metrics)}, after {outcome.rounds} rounds, "
@@ -51,4 +57,4 @@ def federated(
         f"round, {outcome.megabytes_up:.1f} MB up and {outcome.megabytes_down:.1f} MB down expected in all."
         f"{lost_text(outcome.lost, outcome.rounds, 'rounds')}"
     )
-    typer.echo(f"Everything is in {folder}")
+    typer.echo(f"Everything is in {folder}; to read: {page}")

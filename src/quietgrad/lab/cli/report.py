@@ -8,8 +8,6 @@ from typing import Annotated
 import typer
 
 from quietgrad.lab.cli.options import Json
-from quietgrad.lab.files import to_json
-from quietgrad.lab.report import write_report
 
 
 def report(
@@ -19,5 +17,8 @@ def report(
     as_json: Json = False,
 ) -> None:
     """One self-contained HTML page about runs or a comparison."""
+    from quietgrad.lab.files import to_json
+    from quietgrad.lab.report import write_report
+
     page = write_report(runs, out)
     typer.echo(to_json({"report": str(page)}) if as_json else f"Written: {page}")

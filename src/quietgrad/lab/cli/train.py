@@ -6,17 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from quietgrad.lab.cli.options import Changes, ConfigFile, DataDir, Json
-from quietgrad.lab.files import to_json
-from quietgrad.lab.formatting import epsilon_text
-from quietgrad.lab.report import write_report
-from quietgrad.lab.run.checkpoints import lost_text
-from quietgrad.lab.run.config import load_config
-from quietgrad.lab.run.metrics import metrics_text, one_class_warning
-from quietgrad.lab.run.progress import Bar
-from quietgrad.lab.run.train import train as run
 
 
 def train(
@@ -30,6 +21,17 @@ def train(
     as_json: Json = False,
 ) -> None:
     """One private run: progress with ε spent, checkpoints, ledger, report. Ctrl-C stops it cleanly."""
+    from rich.console import Console
+
+    from quietgrad.lab.files import to_json
+    from quietgrad.lab.formatting import epsilon_text
+    from quietgrad.lab.report import write_report
+    from quietgrad.lab.run.checkpoints import lost_text
+    from quietgrad.lab.run.config import load_config
+    from quietgrad.lab.run.metrics import metrics_text, one_class_warning
+    from quietgrad.lab.run.progress import Bar
+    from quietgrad.lab.run.train import train as run
+
     folder = out or Path("runs") / config.stem
     reporter = Bar(Console(stderr=True))
     loaded = load_config(config, changes)

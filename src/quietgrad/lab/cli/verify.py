@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from quietgrad.lab.cli.options import Json
-from quietgrad.lab.compare.verification import TableVerdict, is_comparison, verify_comparison
-from quietgrad.lab.files import to_json
-from quietgrad.lab.run.statement.verification import Verdict
-from quietgrad.lab.run.statement.verification import verify as check
+
+if TYPE_CHECKING:
+    from quietgrad.lab.compare.verification import TableVerdict
+    from quietgrad.lab.run.statement.verification import Verdict
 
 
 def verify(
@@ -25,7 +25,10 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Hold ledger, privacy.json, weights and config against each other. Exits with 1 if a claim falls."""
-    found = verify_comparison(run) if is_comparison(run) else check(run)
+    from quietgrad.lab.files import to_json
+    from quietgrad.lab.report.check import verify_folder
+
+    found = verify_folder(run)
     if as_json:
         typer.echo(to_json(_plain(found)))
     else:
@@ -36,19 +39,18 @@ def verify(
 
 def _plain(found: Verdict | TableVerdict) -> dict[str, Any]:
     answer = {"stands": found.stands, "said": found.said, "problems": found.problems}
-    if isinstance(found, TableVerdict):
+    runs = getattr(found, "runs", None)  # of a comparison
+    if runs is not None:
         answer["runs"] = {
-            name: {**_plain(verdict), "claims": not verdict.claims_nothing}
-            for name, verdict in found.runs.items()
+            name: {**_plain(verdict), "claims": not verdict.claims_nothing} for name, verdict in runs.items()
         }
     return answer
 
 
 def _lines(found: Verdict | TableVerdict) -> list[str]:
     """One for each run of a comparison."""
-    if isinstance(found, Verdict):
-        return []
-    return [f"{_answer(verdict)} {name}: {_why(verdict)}" for name, verdict in found.runs.items()]
+    runs: dict[str, Verdict] = getattr(found, "runs", {})
+    return [f"{_answer(verdict)} {name}: {_why(verdict)}" for name, verdict in runs.items()]
 
 
 def _answer(found: Verdict) -> str:

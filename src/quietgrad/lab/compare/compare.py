@@ -97,7 +97,9 @@ def jobs(
         cells += [(method, target, seed) for seed in range(runs) for target in targets]
     for method, target, seed in dict.fromkeys(cells):
         config = _at(_seeded(with_method(base, method, target), seed), target)
-        found.append(Job(method, config, out / f"{method}-eps{target:g}-seed{seed}", data_dir))
+        found.append(
+            Job(method, config, out / f"{method.replace(':', '.')}-eps{target:g}-seed{seed}", data_dir)
+        )
     for seed in range(seeds if baseline else 0):
         plain = non_private(_seeded(base, seed))
         found.append(Job(NON_PRIVATE, plain, out / f"non_private-seed{seed}", data_dir))

@@ -88,7 +88,7 @@ def assemble(
         "notes": source.notes,
     }
     parts = _parts(source, private, public, test, choice.public_labels, {**record, **details})
-    parts = replace(parts, users=users, classes=source.classes, schema=source.schema)
+    parts = replace(parts, users=users, classes=source.classes, schema=source.schema, target=source.target)
     return replace(parts, record={**parts.record, "sizes": parts.sizes})
 
 
@@ -100,6 +100,7 @@ def _described(source: Source, inputs: ndarray) -> dict[str, object]:
         "type": str(source.tensor(inputs[:0]).dtype).removeprefix("torch."),
         "num_classes": source.num_classes,
         "classes": list(source.classes),
+        "target": None if source.target is None else list(source.target),
         "mean": None if scaling is None else list(scaling.mean),
         "std": None if scaling is None else list(scaling.std),
     }

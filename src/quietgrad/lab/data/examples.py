@@ -19,12 +19,12 @@ class Examples:
 
     Args:
         inputs: one row an example.
-        labels: classes counted from 0.
+        labels: classes counted from 0, or numbers in [−1, 1], NaN where one is missing.
         columns: what else is known of each example, by name, such as whose it is.
     """
 
     inputs: Shaped[ndarray, "n ..."]
-    labels: Int64[ndarray, "n"]
+    labels: Shaped[ndarray, "n"]
     columns: Mapping[str, ndarray] = field(default_factory=dict)
 
     def __len__(self) -> int:

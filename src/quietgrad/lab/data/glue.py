@@ -103,9 +103,8 @@ class _Pairs:
                 )
         fields = [row for line in lines[1:] if len(row := line.split("\t")) == len(header)]
         columns = [dict(zip(header, row, strict=True)) for row in fields]
-        odd = next((row[self.label] for row in columns if row[self.label] not in labels), None)
-        if odd is not None:
-            raise DataError(f"{path}: a label is {odd!r}, expected {', '.join(labels)}. Repair the file.")
+        if any(row[self.label] not in labels for row in columns):
+            raise DataError(f"{path}: some labels are not among {', '.join(labels)}. Repair the file.")
         return [(f"{row[self.first]}{BETWEEN}{row[self.second]}", labels[row[self.label]]) for row in columns]
 
 

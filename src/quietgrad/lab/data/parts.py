@@ -21,12 +21,13 @@ class Parts:
         private: (inputs, labels); what differential privacy protects.
         public: (inputs,) or, if the task says so, (inputs, labels); may be empty.
         test: (inputs, labels); never seen in training.
-        num_classes: labels are 0 ... num_classes - 1.
+        num_classes: labels are 0 ... num_classes - 1; 0 where they are numbers.
         input_shape: shape of one input, (channels, height, width), (features,) or (tokens,).
         record: where the examples came from and how they were split, for the report.
         users: whose each private record is, if the task protects users.
         classes: their names, empty where they are numbers.
         schema: the columns of a table, whose features are the inputs.
+        target: bounds of the number that is predicted; labels are scaled to [−1, 1], NaN where one is missing.
     """
 
     private: TensorDataset
@@ -38,13 +39,19 @@ class Parts:
     users: ndarray | None = None
     classes: tuple[str, ...] = ()
     schema: Schema | None = None
+    target: tuple[float, float] | None = None
+
+    @property
+    def units(self) -> int:
+        """N: private records, or the users whose they are."""
+        return len(self.private) if self.users is None else len(np.unique(self.users))
 
     @property
     def sizes(self) -> str:
         """How many rows each part has, and which parts ε says nothing about."""
         test = f"{len(self.test):,} for testing"
         if self.users is not None:  # the number of their records is private
-            return f"{len(np.unique(self.users)):,} users private, {test} (not protected by ε)"
+            return f"{self.units:,} users private, {test} (not protected by ε)"
         if not len(self.test) and not len(self.public):
             return f"{len(self.private):,} rows: all private, none for testing"
         public = f"{len(self.public):,} public, " if len(self.public) else ""

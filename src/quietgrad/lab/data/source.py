@@ -27,11 +27,12 @@ class Source:
         test: examples that came as a test set, None if there are none.
         public_inputs: inputs that came as public data, None if there are none.
         public_labels: their labels, None if they have none.
-        num_classes: number of classes.
+        num_classes: number of classes; 0 where a number is predicted.
         normalisation: fixed scaling of uint8 images, None for features and tokens.
         notes: what the report should say about the reading, such as a tokenizer.
         classes: their names, empty where they are numbers.
         schema: the columns of a table, in the order of its features; None for anything else.
+        target: bounds of the number that is predicted; labels are then scaled to [−1, 1].
     """
 
     train: Examples
@@ -43,6 +44,7 @@ class Source:
     notes: str = ""
     classes: tuple[str, ...] = ()
     schema: Schema | None = None
+    target: tuple[float, float] | None = None
 
     def tensor(self, inputs: ndarray) -> Tensor:
         """Network inputs: scaled float32 images, float32 features or int64 tokens."""

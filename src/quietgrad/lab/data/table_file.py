@@ -14,6 +14,7 @@ import importlib
 import io
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -92,7 +93,10 @@ def _csv_columns(path: Path, text: str, wanted: list[str]) -> dict[str, list[Any
     separator = _separator(path, text.splitlines()[0])
     with _fields_of_any_length():
         _, *rows = (row for row in csv.reader(io.StringIO(text, newline=""), delimiter=separator) if row)
-    places = {name: header.index(name) for name in wanted}
+    there = {
+        name: place for place, name in enumerate(header)
+    }  # `_check_names` has refused names that stand twice
+    places = {name: there[name] for name in wanted}
     return {
         name: [row[place] if place < len(row) else None for row in rows] for name, place in places.items()
     }
@@ -137,8 +141,9 @@ def _parquet(path: Path, content: bytes) -> Any:
 
 
 def _check_names(path: Path, wanted: list[str], header: list[str]) -> None:
+    counts = Counter(header)
     for name in wanted:
-        if header.count(name) != 1:
+        if counts[name] != 1:
             found = "no" if name not in header else str(header.count(name))
             guess = nearest(name, header) if name not in header else ""
             raise DataError(

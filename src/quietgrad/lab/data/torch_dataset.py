@@ -80,8 +80,8 @@ def _stacked(dataset: MapDataset, part: str) -> list[Tensor]:
         inputs = torch.stack([torch.as_tensor(row[0]) for row in rows])
     except (RuntimeError, TypeError, ValueError) as error:
         raise DataError(
-            f"inputs of the {part} dataset are no tensors of one shape ({error}). Add a transform."
-        ) from error
+            f"inputs of the {part} dataset are no tensors of one shape ({type(error).__name__}). Add a transform."
+        ) from None
     inputs = inputs.float() if inputs.is_floating_point() else inputs.long()
     return [inputs, *([torch.tensor([int(row[1]) for row in rows])] if len(rows[0]) == 2 else [])]
 

@@ -16,7 +16,17 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-Verdict = Literal["confirmed", "weaker", "refuted", "not checkable here", "not run"]
+Verdict = Literal[
+    "holds",
+    "holds in part",
+    "does not hold",
+    "lead seen",
+    "lead seen in part",
+    "lead not seen",
+    "not checkable here",
+    "not run",
+]
+"""Of a statement, which holds or not, or of a lead in accuracy, which was seen at some scale or not."""
 Kind = Literal["algorithm", "table", "figure", "theorem", "lemma", "proposition", "corollary", "remark"]
 NAMES = ("gep", "rgp", "pdp_sgd", "random_freeze", "gip")
 

@@ -67,6 +67,11 @@ def verdict_of(entry: PaperEntry, result: Result | None) -> tuple[Verdict, str]:
     return (entry.verdict, entry.why) if result is None else (result.finding.verdict, result.finding.why)
 
 
+def verdict_text(verdict: Verdict, result: Result | None) -> str:
+    """The verdict for readers: a lead that was not seen names the scale, since another may show it."""
+    return f"{verdict} at this scale ({result.scale})" if verdict == "lead not seen" and result else verdict
+
+
 def status_of(entry: PaperEntry, result: Result | None) -> str:
     """measured (at which scale), tested, read, not run, not checkable here."""
     if result is not None:

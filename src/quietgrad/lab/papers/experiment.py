@@ -30,6 +30,16 @@ class Experiment(ABC):
     def scales(self) -> tuple[Scale, ...]:
         """Those it can run at."""
 
+    @property
+    def resumable(self) -> bool:
+        """Whether a run that is interrupted goes on where it was."""
+        return False
+
+    def trainings(self, scale: Scale) -> frozenset[str]:
+        """Return names of the trainings that a run makes; two entries may share some. Empty if it has none."""
+        self.check(scale)
+        return frozenset()
+
     @abstractmethod
     def seconds(self, scale: Scale, place: Place) -> float:
         """An estimate for this machine, before anything runs."""

@@ -72,6 +72,7 @@ class Finding:
     Args:
         unit: of the rows' numbers.
         settings: what was run, so that a reader knows what the numbers are of.
+        seconds: of all its trainings, in however many pieces they ran; None if it has none.
     """
 
     rows: tuple[Row, ...]
@@ -80,6 +81,7 @@ class Finding:
     unit: str = "test accuracy, %"
     settings: str = ""
     pictures: tuple[Picture, ...] = field(default=())
+    seconds: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

@@ -28,8 +28,8 @@ class Claim(ABC):
 class Order(Claim):
     """This row is above that one.
 
-    Confirmed if the lead is above twice its error, refuted if it is reversed by as much, else weaker. A lead below half
-    of the paper's is weaker too, however sure it is.
+    Seen if the lead is above twice its error, and seen in part if it is below half of the paper's. A lead that is not
+    seen says nothing about other scales.
 
     Args:
         theirs: the paper's lead, where the rows' own figures are of several papers.
@@ -50,15 +50,15 @@ class Order(Claim):
             theirs = first.theirs - second.theirs
         said = "" if theirs is None else f" (theirs {theirs:+.1f})"
         reason = f"{first.label} − {second.label}: {lead:+.1f} ± {error:.1f}{said}"
-        if lead < -2 * error:
-            return "refuted", reason
+        if lead <= 2 * error:
+            return "lead not seen", reason
         small = theirs is not None and lead < theirs / 2
-        return ("weaker" if lead <= 2 * error or small else "confirmed"), reason
+        return ("lead seen in part" if small else "lead seen"), reason
 
 
 @dataclass(frozen=True)
 class Level(Claim):
-    """These rows are as good as each other: weaker if they differ by more than twice the error, and than `within`."""
+    """These rows are as good as each other: they differ by at most twice the error, or by `within`."""
 
     one: str
     other: str
@@ -74,18 +74,40 @@ class Level(Claim):
         reason = (
             f"{first.label} and {second.label} are {'' if level else 'not '}level: {apart:+.1f} ± {error:.1f}"
         )
-        return ("confirmed" if level else "weaker"), reason
+        return ("holds" if level else "does not hold"), reason
 
 
 def judge(rows: Sequence[Row], claims: Sequence[Claim]) -> tuple[Verdict, str]:
-    """Confirmed if every claim is, refuted if one is, else weaker; with the reasons of all."""
+    """Return one verdict on all claims about accuracies, with the reasons of each.
+
+    The first lead that is claimed is the paper's headline: where it is not seen, the others do not make up for it.
+    """
+    found = [verdict for verdict, _ in judge_each(rows, claims)]
+    why = "; ".join(reason for _, reason in judge_each(rows, claims))
+    leads = [verdict for verdict in found if verdict.startswith("lead")]
+    if not leads:
+        return _statement(found), why
+    if leads[0] == "lead not seen":
+        return "lead not seen", why
+    return ("lead seen" if set(found) <= {"lead seen", "holds"} else "lead seen in part"), why
+
+
+def judge_statement(rows: Sequence[Row], claims: Sequence[Claim]) -> tuple[Verdict, str]:
+    """Return one verdict on rows that are no accuracies: an order of such figures is a statement, not a lead."""
+    found = judge_each(rows, claims)
+    return _statement([verdict for verdict, _ in found]), "; ".join(reason for _, reason in found)
+
+
+def judge_each(rows: Sequence[Row], claims: Sequence[Claim]) -> list[tuple[Verdict, str]]:
+    """Return the verdict on each claim whose rows are there, and its reason."""
     by_label = {row.label: row for row in rows}
-    found = [claim.judged(*(by_label[label] for label in claim.rows)) for claim in claims]
-    verdicts = {verdict for verdict, _ in found}
-    overall: Verdict = (
-        "refuted" if "refuted" in verdicts else "confirmed" if verdicts == {"confirmed"} else "weaker"
-    )
-    return overall, "; ".join(reason for _, reason in found)
+    there = [claim for claim in claims if by_label.keys() >= set(claim.rows)]
+    return [claim.judged(*(by_label[label] for label in claim.rows)) for claim in there]
+
+
+def _statement(verdicts: Sequence[Verdict]) -> Verdict:
+    right = [verdict in ("lead seen", "holds") for verdict in verdicts]
+    return "holds" if all(right) else "holds in part" if any(right) else "does not hold"
 
 
 def _difference(first: Row, second: Row) -> tuple[float, float]:

@@ -11,7 +11,16 @@ from quietgrad.lab.compare.verdict import verdict
 from quietgrad.lab.formatting import epsilon_text
 from quietgrad.lab.report import plots
 from quietgrad.lab.report.html import cards, figure, paragraph, section, table, text
-from quietgrad.lab.report.run import attacker, audits, guarantee, provenance, standing
+from quietgrad.lab.report.run import (
+    about,
+    attacker,
+    audits,
+    claim,
+    conditions,
+    provenance,
+    standing,
+    unstated,
+)
 from quietgrad.lab.run.statement.recorded import RecordedRun, read_run
 
 
@@ -23,7 +32,14 @@ def comparison_article(folder: Path) -> str:
     private = [name for row in made.rows if not plots.is_baseline(row) for name in row.runs]
     shown = runs[_best(made).runs[0]]
     parts = [
-        _head(folder, made, shown, [runs[name] for name in private]),
+        _head(made, shown, [runs[name] for name in private]),
+        unstated(shown),
+        f"<h2>The guarantee, for the run {text(shown.path.name)}</h2>",
+        paragraph(
+            "The other private runs differ in method, budget and seed; their configs lie beside their ledgers."
+        ),
+        attacker(shown),
+        claim(shown),
         _winner(made),
         _leaderboard(made),
         _against_epsilon(made),
@@ -31,22 +47,19 @@ def comparison_article(folder: Path) -> str:
         _noise(made),
         audits(list(runs.values())),
         _ledgers(runs),
-        f"<h2>The guarantee, for the run {text(shown.path.name)}</h2>",
-        paragraph(
-            "The other private runs differ in method, budget and seed; their configs lie beside their ledgers."
-        ),
-        attacker(shown),
-        guarantee(shown),
+        f"<h2>More about the run {text(shown.path.name)}</h2>",
+        about(shown),
+        conditions(shown),
         provenance(shown),
     ]
     return f"<article>{''.join(parts)}</article>"
 
 
-def _head(folder: Path, made: Comparison, shown: RecordedRun, private: list[RecordedRun]) -> str:
+def _head(made: Comparison, shown: RecordedRun, private: list[RecordedRun]) -> str:
     best = _best(made)
     budgets = ", ".join(f"{value:g}" for value in made.epsilons)
     config, many = shown.config, shown.many
-    lead = f"{config.model.name} on {config.data.name}, {shown.units:,} private {many}, folder {folder.name}"
+    lead = f"{config.model.name} on {config.data.name}, {shown.units:,} private {many}"
     return f'<h1>Methods at equal ε</h1><p class="lead">{text(lead)}</p>' + cards(
         {
             "ε of each run": (budgets, f"at δ = {made.delta:g}"),
@@ -110,14 +123,17 @@ def _curves(made: Comparison, runs: dict[str, RecordedRun]) -> str:
     named = {row.method: runs[row.runs[0]].curve for row in made.rows if row.runs and row.target >= largest}
     known = {name: curve for name, curve in named.items() if curve}
     last = ", ".join(f"{name} {100 * curve[-1]['accuracy']:.1f}%" for name, curve in known.items())
+    colours = plots.method_colours(made.rows)
     of = f"First seed, ε = {largest:g}, and the non-private baseline."
     return section(
         "Training",
         figure(
-            plots.accuracy_curves(known), of, f"Lines of test accuracy over the steps; they end at {last}."
+            plots.accuracy_curves(known, colours),
+            of,
+            f"Lines of test accuracy over the steps; they end at {last}.",
         ),
         figure(
-            plots.spending_curves(known),
+            plots.spending_curves(known, colours),
             "ε in the ledgers of the private ones.",
             "Lines of ε rising over the steps.",
         ),
@@ -137,7 +153,7 @@ def _noise(made: Comparison) -> str:
         "Length of a step's noise over the longest signal that the clips let through, before post-processing; known "
         "before training. The true signal is private and shorter; a method that also shortens the signal gains less."
     )
-    drawn = plots.noise_bars(ratios)
+    drawn = plots.noise_bars(ratios, plots.method_colours(made.rows))
     alt = (
         "Bars: "
         + ", ".join(f"{name} {value:.1f}" for name, value in sorted(ratios.items(), key=lambda item: item[1]))

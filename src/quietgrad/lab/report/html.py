@@ -22,8 +22,10 @@ def bullets(items: Iterable[str]) -> str:
     return "<ul>" + "".join(f"<li>{text(item)}</li>" for item in items) + "</ul>"
 
 
-def section(title: str, *parts: str) -> str:
-    return f"<section><h2>{text(title)}</h2>{''.join(parts)}</section>"
+def section(title: str, first: str, *rest: str) -> str:
+    """A titled section; on paper the title stays with what follows it."""
+    start = f'<div class="start"><h2>{text(title)}</h2>{first}</div>'
+    return f"<section>{start}{''.join(rest)}</section>"
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

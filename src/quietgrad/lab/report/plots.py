@@ -17,12 +17,13 @@ from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from quietgrad.lab.compare.comparison import ComparisonRow
+from quietgrad.lab.compare.comparison import NON_PRIVATE, ComparisonRow
 
 INK = "#010203"
 """Stands for the page's text colour until the SVG is written."""
 PALETTE = ("#3b82c4", "#d97706", "#2a9d6f", "#c2497d", "#8b6fd1", "#b08900", "#5b9aa0", "#a0522d")
 """Middle tones, readable on white and on black."""
+GREY = "#9a9a9a"
 WIDTH = 5.2
 """Inches, few: a telephone shows the whole figure, with letters that can still be read."""
 Curves = Mapping[str, Sequence[Mapping[str, Any]]]
@@ -59,13 +60,21 @@ def is_baseline(row: ComparisonRow) -> bool:
     return not 0 < row.target < math.inf
 
 
+def method_colours(rows: Sequence[ComparisonRow]) -> dict[str, str]:
+    """One colour for each method, the same in all figures of a page; baselines are grey."""
+    private = dict.fromkeys(row.method for row in rows if not is_baseline(row))
+    colours = {method: PALETTE[place % len(PALETTE)] for place, method in enumerate(private)}
+    return colours | {row.method: GREY for row in rows if is_baseline(row)}
+
+
 def leaderboard_bars(rows: Sequence[ComparisonRow]) -> Figure:
     """Accuracy of each method, the baselines in grey."""
     shown = sorted(rows, key=lambda row: row.accuracy)
     several = len({row.target for row in rows if not is_baseline(row)}) > 1
     with _figure(height=0.9 + 0.34 * len(shown)) as (figure, axes):
         labels = [_label(row, several) for row in shown]
-        colours = ["#9a9a9a" if is_baseline(row) else PALETTE[0] for row in shown]
+        known = method_colours(rows)
+        colours = [known[row.method] for row in shown]
         errors = [100 * row.std for row in shown] if any(row.std for row in shown) else None
         values = [100 * row.accuracy for row in shown]
         axes.barh(labels, values, xerr=errors, color=colours, ecolor=INK, height=0.66)
@@ -84,12 +93,14 @@ def leaderboard_bars(rows: Sequence[ComparisonRow]) -> Figure:
 def accuracy_against_epsilon(rows: Sequence[ComparisonRow]) -> Figure:
     """One line per method, the baselines as horizontal lines."""
     by_method: dict[str, list[ComparisonRow]] = {}
+    colours = method_colours(rows)
     for row in rows:
         by_method.setdefault(row.method, []).append(row)
     with _figure(height=4.2) as (figure, axes):
         for method, points in by_method.items():
             if is_baseline(points[0]):
-                _horizontal(axes, method, 100 * points[0].accuracy)
+                # At the two ends, so that baselines of nearly the same accuracy can both be read.
+                _horizontal(axes, method, 100 * points[0].accuracy, left=method == NON_PRIVATE)
                 continue
             points = sorted(points, key=lambda row: row.target)
             values, errors = [100 * row.accuracy for row in points], [100 * row.std for row in points]
@@ -101,6 +112,7 @@ def accuracy_against_epsilon(rows: Sequence[ComparisonRow]) -> Figure:
                 markersize=4,
                 capsize=3,
                 label=method,
+                color=colours[method],
             )
         targets = sorted({row.target for row in rows if not is_baseline(row)})
         axes.set_xscale("log", base=2)
@@ -113,11 +125,12 @@ def accuracy_against_epsilon(rows: Sequence[ComparisonRow]) -> Figure:
     return figure
 
 
-def noise_bars(ratios: Mapping[str, float]) -> Figure:
+def noise_bars(ratios: Mapping[str, float], colours: Mapping[str, str]) -> Figure:
     """Noise over signal of each method, the quietest first."""
     shown = sorted(ratios.items(), key=lambda item: -item[1])
     with _figure(height=0.9 + 0.34 * len(shown)) as (figure, axes):
-        axes.barh([name for name, _ in shown], [value for _, value in shown], color=PALETTE[1], height=0.66)
+        lengths, drawn = [value for _, value in shown], [colours[name] for name, _ in shown]
+        axes.barh([name for name, _ in shown], lengths, color=drawn, height=0.66)
         for place, (_, value) in enumerate(shown):
             axes.text(value, place, f" {value:.1f}", va="center", fontsize=9)
         axes.set(xlabel="noise / largest signal of a step (smaller is quieter)")
@@ -127,11 +140,12 @@ def noise_bars(ratios: Mapping[str, float]) -> Figure:
     return figure
 
 
-def accuracy_curves(runs: Curves) -> Figure:
+def accuracy_curves(runs: Curves, colours: Mapping[str, str] | None = None) -> Figure:
     """Test accuracy over the steps."""
     with _figure() as (figure, axes):
         for name, points in runs.items():
-            axes.plot(_of("step", points), [100 * value for value in _of("accuracy", points)], label=name)
+            accuracies = [100 * value for value in _of("accuracy", points)]
+            axes.plot(_of("step", points), accuracies, label=name, color=(colours or {}).get(name))
         axes.set(xlabel="step", ylabel="test accuracy (%)")
         axes.grid()
         if len(runs) > 1:
@@ -139,12 +153,13 @@ def accuracy_curves(runs: Curves) -> Figure:
     return figure
 
 
-def spending_curves(runs: Curves) -> Figure:
+def spending_curves(runs: Curves, colours: Mapping[str, str] | None = None) -> Figure:
     """ε of what the ledger held, over the steps; runs without noise are left out."""
     with _figure() as (figure, axes):
         for name, points in runs.items():
             if all(math.isfinite(value) for value in _of("epsilon", points)):
-                axes.plot(_of("step", points), _of("epsilon", points), label=name)
+                spent = _of("epsilon", points)
+                axes.plot(_of("step", points), spent, label=name, color=(colours or {}).get(name))
         axes.set(xlabel="step", ylabel="ε of what was released so far", ylim=(0, None))
         axes.grid()
         if len(runs) > 1:
@@ -197,9 +212,10 @@ def save_png(figure: Figure, path: Path) -> None:
     figure.savefig(path, dpi=150, facecolor="white")
 
 
-def _horizontal(axes: Axes, name: str, value: float) -> None:
-    axes.axhline(value, color="#9a9a9a", linestyle=":", linewidth=1.4)
-    axes.annotate(name, (0.0, value), xycoords=("axes fraction", "data"), va="bottom", fontsize=8)
+def _horizontal(axes: Axes, name: str, value: float, *, left: bool) -> None:
+    axes.axhline(value, color=GREY, linestyle=":", linewidth=1.4)
+    place, side = ((0.0, value), "left") if left else ((1.0, value), "right")
+    axes.annotate(name, place, xycoords=("axes fraction", "data"), va="bottom", ha=side, fontsize=8)
 
 
 def _label(row: ComparisonRow, several: bool) -> str:

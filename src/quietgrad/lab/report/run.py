@@ -23,6 +23,7 @@ from quietgrad.lab.report.html import (
     text,
 )
 from quietgrad.lab.run.metrics import one_class_warning
+from quietgrad.lab.run.presets import QUIET
 from quietgrad.lab.run.statement import words
 from quietgrad.lab.run.statement.recorded import RecordedRun
 from quietgrad.lab.run.statement.statement import trade_off
@@ -32,6 +33,7 @@ def run_article(run: RecordedRun) -> str:
     """All sections about a run."""
     parts = [
         _head(run),
+        about(run),
         attacker(run),
         guarantee(run),
         _results(run),
@@ -43,12 +45,41 @@ def run_article(run: RecordedRun) -> str:
     return f"<article>{''.join(parts)}</article>"
 
 
-def guarantee(run: RecordedRun) -> str:
-    """What is protected, how, and what is not."""
+def about(run: RecordedRun) -> str:
+    """Who made the run, when, for what and on which file."""
+    return section("About this run", facts(words.about_rows(run)))
+
+
+def unstated(run: RecordedRun) -> str:
+    """A visible line while nobody has said how the settings were found."""
+    if run.config.tuning.on != "unstated" or math.isinf(run.epsilon):
+        return ""
+    said = (
+        "Tuning is not stated. ε is of this one run; other runs on the same records cost as much again. State it in "
+        "the section [tuning] of the config."
+    )
+    return f'<p class="warning">{text(said)}</p>'
+
+
+def claim(run: RecordedRun) -> str:
+    """What is protected, and what that means."""
     return "".join(
         [
             section("What is protected", bullets(words.protected(run))),
-            section("What (ε, δ) mean here", *[paragraph(line) for line in words.meaning(run)]),
+            section("What (ε, δ) mean here", "".join(map(paragraph, words.meaning(run)))),
+        ]
+    )
+
+
+def guarantee(run: RecordedRun) -> str:
+    """What is protected, how, and what is not."""
+    return claim(run) + conditions(run)
+
+
+def conditions(run: RecordedRun) -> str:
+    """How the guarantee is made, what it assumes and what it leaves out."""
+    return "".join(
+        [
             section("How the guarantee is made", facts(words.setting(run)), _mechanism(run)),
             section("What it assumes", bullets(words.assumptions(run))),
             section("What ε does not cover", bullets(words.not_covered(run))),
@@ -69,9 +100,10 @@ def _head(run: RecordedRun) -> str:
     config = run.config
     title = f"<h1>{text(config.method.name)} on {text(config.data.name)}</h1>"
     said, good = standing(run)
-    lead = f'<p class="lead">{text(config.model.name)}, run folder {text(run.path.name)} · {badge(said, good=good)}</p>'
+    model = "private linear probe" if config.method.name == QUIET else config.model.name
+    lead = f'<p class="lead">{text(model)}, run {text(run.label)} · {badge(said, good=good)}</p>'
     done = run.results
-    accuracy = ("–", "the run is not finished") if done is None else _accuracy(done)
+    metric, shown = _headline(done)
     return (
         title
         + lead
@@ -83,24 +115,52 @@ def _head(run: RecordedRun) -> str:
                     f"{run.planned:,} {'rounds' if run.many == 'clients' else 'steps'}",
                 ),
                 "noise multiplier σ": (_multiplier(run), "noise std / sensitivity, per step"),
-                "accuracy": accuracy,
+                metric: shown,
             }
         )
+        + unstated(run)
     )
 
 
-def _accuracy(done: dict[str, Any]) -> tuple[str, str]:
+def _headline(done: dict[str, Any] | None) -> tuple[str, tuple[str, str]]:
+    """The one metric at the top of the page: its name, its value, and what it stands beside."""
+    if done is None:
+        return "accuracy", ("–", "the run is not finished")
     metrics = done.get("metrics")  # runs of 0.2 have none
+    where = f"on {_measured_on(metrics or {})}"
+    if metrics and "mae" in metrics:
+        return "R²", (_r2(metrics), f"{where}; mean absolute error {metrics['mae']:.4g}")
     beside = "" if not metrics else f"; {metrics['majority']:.1%} are of one class"
-    return percent_text(done["accuracy"]), f"on test data{beside}"
+    return "accuracy", (percent_text(done["accuracy"]), f"{where}{beside}")
+
+
+def _measured_on(metrics: dict[str, Any]) -> str:
+    return (
+        f"private rows, released within ε, noise ±{metrics['noise']:.2g}"
+        if "noise" in metrics
+        else "test data"
+    )
+
+
+def _r2(metrics: dict[str, Any]) -> str:
+    return "–" if metrics["r2"] is None else f"{metrics['r2']:.3f}"
 
 
 def _metrics(run: RecordedRun) -> str:
     found = (run.results or {}).get("metrics")
     if not found:
         return ""
+    if "mae" in found:
+        rows = [
+            ("rows, or users", f"{found['rows']:,}"),
+            ("R²", _r2(found)),
+            ("mean absolute error", f"{found['mae']:.5g}"),
+        ]
+        if found["mean_mae"] is not None:
+            rows.append(("mean absolute error of always the mean", f"{found['mean_mae']:.5g}"))
+        return table((f"measured on {_measured_on(found)}", "value"), rows)
     rows = [
-        ("test rows", f"{found['rows']:,}"),
+        ("rows, or users", f"{found['rows']:,}"),
         ("accuracy", percent_text(found["accuracy"], 2)),
         ("always the largest class", percent_text(found["majority"], 2)),
         ("balanced accuracy", percent_text(found["balanced_accuracy"], 2)),
@@ -108,7 +168,9 @@ def _metrics(run: RecordedRun) -> str:
         ("classes that the model says", f"{found['predicted']}"),
     ]
     warning = one_class_warning(found)
-    return table(("measured on test data", "value"), rows) + (paragraph(warning) if warning else "")
+    return table((f"measured on {_measured_on(found)}", "value"), rows) + (
+        paragraph(warning) if warning else ""
+    )
 
 
 def _multiplier(run: RecordedRun) -> str:
@@ -122,7 +184,8 @@ def _mechanism(run: RecordedRun) -> str:
 
 def _results(run: RecordedRun) -> str:
     if not run.curve or run.curve[-1]["accuracy"] is None:
-        return ""
+        measured = _metrics(run)
+        return section("Training", measured) if measured else ""
     last = run.curve[-1]
     alt = f"Line: test accuracy, measured {len(run.curve)} times, at last {last['accuracy']:.1%} (step {last['step']})."
     drawn = plots.accuracy_curves({run.config.method.name: run.curve})
@@ -193,10 +256,10 @@ def noise(run: RecordedRun) -> str:
 
 
 def audits(runs: list[RecordedRun]) -> str:
-    """Attacks, if any were made."""
-    rows = [_audit_row(run.path.name, audit) for run in runs for audit in run.audits]
+    """Attacks, or that none were made."""
+    rows = [_audit_row(run.label, audit) for run in runs for audit in run.audits]
     if not rows:
-        return ""
+        return section("Audit", paragraph("Audit: not made. The command quietgrad audit attacks a run."))
     titles = ("run", "attack", "claimed ε", "measured ε ≥", "confidence", "verdict")
     note = paragraph("An attack shows that ε is at least the measured bound; a small bound proves nothing.")
     return section("Audit", table(titles, rows), note)
@@ -222,7 +285,7 @@ def _spending(run: RecordedRun) -> str:
 def provenance(run: RecordedRun) -> str:
     """Ledger, data, versions, seeds, config."""
     ledger = run.ledger
-    replayed = ledger.count - run.results["steps"] if run.results is not None else 0
+    replayed = 0 if run.results is None else run.results.get("lost", 0)
     summary = {
         "releases": f"{ledger.count:,} recorded of {run.planned:,} planned"
         + (f", {replayed} of them replayed after a crash" if replayed > 0 else ""),

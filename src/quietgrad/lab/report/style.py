@@ -24,6 +24,7 @@ ul { margin: .5rem 0; padding-left: 1.2rem; } li { margin: .25rem 0; }
 .badge { display: inline-block; border: 1px solid currentColor; border-radius: 1rem; padding: .1rem .7rem;
   font-size: .85rem; font-weight: 600; }
 .good { color: var(--good); } .bad { color: var(--bad); }
+.warning { border-left: 4px solid var(--bad); background: var(--panel); padding: .5rem .9rem; }
 .wide { overflow-x: auto; margin: .6rem 0; }
 table { border-collapse: collapse; width: 100%; font-size: .9rem; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: .35rem .75rem .35rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
@@ -45,7 +46,9 @@ article + article { margin-top: 4rem; }
   .rows td::before { content: attr(data-title); color: var(--soft); flex: none; max-width: 50%; text-align: left; } }
 @media print {
   main { max-width: none; }
-  figure, .card, table { break-inside: avoid; }
+  figure, .card, tr, li, .start { break-inside: avoid; }
+  h1, h2, h3, summary, thead { break-after: avoid; }
+  p { orphans: 3; widows: 3; }
   details::details-content { content-visibility: visible; block-size: auto; }
 }
 """

@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from jaxtyping import Float64
+from numpy import ndarray
+from torch import Tensor, nn
 
 import quietgrad as qg
 from quietgrad.accounting.events import Phase
@@ -28,10 +30,11 @@ from quietgrad.audit import (
 from quietgrad.audit.shadows import losses
 from quietgrad.lab.errors import LabError
 from quietgrad.lab.run.folder import RunFolder
-from quietgrad.lab.run.linear_probe import set_up_linear_probe
 from quietgrad.lab.run.methods import build_mechanism
+from quietgrad.lab.run.metrics import logits_of
 from quietgrad.lab.run.presets import QUIET
 from quietgrad.lab.run.setup import Setup, set_up
+from quietgrad.lab.run.table_probe import set_up_probe
 from quietgrad.lab.run.train import losses_of
 
 MOST_STEPS = 300
@@ -135,7 +138,7 @@ def _open_linear_probe(
     """The training of a finished run on the features that it released; nothing is released again."""
     if not folder.finished:
         raise LabError(f"{folder.path} is not finished. Finish it with quietgrad train --resume.")
-    setup, program, statistics = set_up_linear_probe(folder.config, folder, resume=True, data_dir=data_dir)
+    setup, program, statistics = set_up_probe(folder.config, folder, resume=True, data_dir=data_dir)
     with closing(statistics.ledger):
         return setup, program.training, whole_plan(program, setup.batches)
 
@@ -200,11 +203,20 @@ def _membership(run: AuditedRun, confidence: float) -> MembershipReport:
         order = order[np.sort(np.unique(parts.users[order.numpy()], return_index=True)[1])]
     chosen = order[: len(parts.test)]
     return threshold_attack(
-        -losses(model, x[chosen], y[chosen]),
-        -losses(model, *parts.test.tensors),
+        -_losses(model, x[chosen], y[chosen]),
+        -_losses(model, *parts.test.tensors),
         phases=run.whole if run.private else None,
         confidence=confidence,
     )
+
+
+def _losses(model: nn.Module, x: Tensor, y: Tensor) -> Float64[ndarray, " n"]:
+    """Cross entropy, or the squared error of numbers; 0 without a label."""
+    if not y.is_floating_point():
+        return losses(model, x, y)
+    said = logits_of(model, x)[:, 0].double()
+    errors: ndarray = torch.where(y.isfinite(), (said - y.nan_to_num(0.0)).square(), 0.0).numpy()
+    return errors
 
 
 def _weights(folder: RunFolder, model: nn.Module) -> dict[str, Any]:

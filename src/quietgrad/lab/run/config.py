@@ -18,6 +18,7 @@ from pydantic import (
 
 from quietgrad.accounting.deltas import LARGEST
 from quietgrad.lab.errors import LabError, nearest
+from quietgrad.lab.run.about import AboutConfig
 from quietgrad.lab.run.shipped_configs import shipped_config
 from quietgrad.tables import Number, Schema
 
@@ -74,8 +75,12 @@ class DataConfig(Section):
     seed: int = Field(0, description="Which records fall into which part.")
     features: str = Field(
         "none",
-        description="Of a frozen encoder in the place of inputs: `scatter`, `mobilenet_v2` or `efficientnet_lite0` for "
-        "images, `minilm` or `hf:PATH` for texts.",
+        description="Of a frozen encoder: `scatter`, `mobilenet_v2`, `efficientnet_lite0` for images; `minilm`, "
+        "`hf:PATH`, `prompt:MODEL` for texts.",
+    )
+    prompt: str | None = Field(
+        None,
+        description='Around a text, with {} in its place: "Review: {}\\nSentiment:". For `prompt:MODEL`.',
     )
     text: str | None = Field(
         None, description="The column of texts, where a CSV, TSV or JSONL file is read as texts."
@@ -122,6 +127,14 @@ class PrivacyConfig(Section):
         None, ge=0, description="Noise over sensitivity instead of ε; 0 for a run without privacy."
     )
 
+    accuracy: float | None = Field(
+        None,
+        gt=0,
+        le=0.5,
+        description="Part of the squared budget for the accuracy on the private rows, released with noise; with "
+        'data.test = 0 and method.name = "quiet".',
+    )
+
     @model_validator(mode="after")
     def _one_of_two(self) -> PrivacyConfig:
         if (self.epsilon is None) == (self.noise_multiplier is None):
@@ -132,7 +145,9 @@ class PrivacyConfig(Section):
 class MethodConfig(OpenSection):
     """The method; further keys are arguments of what `name` names."""
 
-    name: str = Field("dp_sgd", description='A method of `quietgrad.methods`, or "quiet".')
+    name: str = Field(
+        "dp_sgd", description='A method of `quietgrad.methods`, "quiet", or your own as "module:function".'
+    )
     within: dict[str, Any] | None = Field(
         None,
         description='A mask around the method: {freeze = 0.4}, with `mask` "random" or "ranked", `redraw`.',
@@ -145,6 +160,19 @@ class TrainingConfig(Section):
     epochs: float = Field(15, gt=0, description="Expected passes over the private records.")
     batch: float = Field(
         250, gt=0, description="Expected records of a step; the rate is batch / private records."
+    )
+    bands: int | Literal["best"] = Field(
+        1,
+        description='Bands of correlated noise, with as many groups of records; "best" chooses by plan and budget.',
+    )
+    at_most: int | None = Field(
+        None,
+        ge=1,
+        description="Rows of every batch: some of larger draws are left out, smaller ones filled up.",
+    )
+    once_an_epoch: bool = Field(
+        False,
+        description="Each record takes part once in an epoch, at a random step; private records / batch is whole.",
     )
     optimizer: Literal["sgd", "adam", "adamw"] = Field(
         "sgd", description="What updates the weights by released gradients."
@@ -244,12 +272,28 @@ class Config(Section):
     averaging: AveragingConfig = AveragingConfig()
     tuning: TuningConfig = TuningConfig()
     federated: FederatedConfig = FederatedConfig()
+    about: AboutConfig = AboutConfig()
 
     def plain(self) -> dict[str, Any]:
         """Resolved, as written back beside a run: what a file that is read again would give."""
         unused = {"federated"} if self.federated == FederatedConfig() else set()
         unused |= set() if self.columns else {"columns"}
+        unused |= {"about"} if self.about == AboutConfig() else set()
         return self.model_dump(mode="json", exclude_none=True, exclude=unused)
+
+    @model_validator(mode="after")
+    def _accuracy_is_released_where_nothing_is_tested(self) -> Config:
+        if self.privacy.accuracy is not None and (self.data.test != 0 or self.method.name != "quiet"):
+            raise ValueError(
+                'privacy.accuracy is for data.test = 0 and method.name = "quiet": leave it out, accuracy is measured '
+                "on the test rows"
+            )
+        return self
+
+    @property
+    def predicts_number(self) -> bool:
+        """Whether the label is a number with bounds, and no class."""
+        return isinstance(self.columns.get(self.data.label), Number)
 
     @model_validator(mode="before")
     @classmethod
@@ -258,14 +302,41 @@ class Config(Section):
         return {**TABLE_DEFAULTS, **raw} if isinstance(raw, dict) and raw.get("columns") else raw
 
     @model_validator(mode="after")
-    def _classes_are_no_bounds(self) -> Config:
-        label = self.columns.get(self.data.label)
-        if isinstance(label, Number) and label.high - label.low == 1:
+    def _linear_probes_draw_poisson_batches(self) -> Config:
+        """The linear probe reads all records at every step, or plans its draws itself."""
+        for name, plain in (("bands", 1), ("at_most", None), ("once_an_epoch", False)):
+            if self.method.name == "quiet" and getattr(self.training, name) != plain:
+                raise ValueError(
+                    f'training.{name}: method.name = "quiet" has Poisson draws alone; leave it out'
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _numbers_are_learned_by_the_linear_probe(self) -> Config:
+        if self.predicts_number and self.method.name != "quiet":
             raise ValueError(
-                f"columns.{self.data.label} is the label, and [{label.low:g}, {label.high:g}] are bounds of a number: "
-                f'write "boolean", or {{category = [{label.low:g}, {label.high:g}]}} for classes'
+                f'columns.{self.data.label} is a number, which method.name = "quiet" learns, and '
+                f"{self.method.name} learns classes: leave out [method], or state classes as {{category = [0, 1, 2]}}"
             )
         return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _classes_are_no_bounds(cls, raw: Any) -> Any:
+        """Bounds one apart are most likely meant as two classes, unless they are written as {number = [0, 1]}."""
+        if not isinstance(raw, dict) or not isinstance(raw.get("columns"), dict):
+            return raw
+        data = raw.get("data")
+        name = data.get("label", "label") if isinstance(data, dict) else "label"
+        stated = raw["columns"].get(name)
+        if isinstance(stated, list) and len(stated) == 2 and isinstance(Schema({name: stated})[name], Number):
+            low, high = stated
+            if high - low == 1:
+                raise ValueError(
+                    f"columns.{name} is the label, and [{low:g}, {high:g}] are bounds of a number: write "
+                    f'"boolean", or {{category = [{low:g}, {high:g}]}} for classes, or {{number = [{low:g}, {high:g}]}}'
+                )
+        return raw
 
 
 def load_config(path: Path, changes: list[str] | None = None) -> Config:

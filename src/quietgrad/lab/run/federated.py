@@ -26,7 +26,7 @@ from quietgrad.lab.run.config import Config, FederatedConfig
 from quietgrad.lab.run.folder import RunFolder
 from quietgrad.lab.run.interrupt import Stopped, StopRequest
 from quietgrad.lab.run.methods import build_mechanism
-from quietgrad.lab.run.metrics import accuracy, measure
+from quietgrad.lab.run.metrics import accuracy, curve_values, measure
 from quietgrad.lab.run.setup import set_up
 from quietgrad.lab.run.train import evaluation_interval, finish, noise_to_signal
 from quietgrad.schedules import steps_of
@@ -109,12 +109,24 @@ def split_records(labels: Tensor, config: FederatedConfig, seed: int) -> list[In
     ]
 
 
+def _check_draws(config: Config) -> None:
+    """Refuse draws that rounds of clients do not have.
+
+    Raises:
+        LabError: the config asks for them.
+    """
+    for name, plain in (("bands", 1), ("at_most", None), ("once_an_epoch", False)):
+        if getattr(config.training, name) != plain:
+            raise LabError(f"training.{name}: clients are drawn by Poisson draws alone. Leave it out.")
+
+
 def train_federated(
     config: Config, out: Path, *, resume: bool = False, data_dir: Path | None = None, progress: Progress
 ) -> FederatedOutcome:
     """Train by the config and keep everything in `out`; `training.batch` is the expected number of clients a round."""
     began = time.perf_counter()
     rate = _checked_rate(config)
+    _check_draws(config)
     rounds = steps_of(config.training.epochs, rate)
     setup = set_up(config, data_dir=data_dir)
     plan = FederatedPlan(rate, rounds, config.federated.clients)
@@ -140,7 +152,7 @@ def train_federated(
         outcome = _loop(config, server, clients, setup.parts.test, folder, resume, progress)
         metrics = measure(server.model, setup.parts.test)
         if metrics is not None:
-            outcome.accuracy, outcome.metrics = metrics.accuracy, metrics.as_dict()
+            outcome.accuracy, outcome.metrics = curve_values(metrics)["accuracy"], metrics.as_dict()
     outcome.seconds = time.perf_counter() - began
     finish(folder, asdict(outcome), server.model)
     return outcome

@@ -17,7 +17,9 @@ import torch
 from quietgrad import __version__
 from quietgrad.lab.errors import LabError
 from quietgrad.lab.files import make_folder, read_json, to_json, write_whole
+from quietgrad.lab.run.about import facts_at_start
 from quietgrad.lab.run.config import Config, load_config
+from quietgrad.lab.run.own_methods import source_hash
 
 STARTED = ("run.json", "versions.json", "split.json")
 """What `start` writes before the config."""
@@ -70,7 +72,8 @@ class RunFolder:
                 f"{self.path} holds a run already. Give another --out, or --resume to go on with it."
             )
         make_folder(self.path)
-        self.write("run.json", to_json({"id": secrets.token_hex(16)}))
+        facts = facts_at_start(config.data.name) | {"method_source": source_hash(config.method.name)}
+        self.write("run.json", to_json({"id": secrets.token_hex(16), **facts}))
         self.write("versions.json", to_json(versions()))
         self.write("split.json", to_json(dict(split)))
         self.write("config.toml", tomli_w.dumps(config.plain()))

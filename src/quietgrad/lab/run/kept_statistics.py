@@ -29,7 +29,8 @@ class KeptStatistics(qg.Statistics):
     def __init__(self, program: qg.Program, batches: qg.PoissonBatches, folder: RunFolder) -> None:
         super().__init__(program, batches, ledger=folder.ledger)
         self._folder = folder
-        self._paid = list(program.statistics)[: self.ledger.count]
+        before, trained = list(program.statistics), len(program.statistics) + batches.steps
+        self._paid = before[: self.ledger.count] + list(program.after)[: max(0, self.ledger.count - trained)]
         self._kept: dict[str, dict[str, Any]] = folder.load(FILE) or {}
         self.lost = 0
         """Statistics that were paid for and lost."""
@@ -41,7 +42,7 @@ class KeptStatistics(qg.Statistics):
             self.lost += 1
             warnings.warn(
                 f"{self._folder.path} was broken off while it released the statistic {name!r}. ε counts it, but it is "
-                "lost: the features go without it.",
+                "lost: the run goes without it.",
                 LostSteps,
                 stacklevel=2,
             )

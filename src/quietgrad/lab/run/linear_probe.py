@@ -27,7 +27,7 @@ from quietgrad._linear_probe.recipe import (
     zero_head,
 )
 from quietgrad._linear_probe.rule import PrivacyWarning, Settings, few_public, settings, warning
-from quietgrad.features.encoders import Columns, Mirrored, Pixels, Scatter, ScatterRoots, encode
+from quietgrad.features.encoders import Mirrored, Pixels, Scatter, ScatterRoots, encode
 from quietgrad.features.images import image_encoder
 from quietgrad.features.patterns import Patches
 from quietgrad.features.pipeline import Rescale
@@ -37,9 +37,9 @@ from quietgrad.lab.errors import LabError
 from quietgrad.lab.run.config import Config, DataConfig, Section, parse_section
 from quietgrad.lab.run.folder import RunFolder
 from quietgrad.lab.run.kept_statistics import KeptStatistics
+from quietgrad.lab.run.released_metrics import plan_accuracy
 from quietgrad.lab.run.setup import Setup, make_optimizer, make_scheduler
 from quietgrad.lab.run.task import is_pretrained, load_task
-from quietgrad.tables import Schema
 
 FEATURES = "features.pt"
 
@@ -67,13 +67,9 @@ class LinearProbeOptions(Section):
 class Encoded:
     """A task whose records are encoded, once for all runs of a process that share data and encoder."""
 
-    def __init__(
-        self, data: DataConfig, columns: Schema, encoder: str, mirrored: bool, data_dir: Path | None
-    ) -> None:
-        self.parts: Parts = load_task(Config(data=data, columns=columns), data_dir=data_dir)
-        self.encoder = make_encoder(
-            encoder, self.parts.input_shape, table=self.parts.schema is not None, mirrored=mirrored
-        )
+    def __init__(self, data: DataConfig, encoder: str, mirrored: bool, data_dir: Path | None) -> None:
+        self.parts: Parts = load_task(Config(data=data), data_dir=data_dir)
+        self.encoder = make_encoder(encoder, self.parts.input_shape, mirrored=mirrored)
         self.private, self.public, self.test = (
             encode(self.encoder, part.tensors[0]) if len(part) else part.tensors[0]
             for part in (self.parts.private, self.parts.public, self.parts.test)
@@ -88,7 +84,7 @@ def set_up_linear_probe(
 ) -> tuple[Setup, qg.Program, qg.Statistics]:
     """The objects of a run. Statistics are released here, and kept in the folder for a run that is resumed."""
     options = checked_options(config)
-    task = encoded(config.data, config.columns, options.encoder, options.mirrored, data_dir)
+    task = encoded(config.data, options.encoder, options.mirrored, data_dir)
     plan = plan_linear_probe(config, task.parts, task.private.shape[1:])
     rule, source, program, batches, remarks = plan
     if resume:
@@ -106,7 +102,7 @@ def set_up_linear_probe(
         folder.save(FEATURES, saved)
     else:
         rescale = _loaded(saved)
-    resolved = _resolved(config, rule, len(task.private))
+    resolved = resolved_config(config, rule, rule.steps, task.parts.units)
     setup = _setup(resolved, task, rescale, rule)
     setup.lost_statistics = saved.get("lost", 0)
     return setup, program, statistics
@@ -126,7 +122,7 @@ def plan_linear_probe(config: Config, parts: Parts, row_shape: Sequence[int]) ->
     """The rule's settings and the one calibrated program, from the numbers of records and classes and a row's shape."""
     assert config.privacy.epsilon is not None
     epsilon, delta = config.privacy.epsilon, config.privacy.delta
-    records, classes = len(parts.private), parts.num_classes
+    records, classes = parts.units, parts.num_classes
     rule = settings(records=records, classes=classes, epsilon=epsilon, delta=delta)
     pretrained = is_pretrained(config.data.features)
     if pretrained:  # their directions are as long as they should be
@@ -134,8 +130,9 @@ def plan_linear_probe(config: Config, parts: Parts, row_shape: Sequence[int]) ->
     options = checked_options(config)
     source = _source(options, parts, pretrained=pretrained) or paid_source(math.prod(row_shape), rule)
     _check_products(options, source)
-    batches = all_at_once(parts.private, rule)
-    program = qg.calibrate(probe_program(source, row_shape, rule), batches, epsilon=epsilon, delta=delta)
+    batches = all_at_once(parts.private, rule, **users_of(config, parts))
+    program = replace(probe_program(source, row_shape, rule), after=plan_accuracy(config, parts))
+    program = qg.calibrate(program, batches, epsilon=epsilon, delta=delta)
     remarks = [
         warning(records=records, classes=classes, epsilon=epsilon, delta=delta),
         few_public(len(parts.public), rule) if source == "public" else None,
@@ -143,31 +140,22 @@ def plan_linear_probe(config: Config, parts: Parts, row_shape: Sequence[int]) ->
     return ProbePlan(rule, source, program, batches, tuple(remark for remark in remarks if remark))
 
 
-def make_encoder(
-    name: str, shape: tuple[int, ...], *, table: bool = False, mirrored: bool = False
-) -> nn.Module:
-    """The encoder that a config names, for records of a shape or the features of a table."""
+def make_encoder(name: str, shape: tuple[int, ...], *, mirrored: bool = False) -> nn.Module:
+    """The encoder that a config names, for records of a shape."""
     if mirrored and len(shape) != 3:
         raise LabError(f"method.mirrored = true is for images, and records have shape {shape}. Leave it out.")
     if name == "auto":
-        encoder = _table_encoder(shape) if table else image_encoder(shape) if len(shape) == 3 else Pixels()
+        encoder = image_encoder(shape) if len(shape) == 3 else Pixels()
     else:
         known = {"scatter": Scatter, "roots": ScatterRoots, "patches": Patches, "pixels": lambda _: Pixels()}
         encoder = known[name](shape)
     return Mirrored(encoder) if mirrored and not isinstance(encoder, Patches) else encoder
 
 
-def _table_encoder(shape: tuple[int, ...]) -> Columns:
-    """Features of a schema are in [−1, 1] already."""
-    return Columns(-torch.ones(shape), torch.ones(shape))
-
-
 def checked_options(config: Config) -> LinearProbeOptions:
     """The method's options; settings that it would not heed are refused."""
-    if config.data.unit is not None:
-        raise LabError(
-            "quiet releases statistics of single records. Leave out data.unit, or take another method."
-        )
+    if config.data.pooled != "mean":
+        raise LabError("quiet averages the records of a user. Leave out data.pooled.")
     options = parse_section(LinearProbeOptions, config.method.options, "method")
     if config.privacy.epsilon is None:
         raise LabError("quiet plans its steps and features from ε. Give privacy.epsilon.")
@@ -231,9 +219,14 @@ def room_for(state: dict[str, Tensor]) -> Rescale | Quadratic:
     return Quadratic.shaped(state["mean"].shape[0], *state["weights"].shape)
 
 
-def _resolved(config: Config, rule: Settings, records: int) -> Config:
+def users_of(config: Config, parts: Parts) -> dict[str, Any]:
+    """What batches are told of users; nothing where records are protected."""
+    return {} if parts.users is None else {"unit": parts.users, "most_records": config.data.most_records}
+
+
+def resolved_config(config: Config, rule: Settings, steps: int, units: int) -> Config:
     """The config with what the rule decided written into it."""
-    training = {"epochs": rule.steps, "batch": records, "lr": rule.lr, "micro_batch": MICRO_BATCH}
+    training = {"epochs": steps, "batch": units, "lr": rule.lr, "micro_batch": MICRO_BATCH}
     fixed = {"optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0, "schedule": "constant"}
     return config.model_copy(
         update={
@@ -246,7 +239,7 @@ def _resolved(config: Config, rule: Settings, records: int) -> Config:
 def _setup(config: Config, task: Encoded, rescale: Rescale | Quadratic, rule: Settings) -> Setup:
     parts = _rescaled_parts(task, rescale)
     model = zero_head(rescale.width, parts.num_classes)
-    batches = all_at_once(parts.private, rule)
+    batches = all_at_once(parts.private, rule, **users_of(config, parts))
     optimizer = make_optimizer(model, config.training)
     scheduler = make_scheduler(optimizer, config.training, batches.steps)
     return Setup(config, parts, model, batches, optimizer, scheduler, average=None)
@@ -266,4 +259,5 @@ def _rescaled_parts(task: Encoded, rescale: Rescale | Quadratic) -> Parts:
         num_classes=task.parts.num_classes,
         input_shape=(rescale.width,),
         record=record,
+        users=task.parts.users,
     )

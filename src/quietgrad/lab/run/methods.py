@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -17,6 +18,7 @@ from quietgrad.features.synthetic import synthetic_inputs
 from quietgrad.lab.data import Parts
 from quietgrad.lab.errors import LabError, nearest
 from quietgrad.lab.run.config import MethodConfig, PrivacyConfig
+from quietgrad.lab.run.own_methods import find_method, is_foreign
 from quietgrad.public_losses import labelled_losses, random_label_losses
 
 PROVIDED = {"public_losses", "model", "batches", "parameters"}
@@ -30,21 +32,35 @@ def build_mechanism(
     method: MethodConfig, privacy: PrivacyConfig, parts: Parts, model: nn.Module, batches: Steps
 ) -> qg.Mechanism:
     """The method with its options, calibrated to the budget or with the noise that the config fixes."""
-    mechanism = uncalibrated(method, parts, model, batches)
+    mechanism = with_bands(uncalibrated(method, parts, model, batches, epsilon=privacy.epsilon), batches)
     if privacy.noise_multiplier is not None:
         return mechanism.with_noise(privacy.noise_multiplier)
     assert privacy.epsilon is not None
     return qg.calibrate(mechanism, batches, epsilon=privacy.epsilon, delta=privacy.delta)
 
 
-def uncalibrated(method: MethodConfig, parts: Parts, model: nn.Module, batches: Steps) -> qg.Mechanism:
-    """The method with its options and what it needs of the task."""
-    if method.name not in qg.methods.__all__:
-        known = ", ".join(qg.methods.__all__)
-        raise LabError(
-            f"Unknown method {method.name!r}{nearest(method.name, qg.methods.__all__)}. Known: {known}."
-        )
-    make = getattr(qg.methods, method.name)
+def with_bands(mechanism: qg.Mechanism, batches: Steps) -> qg.Mechanism:
+    """Give the mechanism correlated noise of as many bands as the batches have groups.
+
+    Raises:
+        LabError: its coordinates change from step to step, or its noise is not Gaussian alone.
+    """
+    bands = batches.sampler.groups if isinstance(batches, qg.PoissonBatches) else 1
+    if bands == 1:
+        return mechanism
+    if type(mechanism.noise) is not qg.Gaussian:
+        raise LabError(f"training.bands: {mechanism.name} has noise of its own. Leave training.bands out.")
+    try:
+        return replace(mechanism, noise=qg.BandedNoise.optimised(bands, batches.steps))
+    except ValueError as error:
+        raise LabError(f"training.bands: {error}") from None
+
+
+def uncalibrated(
+    method: MethodConfig, parts: Parts, model: nn.Module, batches: Steps, *, epsilon: float | None = None
+) -> qg.Mechanism:
+    """The method with its options and what it needs of the task; a damping that is left out follows its rule."""
+    make = find_method(method.name)
     wanted = inspect.signature(make).parameters
     _check_options(method, set(wanted) - PROVIDED)
     provided: dict[str, Any] = {}
@@ -55,14 +71,21 @@ def uncalibrated(method: MethodConfig, parts: Parts, model: nn.Module, batches: 
         provided["probes"] = probe_losses(str(options.pop("probes", "made-up")), parts, model)
     if "batches" in wanted:
         provided |= {"model": model, "batches": batches}
+    parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
     if "parameters" in wanted:
-        provided["parameters"] = sum(p.numel() for p in model.parameters() if p.requires_grad)
+        provided["parameters"] = parameters
+    if "damping" in wanted and "damping" not in options and epsilon is not None:
+        provided["damping"] = qg.rules.preconditioner_damping(parameters, len(parts.private), epsilon)
     try:
-        built: qg.Mechanism = make(**provided, **options)
+        built = make(**provided, **options)
     except TypeError as error:
         raise LabError(f"method {method.name}: {error}.") from None
     except ValueError as error:
         raise LabError(f"method {method.name}: {error}") from None
+    if not isinstance(built, qg.Mechanism):
+        raise LabError(f"method {method.name}: expected a qg.Mechanism, got {type(built).__name__}.")
+    if is_foreign(method.name):
+        built = replace(built, name=method.name)  # the ledger says whose code it was
     return built if method.within is None else built @ _mask(method.within)
 
 

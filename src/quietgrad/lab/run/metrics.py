@@ -46,19 +46,70 @@ class Metrics:
         return dataclasses.asdict(self)
 
 
+@dataclass(frozen=True, kw_only=True)
+class NumberMetrics:
+    """Of a model that predicts a number, on test rows that have one.
+
+    Args:
+        rows: how many there are.
+        r2: share of the variance that is explained; 0 for always saying their mean, None if all of them are equal.
+        mae: mean absolute error, in the unit of the label.
+        mean_mae: that of always saying their mean; None where it is not known.
+    """
+
+    rows: int
+    r2: float | None
+    mae: float
+    mean_mae: float | None
+
+    def as_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
 def accuracy(model: nn.Module, test: TensorDataset) -> float:
     """Share of the test part classified right, NaN if there is none."""
-    metrics = measure(model, test)
-    return math.nan if metrics is None else metrics.accuracy
+    return curve_values(measure(model, test))["accuracy"]
 
 
-def measure(model: nn.Module, test: TensorDataset) -> Metrics | None:
-    """Measure on the test rows that have a label; None if there are none."""
-    labels = test.tensors[1]
-    labelled = labels != IGNORED
+def curve_values(found: Metrics | NumberMetrics | None) -> dict[str, float]:
+    """What a point of the curve shows: the accuracy, NaN where there is none; R² of numbers beside it."""
+    if isinstance(found, NumberMetrics):
+        return {"accuracy": math.nan, "r2": math.nan if found.r2 is None else found.r2}
+    return {"accuracy": math.nan if found is None else found.accuracy}
+
+
+def measure(
+    model: nn.Module, test: TensorDataset, target: tuple[float, float] | None = None
+) -> Metrics | NumberMetrics | None:
+    """Measure on the test rows that have a label; None if there are none.
+
+    Args:
+        target: bounds of the number that is predicted; labels and the model's answers are scaled to [−1, 1].
+    """
+    inputs, labels = test.tensors[:2]
+    labelled = labels != IGNORED if target is None else labels.isfinite()
     if not bool(labelled.any()):
         return None
-    return metrics_of(logits_of(model, test.tensors[0][labelled]), labels[labelled])
+    said = logits_of(model, inputs[labelled])
+    if target is None:
+        return metrics_of(said, labels[labelled])
+    return number_metrics(said[:, 0], labels[labelled], target)
+
+
+def number_metrics(
+    said: Float[Tensor, " n"], truth: Float[Tensor, " n"], target: tuple[float, float]
+) -> NumberMetrics:
+    """All metrics of at least one row."""
+    unit = (target[1] - target[0]) / 2
+    truth = truth.double() * unit
+    errors = said.double().clamp(-1.0, 1.0) * unit - truth
+    spread = float((truth - truth.mean()).square().sum())
+    return NumberMetrics(
+        rows=len(truth),
+        r2=1 - float(errors.square().sum()) / spread if spread > 0 else None,
+        mae=float(errors.abs().mean()),
+        mean_mae=float((truth - truth.mean()).abs().mean()),
+    )
 
 
 @torch.no_grad()
@@ -112,16 +163,32 @@ def metrics_text(found: Mapping[str, Any]) -> str:
     """The metrics of `results.json` in words."""
     if not found:
         return "no test data, so nothing was measured"
+    if "mae" in found:
+        return _number_text(found)
+    if "noise" in found:
+        return (
+            f"{found['accuracy']:.2%} ± {found['noise']:.2%} of the private rows right ({found['majority']:.2%} are of "
+            f"one class), balanced accuracy {found['balanced_accuracy']:.1%}, released within ε"
+        )
     said = f"{found['accuracy']:.2%} of the test data right ({found['majority']:.2%} are of one class)"
     area = "" if found["auc"] is None else f", AUC {found['auc']:.3f}"
     return f"{said}, balanced accuracy {found['balanced_accuracy']:.1%}{area}"
 
 
+def _number_text(found: Mapping[str, Any]) -> str:
+    share = "R² undefined" if found["r2"] is None else f"R² {found['r2']:.3f}"
+    said = f"{share}, mean absolute error {found['mae']:.4g}"
+    if "noise" in found:
+        return f"{said} ± {found['noise']:.2g} on the private rows, released within ε"
+    return f"{said} ({found['mean_mae']:.4g} for always the mean)"
+
+
 def one_class_warning(found: Mapping[str, Any]) -> str | None:
     """Return a warning if the model always gives the same answer, else None."""
-    if not found or found["predicted"] != 1:
+    if not found or found.get("predicted") != 1:
         return None
     return (
-        "The model gives every test row the same class: its accuracy is the share of that class. Look at the AUC, "
-        "predict probabilities with a threshold of your own, or give more records or a larger ε."
+        "The model gives every row the same class: its accuracy is the share of that class. Look at the AUC. "
+        "Of two classes, quietgrad predict --threshold with the rare one's share finds more of it. Else give more "
+        "records or a larger ε."
     )

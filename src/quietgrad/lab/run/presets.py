@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from importlib.metadata import entry_points
 from importlib.resources import files
 from typing import Any
 
 from quietgrad.lab.errors import LabError, nearest
 from quietgrad.lab.run.config import Config, MethodConfig, TrainingConfig, parse_config
+from quietgrad.lab.run.own_methods import GROUP
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -55,6 +57,10 @@ def with_method(base: Config, name: str, epsilon: float | None = None) -> Config
     if name == WARM:
         return _warm(with_method(base, "dp_sgd", epsilon))
     known = presets()
+    if ":" in name or name in {entry.name for entry in entry_points(group=GROUP)}:
+        return parse_config(
+            base.plain() | {"method": {"name": name}}
+        )  # with its own defaults and the config's plan
     if name not in known:
         all_of_them = [QUIET, WARM, *known]
         raise LabError(

@@ -20,8 +20,10 @@ from quietgrad.accounting.evaluate import epsilon as epsilon_of
 from quietgrad.accounting.planning import plan
 from quietgrad.lab.data import Parts
 from quietgrad.lab.run.config import Config, MethodConfig, PrivacyConfig
+from quietgrad.lab.run.linear_probe_preview import explain_linear_probe
 from quietgrad.lab.run.methods import build_mechanism
-from quietgrad.lab.run.presets import presets
+from quietgrad.lab.run.presets import QUIET, presets, with_method
+from quietgrad.lab.run.recommendation import BIAS, recommend
 from quietgrad.lab.run.setup import Setup, set_up
 from quietgrad.lab.run.train import losses_of
 
@@ -38,6 +40,7 @@ class MethodReport:
         sensitivity: of each release.
         noise_multiplier: effective, of the step.
         noise: length of the noise in p.grad, decoded and post-processed, times the batch.
+        noise_to_signal: that length over the longest signal that the clips let through.
         problem: why the method cannot be used here, empty if it can.
     """
 
@@ -46,20 +49,25 @@ class MethodReport:
     sensitivity: tuple[float, ...] = ()
     noise_multiplier: float = 0.0
     noise: float = 0.0
+    noise_to_signal: float = 0.0
     problem: str = ""
     releases: tuple[dict[str, Any], ...] = ()
 
     def cells(self) -> dict[str, Any]:
         """What a table shows."""
+        bias = BIAS.get(self.method, "of its own")
         if self.problem:
-            return {"method": self.method, "dimension": "–", "sensitivity": "–", "σ": "–", "noise": "–"}
+            return dict.fromkeys(
+                ("method", "dimension", "sensitivity", "σ", "noise / signal", "bias"), "–"
+            ) | {"method": self.method}
         sensitivity = " + ".join(f"{value:g}" for value in self.sensitivity)
         return {
             "method": self.method,
             "dimension": f"{self.dimension:,}",
             "sensitivity": sensitivity,
             "σ": self.noise_multiplier,
-            "noise": self.noise,
+            "noise / signal": self.noise_to_signal,
+            "bias": bias,
         }
 
 
@@ -67,6 +75,7 @@ class MethodReport:
 class Explained:
     """Everything that `quietgrad explain` says."""
 
+    recommendation: str
     model: str
     parameters: int
     epsilon: float
@@ -88,8 +97,12 @@ class Explained:
         return dataclasses.asdict(self)
 
 
-def explain_config(config: Config, *, data_dir: Path | None = None) -> Explained:
-    """Measure the config's model, and every method that has a preset on it."""
+def explain_config(config: Config, *, name: str = "CONFIG", data_dir: Path | None = None) -> Explained:
+    """Measure the config's model, and every method that has a preset on it.
+
+    Args:
+        name: how the user names the config, for the command that compares methods.
+    """
     setup = set_up(config, data_dir=data_dir)
     sizes = setup.parts.sizes
     setup.parts = _with_test_rows(setup.parts)
@@ -98,8 +111,13 @@ def explain_config(config: Config, *, data_dir: Path | None = None) -> Explained
     layers, independence = engine_algorithms(setup, mechanism, rows)
     options = {name: preset["method"] for name, preset in presets().items()}
     options[config.method.name] = config.method.options or options.get(config.method.name, {})
-    methods = [MethodConfig(name=name, **values) for name, values in options.items()]
+    methods = [MethodConfig(name=method, **values) for method, values in options.items()]
+    reports = (
+        probe_report(config, data_dir),
+        *(method_report(method, config.privacy, setup) for method in methods),
+    )
     return Explained(
+        recommendation=recommend(name, reports),
         model=config.model.name,
         parameters=sum(p.numel() for p in setup.model.parameters() if p.requires_grad),
         epsilon=epsilon_of(plan(mechanism, setup.batches), config.privacy.delta),
@@ -108,7 +126,7 @@ def explain_config(config: Config, *, data_dir: Path | None = None) -> Explained
         batch=config.training.batch,
         rows=rows,
         layers=layers,
-        methods=tuple(method_report(method, config.privacy, setup) for method in methods),
+        methods=reports,
         independence=independence,
         unit="record" if config.data.unit is None else "user",
         sizes=sizes,
@@ -136,6 +154,25 @@ def engine_algorithms(
     return tuple(dataclasses.asdict(layer) for layer in found.layers), found.independence
 
 
+def probe_report(config: Config, data_dir: Path | None) -> MethodReport:
+    """What the private linear probe would release on the config's data; nothing is released."""
+    try:
+        plan = explain_linear_probe(with_method(config, QUIET), data_dir=data_dir)
+    except ValueError as error:
+        return MethodReport(method=QUIET, problem=str(error))
+    training = plan.releases[-1]
+    dimension = plan.directions * plan.classes
+    noise = training.noise_multiplier * plan.clip * math.sqrt(dimension)
+    return MethodReport(
+        method=QUIET,
+        dimension=dimension,
+        sensitivity=(plan.clip,),
+        noise_multiplier=training.noise_multiplier,
+        noise=noise,
+        noise_to_signal=noise / (plan.records * plan.clip),
+    )
+
+
 def method_report(method: MethodConfig, privacy: PrivacyConfig, setup: Setup) -> MethodReport:
     """What the method releases of a step, and the noise that it leaves in the update."""
     try:
@@ -150,7 +187,14 @@ def method_report(method: MethodConfig, privacy: PrivacyConfig, setup: Setup) ->
         sensitivity=tuple(release["sensitivity"] for release in releases),
         noise_multiplier=mechanism.multiplier(0),
         noise=noise,
+        noise_to_signal=noise / _longest_signal(releases, setup),
         releases=tuple(releases),
+    )
+
+
+def _longest_signal(releases: list[dict[str, Any]], setup: Setup) -> float:
+    return setup.batches.sampler.expected_batch * math.hypot(
+        *(release["sensitivity"] for release in releases)
     )
 
 

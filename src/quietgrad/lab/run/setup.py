@@ -158,7 +158,38 @@ def make_batches(parts: Parts, config: Config) -> qg.PoissonBatches:
     users: dict[str, Any] = {}
     if parts.users is not None:
         users = {"unit": parts.users, "most_records": data.most_records, "pooled": data.pooled}
-    return qg.PoissonBatches(parts.private, rate=rate, steps=steps_of(training.epochs, rate), **users)
+    steps = steps_of(training.epochs, rate)
+    try:
+        return qg.PoissonBatches(
+            parts.private,
+            rate=rate,
+            steps=steps,
+            groups=number_of_bands(config, rate, steps),
+            at_most=training.at_most,
+            once_an_epoch=training.once_an_epoch,
+            **users,
+        )
+    except ValueError as error:
+        raise LabError(f"training: {error}") from None
+
+
+def number_of_bands(config: Config, rate: float, steps: int) -> int:
+    """Of correlated noise; "best" asks which number leaves least noise in the sum of all updates.
+
+    Raises:
+        LabError: the best number is wanted, and no budget is given.
+    """
+    bands = config.training.bands
+    if bands != "best":
+        return int(bands)
+    if config.privacy.epsilon is None:
+        raise LabError(
+            'training.bands = "best" needs privacy.epsilon. Give it, or the number of bands beside noise_multiplier.'
+        )
+    choice = qg.choose_bands(
+        rate=rate, steps=steps, epsilon=config.privacy.epsilon, delta=config.privacy.delta
+    )
+    return choice.bands
 
 
 def make_optimizer(model: nn.Module, training: TrainingConfig) -> torch.optim.Optimizer:

@@ -9,6 +9,28 @@ from quietgrad.lab.errors import LabError, nearest
 FOLDER = files("quietgrad.lab") / "configs"
 
 
+GROUPS = {
+    "Embedded data: run at once": ("embedded",),
+    "Private linear probe": ("quiet_",),
+    "GEP and its baselines": ("gep_", "resnet20_"),
+    "RGP and its baselines": ("rgp_", "power_sgd_", "_wrn_28_4_"),
+    "PDP-SGD and its baselines": ("_sigma",),
+    "Random Freeze and its baselines": ("_freeze_", "end_to_end_", "_scatter_"),
+    "GIP and its baselines": ("gip_", "random_k_", "datalens_"),
+    "Others": ("",),
+}
+"""Parts of the names of the configs in each group; the first group that fits counts."""
+
+
+def grouped_configs() -> dict[str, dict[str, str]]:
+    """Group → name → its first comment."""
+    groups: dict[str, dict[str, str]] = {group: {} for group in GROUPS}
+    for name, title in shipped_configs().items():
+        group = next(group for group, parts in GROUPS.items() if any(part in name for part in parts))
+        groups[group][name] = title
+    return groups
+
+
 def shipped_configs() -> dict[str, str]:
     """name → its first comment."""
     found = {

@@ -11,6 +11,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from quietgrad.integrations.pretrained import IMAGES, TEXT, image_encoder
+from quietgrad.integrations.prompted_text import PREFIX as PROMPT
+from quietgrad.integrations.prompted_text import PromptEncoder, PromptTokens, cache_folder
 from quietgrad.integrations.text_folder import FolderTokens, TextEncoder
 from quietgrad.lab.data import Parts, load
 from quietgrad.lab.data.text_table import Tokenizer
@@ -30,6 +32,8 @@ def load_task(config: Config, *, data_dir: Path | None = None) -> Parts:
         raise LabError("Views are made of images, not of features. Leave out [augment] or data.features.")
     if is_pretrained(config.data.features):
         return _pretrained(config.data, data_dir)
+    if config.data.prompt is not None:
+        raise LabError('data.prompt is for data.features = "prompt:MODEL". Leave one out, or give both.')
     parts = load(data_dir=data_dir, words=_words(config), columns=config.columns, **_wanted(config.data))
     return parts if config.data.features == NONE else scattered(parts)
 
@@ -39,7 +43,19 @@ def feature_encoder(config: Config, shape: tuple[int, ...]) -> nn.Module | None:
     features = config.data.features
     if not is_pretrained(features):
         return None if features == NONE else ScatterNet(*image_shape(shape, "data.features", smallest=8)[1:])
-    return _Colours(image_encoder(features)) if features in IMAGES else TextEncoder(features)
+    if features in IMAGES:
+        return _Colours(image_encoder(features))
+    return _prompted(config.data)[1] if features.startswith(PROMPT) else TextEncoder(features)
+
+
+def _prompted(data: DataConfig) -> tuple[PromptTokens, PromptEncoder]:
+    """The tokenizer with the prompt around a text, and the model that reads it."""
+    if data.prompt is None:
+        raise LabError(
+            f'data.features = {data.features!r} needs data.prompt, such as "Review: {{}}\\nSentiment:".'
+        )
+    tokens = PromptTokens(data.features, data.prompt, data.tokens)
+    return tokens, PromptEncoder(data.features, tokens.padding, cache_folder())
 
 
 def _words(config: Config) -> Tokenizer | None:
@@ -58,9 +74,10 @@ def scattered(parts: Parts) -> Parts:
 def is_pretrained(features: str) -> bool:
     """Whether an encoder was trained on other data; a name that is none is refused."""
     known = [NONE, SCATTER, *IMAGES, *TEXT]
-    if features not in known and not features.startswith(PREFIX):
+    if features not in known and not features.startswith((PREFIX, PROMPT)):
         raise LabError(
-            f"Unknown data.features = {features!r}{nearest(features, known)}. Known: {', '.join(known)}, hf:PATH."
+            f"Unknown data.features = {features!r}{nearest(features, known)}. Known: {', '.join(known)}, hf:PATH, "
+            "prompt:MODEL."
         )
     return features not in (NONE, SCATTER)
 
@@ -83,12 +100,18 @@ def _images(data: DataConfig, data_dir: Path | None) -> Parts:
 
 
 def _texts(data: DataConfig, data_dir: Path | None) -> Parts:
-    parts = load(data_dir=data_dir, words=FolderTokens(data.features, data.tokens), **_wanted(data))
+    words: Tokenizer
+    encoder: nn.Module
+    if data.features.startswith(PROMPT):
+        words, encoder = _prompted(data)
+    else:
+        words, encoder = FolderTokens(data.features, data.tokens), TextEncoder(data.features)
+    parts = load(data_dir=data_dir, words=words, **_wanted(data))
     if len(parts.input_shape) != 1 or parts.private.tensors[0].is_floating_point():
         raise LabError(
             f"data.features = {data.features!r} takes texts, and {data.name} has none. Take another encoder."
         )
-    return precompute(parts, TextEncoder(data.features))
+    return precompute(parts, encoder)
 
 
 class _Colours(nn.Module):
@@ -104,4 +127,4 @@ class _Colours(nn.Module):
 
 
 def _wanted(data: DataConfig) -> dict[str, Any]:
-    return data.model_dump(exclude={"features", "tokens", "tokenizer", "most_records", "pooled"})
+    return data.model_dump(exclude={"features", "prompt", "tokens", "tokenizer", "most_records", "pooled"})

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -29,18 +30,19 @@ from quietgrad.lab.run.checkpoints import Checkpoints, check_any_kept, tell_lost
 from quietgrad.lab.run.config import Config, load_config
 from quietgrad.lab.run.folder import RunFolder
 from quietgrad.lab.run.interrupt import Stopped, StopRequest
-from quietgrad.lab.run.linear_probe import set_up_linear_probe
 from quietgrad.lab.run.memory import peak_megabytes
 from quietgrad.lab.run.methods import build_mechanism
-from quietgrad.lab.run.metrics import accuracy, measure
+from quietgrad.lab.run.metrics import curve_values, measure
 from quietgrad.lab.run.presets import QUIET
 from quietgrad.lab.run.progress import Reporter, Silent
+from quietgrad.lab.run.released_metrics import release_metrics
 from quietgrad.lab.run.setup import Setup, set_up
 from quietgrad.lab.run.statement.model_card import FILE as CARD_FILE
 from quietgrad.lab.run.statement.model_card import model_card
 from quietgrad.lab.run.statement.recorded import read_run
 from quietgrad.lab.run.statement.statement import FILE as STATEMENT_FILE
 from quietgrad.lab.run.statement.statement import statement_of
+from quietgrad.lab.run.table_probe import set_up_probe
 
 
 @dataclass
@@ -56,8 +58,9 @@ class Outcome:
         steps: updates that the weights have.
         lost: releases that ε counts and the weights do not have, since the run was broken off after them.
         independence: whether it was checked that records do not influence each other, and their lengths, in words.
-        accuracy: on the test part; NaN without one.
-        metrics: what else was measured there (`Metrics`); empty without a test part.
+        accuracy: on the test part; NaN without one, or where a number is predicted.
+        metrics: what else was measured there (`Metrics`); empty without a test part, unless counts of the private rows
+            were released (`ReleasedMetrics`).
         curve: step, ε spent and test accuracy, about twenty times.
     """
 
@@ -112,7 +115,7 @@ class Run:
 
     @property
     def lost_steps(self) -> int:
-        return self.setup.batches.steps - self.private.steps_left - self.updates
+        return self.private.steps_made - self.updates
 
     def step(self, batch: Any) -> None:
         """One private step: capture, release, update."""
@@ -125,10 +128,11 @@ class Run:
 
     def evaluate(self) -> dict[str, float]:
         """A point of the curve; test data are public and never enter training."""
+        found = measure(self.setup.evaluated, self.setup.parts.test, self.setup.parts.target)
         point = {
             "step": self.private.step,
             "epsilon": self.private.epsilon(self.setup.config.privacy.delta, spent=True),
-            "accuracy": accuracy(self.setup.evaluated, self.setup.parts.test),
+            **curve_values(found),
         }
         self.curve.append(point)
         return point
@@ -136,10 +140,10 @@ class Run:
     def outcome(self) -> Outcome:
         config, private = self.setup.config, self.private
         releases = private.explain().releases
-        metrics = measure(self.setup.evaluated, self.setup.parts.test)
+        metrics = measure(self.setup.evaluated, self.setup.parts.test, self.setup.parts.target)
         return Outcome(
             method=config.method.name,
-            accuracy=math.nan if metrics is None else metrics.accuracy,
+            accuracy=curve_values(metrics)["accuracy"],
             metrics={} if metrics is None else metrics.as_dict(),
             epsilon=private.epsilon(config.privacy.delta),
             delta=config.privacy.delta,
@@ -169,7 +173,10 @@ def noise_to_signal(releases: Sequence[ReleaseReport], batch: float) -> float:
 
 
 def losses_of(model: nn.Module, x: Tensor, y: Tensor, config: Config) -> Tensor:
-    """One loss per record, or one per view of it."""
+    """One loss per record, or one per view of it; labels that are numbers have half of the squared error."""
+    if y.is_floating_point():
+        errors = model(x)[:, 0] - y.nan_to_num(0.0)
+        return torch.where(y.isfinite(), errors.square() / 2, 0.0)
     if not config.augment.active:
         return F.cross_entropy(model(x), y, reduction="none")
     views = config.augment.views
@@ -198,13 +205,15 @@ def train(
     first = reducer is None or reducer.rank == 0
     folder, reporter = RunFolder(out), reporter or Silent()
     ledger: Ledger | Path
+    statistics: qg.Statistics | None = None
     if config.method.name == QUIET:
         if device != "cpu":
             raise LabError(
                 f"--device {device}: method.name = {QUIET!r} trains a linear layer on features, on the CPU. Leave "
                 "--device out."
             )
-        setup, mechanism, ledger = _quiet(config, folder, resume=resume, data_dir=data_dir)
+        setup, program, statistics = set_up_probe(config, folder, resume=resume, data_dir=data_dir)
+        mechanism, ledger = program.training, statistics.ledger
     else:
         setup = set_up(config, data_dir=data_dir, parts=parts, device=device)
         mechanism = build_mechanism(config.method, config.privacy, setup.parts, setup.model, setup.batches)
@@ -250,16 +259,12 @@ def train(
             raise Stopped(_how_to_go_on(run, out))
         check_any_kept(run.updates, setup.batches.steps, out)
         outcome = run.outcome()
+        if statistics is not None and statistics.program.after:
+            outcome.metrics = release_metrics(setup, statistics)
+            outcome.accuracy = outcome.metrics.get("accuracy", math.nan)
     if first:
         finish(folder, outcome.__dict__, setup.evaluated)
     return outcome
-
-
-def _quiet(
-    config: Config, folder: RunFolder, *, resume: bool, data_dir: Path | None
-) -> tuple[Setup, qg.Mechanism, Ledger]:
-    setup, program, statistics = set_up_linear_probe(config, folder, resume=resume, data_dir=data_dir)
-    return setup, program.training, statistics.ledger
 
 
 def finish(folder: RunFolder, results: dict[str, Any], model: nn.Module) -> None:

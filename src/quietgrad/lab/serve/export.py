@@ -34,7 +34,7 @@ def to_hugging_face(model: TrainedModel, folder: Path, card: str = "") -> Path:
     A model that came from a Hugging Face folder is written by `save_pretrained`, for `transformers` to read.
     """
     make_folder(folder)
-    last = model.body[-1] if isinstance(model.body, nn.Sequential) else model.body
+    last = model.body.head if isinstance(model.body, nn.Sequential) else model.body
     if isinstance(last, FolderClassifier):
         last.classifier.save_pretrained(folder)  # type: ignore[operator]
         write_whole(folder / FACTS.replace("quietgrad", "privacy"), to_json(model.facts.as_dict()).encode())
@@ -46,7 +46,7 @@ def to_hugging_face(model: TrainedModel, folder: Path, card: str = "") -> Path:
 
 
 def to_onnx(model: TrainedModel, folder: Path) -> Path:
-    """Write `model.onnx`: from encoded features to logits, for any number of records.
+    """Write `model.onnx`: from encoded features to logits, or to the number, for any number of records.
 
     The file's metadata name features and classes. Tables are encoded by `Schema.encode`, whose statement is there too.
     """
@@ -60,7 +60,7 @@ def to_onnx(model: TrainedModel, folder: Path) -> Path:
             model.eval(),
             (example,),
             input_names=["inputs"],
-            output_names=["logits"],
+            output_names=["logits" if model.target is None else "prediction"],
             dynamic_shapes=({0: torch.export.Dim("records", min=1)},),
             dynamo=True,
             verbose=False,
@@ -89,6 +89,6 @@ def _onnx() -> Any:
 def _use(model: TrainedModel) -> str:
     reads = "" if model.schema is None else f" It reads the columns {', '.join(model.schema)}."
     return (
-        f"Predicts {', '.join(model.classes[:20])}.{reads}\n\n"
+        f"Predicts {', '.join(model.classes[:20]) or f'the number {model.label}'}.{reads}\n\n"
         '```python\nimport quietgrad\n\nmodel = quietgrad.load("FOLDER")\nmodel.predict(records)\n```\n'
     )

@@ -49,7 +49,7 @@ def table4(_scale: Scale, _place: Place) -> Finding:
     falls = rows[0].ours > rows[1].ours > rows[2].ours
     return Finding(
         rows=tuple(rows),
-        verdict="confirmed" if falls else "refuted",
+        verdict="holds" if falls else "does not hold",
         why="grouping saves about what the operations say" if falls else "grouping does not save time here",
         unit="cost of a basis over that of one group",
         settings=f"m = {m}, k = {k}, p = {p:,}; theirs: operations, ours: seconds",
@@ -74,7 +74,7 @@ def figure1(_scale: Scale, _place: Place) -> Finding:
             Row(label="noise at C = 1", ours=round(noise, 3)),
             Row(label="noise over a clipped gradient", ours=round(noise / min(1.0, gradient), 2)),
         ),
-        verdict="confirmed" if noise > 3 * min(1.0, gradient) else "weaker",
+        verdict="holds" if noise > 3 * min(1.0, gradient) else "holds in part",
         why=f"noise is {noise / min(1.0, gradient):.1f} times as long as the longest gradient that a clip of 1 lets by",
         unit="Euclidean length",
         settings=f"ResNet20 ({p:,} parameters), random images, ε = 5 in 90 epochs of batch {batch}: σ = {sigma:.2f}",
@@ -101,7 +101,7 @@ def figure2(scale: Scale, place: Place) -> Finding:
     low = all(row.ours < 25 for row in rows)
     return Finding(
         rows=rows,
-        verdict="confirmed" if low else "weaker",
+        verdict="holds" if low else "holds in part",
         why="every group's stable rank is below a tenth of the batch" if low else "not low in every group",
         unit="stable rank, mean over steps",
         settings=WATCHED,
@@ -123,7 +123,7 @@ def figure5(scale: Scale, place: Place) -> Finding:
     tenfold, above = all(row.ours >= 5 for row in rows), all(row.ours > 1 for row in rows)
     return Finding(
         rows=rows,
-        verdict="confirmed" if tenfold else "weaker" if above else "refuted",
+        verdict="holds" if tenfold else "holds in part" if above else "does not hold",
         why="an order of magnitude"
         if tenfold
         else f"above that of the gradients {min(row.ours for row in rows):.1f} to {max(row.ours for row in rows):.1f} "
@@ -178,7 +178,7 @@ def figure4(scale: Scale, place: Place) -> Finding:
         rows=tuple(
             Row(label=f"k = {k}, {kind}", ours=round(mean, 3)) for (kind, k), (mean, _) in found.items()
         ),
-        verdict="refuted" if not falls else "confirmed" if comparable else "weaker",
+        verdict="does not hold" if not falls else "holds" if comparable else "holds in part",
         why=f"{'falls' if falls else 'does not fall'} with k; lost at k = {RANKS[-1]}: {said}",
         unit="‖Σr‖/‖Σg‖, mean over steps",
         settings=_watched(scale, "120 public images"),
@@ -212,7 +212,7 @@ def figure7(scale: Scale, place: Place) -> Finding:
     high = all(row.ours > 0.95 for row in rows)
     return Finding(
         rows=tuple(rows),
-        verdict="confirmed" if high else "refuted",
+        verdict="holds" if high else "does not hold",
         why="random directions miss more than 95% of the gradient, as √(1 − k/p) says",
         unit="‖Σr‖/‖Σg‖, mean over steps",
         settings=_watched("quick", "random directions"),
@@ -245,7 +245,7 @@ def pate(scale: Scale, place: Place) -> Finding:
             Row(label="a teacher", ours=round(100 * found.teacher, 1)),
             Row(label="labels that noise left as they were", ours=round(100 * found.agreement, 1)),
         ),
-        verdict="confirmed" if above else "weaker",
+        verdict="holds" if above else "holds in part",
         why="above the paper's GP"
         if above
         else "an ordinary student of 100 labels; the paper's learns semi-supervised and "

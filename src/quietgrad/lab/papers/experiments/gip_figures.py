@@ -43,7 +43,7 @@ def table2(_scale: Scale, place: Place) -> Finding:
     mild, slow = by_label["GIP"] < 1.5, by_label["DataLens"] > 1.2
     return Finding(
         rows=rows,
-        verdict="confirmed" if mild and slow and by_label["RGP"] < 0.9 else "weaker",
+        verdict="holds" if mild and slow and by_label["RGP"] < 0.9 else "holds in part",
         why=f"GIP costs {by_label['GIP']:.2f} of DP-SGD, DataLens {by_label['DataLens']:.2f}, RGP "
         f"{by_label['RGP']:.2f}; their RGP trains with other steps and batches",
         unit="time of a step over DP-SGD's",
@@ -62,7 +62,7 @@ def figure1(_scale: Scale, _place: Place) -> Finding:
     )
     return Finding(
         rows=rows,
-        verdict="confirmed" if abs(found[1_000_000]) < 0.01 else "refuted",
+        verdict="holds" if abs(found[1_000_000]) < 0.01 else "does not hold",
         why=f"at 10⁶ coordinates the cosine is {found[1_000_000]:.4f}; 1/√(1 + σ²d) in expectation",
         unit="|cosine| of a clipped vector and itself with noise, mean of 5",
         settings=f"σ = {sigma:.2f} for (1, 1e-5)-DP, Gaussian vectors",
@@ -94,7 +94,7 @@ def figure4(scale: Scale, place: Place) -> Finding:
     lead, error = gip.ours - plain.ours, math.hypot(gip.error, plain.error)
     return Finding(
         rows=tuple(rows),
-        verdict="refuted" if lead < -2 * error else "confirmed" if lead > 2 * error else "weaker",
+        verdict="does not hold" if lead < -2 * error else "holds" if lead > 2 * error else "holds in part",
         why=f"GIP − DP-SGD: {lead:+.3f} ± {error:.3f}; keeping indices as good as random loses signal as fast as noise",
         unit="cosine of the release with the batch gradient, mean over steps",
         settings="26k CNN, 3,000 embedded images, 48 private steps at ε = 1 (research mode)",
@@ -145,7 +145,7 @@ def figure5(_scale: Scale, _place: Place) -> Finding:
             Row(label="k = 0.9, d = 10, θ = 2, as printed", ours=round(grown, 3)),
             Row(label="k = 0.9, d = 200, θ = 2, as printed", ours=round(wide, 3)),
         ),
-        verdict="weaker",
+        verdict="holds in part",
         why="β grows with k once θ is large, as drawn, but falls with d; at θ = 0 it is exactly 1 for every k and d as "
         f"printed ({right:.2f} corrected) and grows with θ, so their smallest 0.78 does not follow at C = 1",
         unit="β",

@@ -29,7 +29,7 @@ def figure1(scale: Scale, place: Place) -> Finding:
     dominant = all(row.ours > 0.5 for row in rows)
     return Finding(
         rows=rows,
-        verdict="confirmed" if dominant else "weaker",
+        verdict="holds" if dominant else "holds in part",
         why="ten of 250 directions hold most of the energy throughout"
         if dominant
         else "they hold less than half",
@@ -91,7 +91,7 @@ def figure2(scale: Scale, place: Place) -> Finding:
     fast = all(row.ours >= 0.5 for row in rows)
     return Finding(
         rows=tuple(rows),
-        verdict="confirmed" if fast else "weaker",
+        verdict="holds" if fast else "holds in part",
         why="between the 10th and the 10,000th coordinate they fall at least like 1/√j"
         if fast
         else "they fall more slowly than 1/√j between the 10th and the 10,000th",

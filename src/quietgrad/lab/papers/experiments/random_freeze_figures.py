@@ -11,7 +11,7 @@ from quietgrad._gradients.blocks import Blocks, flatten_rows
 from quietgrad.lab.diagnostics.sparse import EncodedNorms, FreezeCounts
 from quietgrad.lab.papers.experiment import Computed, Experiment, Place
 from quietgrad.lab.papers.finding import Curve, Finding, Picture, Row, Scale
-from quietgrad.lab.papers.verdicts import Order, judge
+from quietgrad.lab.papers.verdicts import Order, judge_statement
 from quietgrad.lab.papers.watched import figure_config, mean_of, prepared, watch
 
 ADJUSTED = "end_to_end_adjusted_cifar10_eps3"
@@ -75,7 +75,7 @@ def figure1(scale: Scale, place: Place) -> Finding:
     )
     return Finding(
         rows=tuple(rows),
-        verdict="confirmed" if holds else "refuted",
+        verdict="holds" if holds else "does not hold",
         why=f"at r = 0.9 the signal lost goes from {signal[0.0]:.2g} to {signal[0.9]:.2g}, the whole error from "
         f"{whole[0.0]:.2g} to {whole[0.9]:.2g}",
         unit="squared length",
@@ -106,7 +106,7 @@ def figure2(scale: Scale, place: Place) -> Finding:
         parts = {"clipped": last > 1.0, "above 10": last > 10.0, "below 0.1": last < 0.1}
         rows += [_share(f"{label}: {what}", part) for what, part in parts.items()]
     claims = [Order(f"no freeze: {what}", f"random freeze: {what}") for what in parts]
-    verdict, why = judge(rows, claims)
+    verdict, why = judge_statement(rows, claims)
     return Finding(
         rows=tuple(rows),
         verdict=verdict,
@@ -155,7 +155,7 @@ def figure3(scale: Scale, place: Place) -> Finding:
             Row(label="ranked: standard deviation", ours=round(spread["ranked"], 3)),
             Row(label="distance of the histograms", ours=round(distance, 3)),
         ),
-        verdict="confirmed" if distance < 0.1 else "weaker",
+        verdict="holds" if distance < 0.1 else "holds in part",
         why=f"the histograms differ by {distance:.0%} of the parameters",
         unit="times frozen, of 12 epochs",
         settings=f"{_SETTINGS}; 1,000 records",

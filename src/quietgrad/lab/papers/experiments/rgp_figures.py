@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from quietgrad.lab.diagnostics.low_rank import LowRankObserver, LowRankReport
 from quietgrad.lab.papers.experiment import Computed, Experiment, Place
 from quietgrad.lab.papers.finding import Curve, Finding, Picture, Row, Scale
-from quietgrad.lab.papers.verdicts import Order, judge
+from quietgrad.lab.papers.verdicts import Order, judge_statement
 from quietgrad.lab.papers.watched import figure_config, mean_of, prepared, watch
 
 
@@ -63,7 +63,7 @@ def figure2(scale: Scale, place: Place) -> Finding:
     low = all(row.ours < 10 for row in rows)
     return Finding(
         rows=rows,
-        verdict="confirmed" if low else "refuted",
+        verdict="holds" if low else "does not hold",
         why="every matrix has a low stable rank throughout" if low else "not low",
         unit="stable rank of the batch gradient",
         settings=f"{SETTINGS}, ε = 8",
@@ -89,7 +89,7 @@ def figure3(scale: Scale, place: Place) -> Finding:
     own, before, carriers = (row.ours for row in rows[:3])
     return Finding(
         rows=tuple(rows),
-        verdict="weaker" if carriers > before + 0.2 else "confirmed",
+        verdict="holds in part" if carriers > before + 0.2 else "holds",
         why=f"the last gradient's subspace is nearly as good as the own one ({before:.2f} against {own:.2f}), but the "
         f"historical update that RGP decomposes misses {carriers:.0%} at ε = 8",
         unit="projection residual at rank 8, first matrix",
@@ -154,7 +154,7 @@ def table5(scale: Scale, place: Place) -> Finding:
             )
         )
     claims = [Order("Full (N.P.)", "RGP (N.P.)"), Order("RGP (N.P.)", "RGP (ε = 8)")]
-    verdict, why = judge(rows, claims)
+    verdict, why = judge_statement(rows, claims)
     return Finding(
         rows=tuple(rows),
         verdict=verdict,

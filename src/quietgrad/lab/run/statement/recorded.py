@@ -16,6 +16,7 @@ from quietgrad.lab.errors import LabError
 from quietgrad.lab.files import number, read_json
 from quietgrad.lab.run.config import Config
 from quietgrad.lab.run.folder import RunFolder
+from quietgrad.schedules import steps_of
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class RecordedRun:
     """A run, finished or not.
 
     Args:
+        facts: when it began, and its data file as a keyed hash; runs of 0.2 have none.
         results: what `train` wrote at its end, None while the run is unfinished.
         epsilon: of the whole plan; of the whole search where it was tuned on private data.
         spent: of what the ledger holds.
@@ -32,6 +34,7 @@ class RecordedRun:
 
     path: Path
     config: Config
+    facts: dict[str, Any]
     versions: dict[str, str]
     split: dict[str, Any]
     ledger: Ledger
@@ -42,12 +45,34 @@ class RecordedRun:
     advantage: float
 
     @property
+    def label(self) -> str:
+        """A short name of the run, which its folder keeps when it is copied."""
+        return str(self.facts.get("id", self.ledger.head))[:8]
+
+    @property
     def planned(self) -> int:
+        """Steps of the plan; where records take part in turns, one phase pays for several of them."""
+        if self.sampling in ("cyclic poisson", "random allocation"):
+            return steps_of(self.config.training.epochs, self.rate)
         return sum(phase.count for phase in self.ledger.plan or ())
 
     @property
     def rate(self) -> float:
-        return self.ledger.plan[0].rate if self.ledger.plan else 0.0
+        """The expected share of records that a step draws."""
+        described = self.ledger.description
+        if "once_in_steps" in described:
+            return 1.0 / int(described["once_in_steps"])
+        return self.ledger.plan[0].rate / int(described.get("groups", 1)) if self.ledger.plan else 0.0
+
+    @property
+    def sampling(self) -> str:
+        """How records take part."""
+        kinds = {
+            "groups": "cyclic poisson",
+            "at_most": "truncated poisson",
+            "once_in_steps": "random allocation",
+        }
+        return next((kind for key, kind in kinds.items() if key in self.ledger.description), "poisson")
 
     @property
     def units(self) -> int:
@@ -101,6 +126,7 @@ def read_run(path: Path, *, results: dict[str, Any] | None = None) -> RecordedRu
     return RecordedRun(
         path=path,
         config=config,
+        facts=folder.read("run.json") if (path / "run.json").exists() else {},
         versions=folder.read("versions.json"),
         split=folder.read("split.json"),
         ledger=ledger,

@@ -29,6 +29,8 @@ def statement_of(run: RecordedRun) -> Statement:
     """The whole statement about a run whose weights are written; signed if there is a ledger key."""
     statement = {
         "schema": SCHEMA,
+        # Runs of 0.2 did not write down when they began.
+        **({"about": words.about(run)} if "started" in run.facts else {}),
         "claim": _claim(run),
         "unit": words.unit(run),
         "neighbours": {
@@ -37,7 +39,8 @@ def statement_of(run: RecordedRun) -> Statement:
             "said": words.setting(run)["neighbours"],
         },
         "sampling": {
-            "kind": "poisson",
+            "kind": run.sampling,
+            "said": words.setting(run)["sampling"],
             "rate": run.rate,
             "expected_batch": run.rate * run.units,
             "steps": run.planned,
@@ -56,6 +59,7 @@ def statement_of(run: RecordedRun) -> Statement:
         },
         # Runs of 0.2 and federated ones, which protect clients, say nothing about it.
         **({"independence": found} if (found := (run.results or {}).get("independence")) else {}),
+        **({"foreign_code": _foreign(run, said)} if (said := words.foreign_code(run)) else {}),
         "assumptions": words.assumptions(run),
         "not_covered": words.not_covered(run),
         "ledger": {
@@ -73,6 +77,10 @@ def statement_of(run: RecordedRun) -> Statement:
     plain: Statement = json.loads(to_json(statement))
     key = key_from_environment()
     return plain if key is None else {**plain, "signature": signature(plain, key)}
+
+
+def _foreign(run: RecordedRun, said: str) -> dict[str, str | None]:
+    return {"method": run.config.method.name, "sha256": run.facts.get("method_source"), "said": said}
 
 
 def signature(statement: Statement, key: bytes) -> str:

@@ -75,10 +75,12 @@ def _verdict(problems: tuple[str, ...], stated: Statement | None, path: Path) ->
         return Verdict(problems, f"The claim does NOT stand: {problems[0]}{more}.")
     claim, ledger = stated["claim"], stated["ledger"]
     guarded = "forgery (keyed)" if ledger["keyed"] else "accidents, not forgery (no key)"
+    foreign = stated.get("foreign_code")
+    unread = f" NOT checked: {foreign['said']}" if foreign else ""
     return Verdict(
         (),
         f"The claim stands: ε = {epsilon_text(number(claim['epsilon']))} at δ = {claim['delta']:g}; "
-        f"{ledger['releases']} releases, statement, {_checked(stated, path)}; checked against {guarded}.",
+        f"{ledger['releases']} releases, statement, {_checked(stated, path)}; checked against {guarded}.{unread}",
     )
 
 
@@ -160,6 +162,10 @@ def _planned_otherwise(run: RecordedRun) -> Iterator[str]:
         yield f"the config's rate is {rate:.5g}, the ledger's {run.rate:.5g}"
     elif steps_of(training.epochs, rate) != run.planned:
         yield f"the config plans {steps_of(training.epochs, rate)} steps, the ledger {run.planned}"
+    turns = int(run.ledger.description.get("groups", run.ledger.description.get("once_in_steps", 1)))
+    paid = sum(phase.count for phase in run.ledger.plan or ())
+    if turns > 1 and paid != math.ceil(run.planned / turns):
+        yield f"{run.planned} steps in turns of {turns} are not what the {paid} draws of the plan pay for"
 
 
 def _other_files(stated: dict[str, str], found: dict[str, str]) -> Iterator[str]:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from typing import Any
 
-from quietgrad.accounting import BandedEvent, Event, GaussianEvent, JointEvent
+from quietgrad.accounting import (
+    AllocationEvent,
+    BandedEvent,
+    Event,
+    GaussianEvent,
+    JointEvent,
+    TruncatedEvent,
+)
 from quietgrad.lab.formatting import epsilon_text
 from quietgrad.lab.models.hf_folder import PREFIX
+from quietgrad.lab.run.own_methods import is_foreign
 from quietgrad.lab.run.statement.recorded import RecordedRun
 from quietgrad.lab.run.task import is_pretrained
 from quietgrad.methods.gip import MallowsSelection
@@ -24,6 +33,54 @@ TUNING = {
     "of which only the best is released. It holds only if no other try is shown to anybody.",
 }
 """What ε says about how the settings were found."""
+
+
+def about(run: RecordedRun) -> dict[str, str | None]:
+    """Who made the run, when, for what and on which file."""
+    stated = run.config.about
+    return {
+        "who": stated.who or None,
+        "purpose": stated.purpose or None,
+        "data_owner": stated.data_owner or None,
+        "started": run.facts.get("started"),
+        "data": run.config.data.name,
+        "data_hash": run.facts.get("data_hash"),
+    }
+
+
+def about_rows(run: RecordedRun) -> dict[str, str]:
+    """The same for readers, with what was not stated said to be so."""
+    said = about(run)
+    unkeyed = (
+        "not kept: only under a ledger key, since an open hash would let anybody test guesses of the data"
+    )
+    weights = run.path / "model.pt"
+    return {
+        "who": said["who"] or "not stated ([about] in the config)",
+        "when": said["started"] or "not recorded",
+        "purpose": said["purpose"] or "not stated",
+        "data owner": said["data_owner"] or "not stated",
+        "data": str(said["data"]),
+        "data file, keyed hash": said["data_hash"] or unkeyed,
+        "weights, SHA-256": hashlib.sha256(weights.read_bytes()).hexdigest()
+        if weights.exists()
+        else "none yet",
+    }
+
+
+def foreign_code(run: RecordedRun) -> str:
+    """What to know of a method that does not come with quietgrad; empty for one that does."""
+    name = run.config.method.name
+    if not is_foreign(name):
+        return ""
+    source = run.facts.get("method_source")
+    which = (
+        "whose source was not found" if source is None else f"with the SHA-256 {source[:16]}… of its source"
+    )
+    return (
+        f"The method {name} is code of its own, {which}. ε holds only if its representation, clip and noise do what "
+        "they say: read that code, or run the laws of quietgrad on it."
+    )
 
 
 def unit(run: RecordedRun) -> str:
@@ -97,8 +154,7 @@ def setting(run: RecordedRun) -> dict[str, str]:
     return {
         "neighbours": f"one {one}{whole} replaced by nothing (zero-out); the number of {many} N = {run.units:,} is "
         "public",
-        "sampling": f"Poisson: each step draws each {one} on its own with probability {run.rate:.5g}, "
-        f"{average} {many} on average; drawn with operating-system entropy",
+        "sampling": f"{_sampling(run)}, {average} {many} on average; drawn with operating-system entropy",
         "accountant": "the smaller of two upper bounds: privacy loss distributions (numerical composition, rounded "
         "towards more loss) and Rényi differential privacy",
         "plan": phases + (f"; and {more} more phases" if more > 0 else ""),
@@ -106,7 +162,32 @@ def setting(run: RecordedRun) -> dict[str, str]:
     }
 
 
+def _sampling(run: RecordedRun) -> str:
+    """How records take part, by what the plan holds."""
+    one, rate = run.one, f"{run.rate:.5g}"
+    events = [phase.event for phase in run.ledger.plan or ()]
+    for event in events:
+        if isinstance(event, AllocationEvent):
+            return f"random allocation: each {one} takes part once in {event.steps} steps, at a step drawn for it"
+        if isinstance(event, TruncatedEvent):
+            return (
+                f"truncated Poisson: each step draws each {one} on its own with probability {rate} and uses at most "
+                f"{event.at_most}, the others left out at random"
+            )
+    groups = run.ledger.description.get("groups", 1)
+    if groups > 1:
+        return (
+            f"cyclic Poisson: {groups} groups of fixed numbers take turns, and a step draws each {one} of its group "
+            f"with probability {groups * run.rate:.5g}"
+        )
+    return f"Poisson: each step draws each {one} on its own with probability {rate}"
+
+
 def _event(event: Event) -> str:
+    if isinstance(event, AllocationEvent):
+        return f"{event.steps} steps with Gaussian noise of multiplier {event.noise_multiplier:.4g} each"
+    if isinstance(event, TruncatedEvent):
+        return f"{_event(event.event)}, of at most {event.at_most} drawn"
     if isinstance(event, BandedEvent):
         plain = f"Gaussian noise with multiplier {event.noise_multiplier:.4g}"
         return f"{plain}, correlated over {event.bands} steps"
@@ -134,6 +215,8 @@ def assumptions(run: RecordedRun) -> list[str]:
         "Noise is made of whole numbers, on a grid that the sums are rounded to and whose cost is paid for, from a "
         "generator keyed by the operating system that nobody can predict or read.",
     ]
+    if foreign := foreign_code(run):
+        said.append(foreign)
     if public:
         said.insert(
             0,
@@ -161,8 +244,7 @@ def not_covered(run: RecordedRun) -> list[str]:
     covered = run.results is None or run.results["covered"]
     said = [
         _tuning(run),
-        "Test accuracy: it was measured on test examples that are taken as public, at about twenty points of training, "
-        "and tells about them freely.",
+        *_measured(run),
         "Facts about the population: that the model works at all may reveal what is true of everybody.",
         "Time, memory and this report's seconds were not protected against somebody who watches the machine.",
         "Stopping early because of what was seen does not save privacy: ε is of the whole plan.",
@@ -175,6 +257,16 @@ def not_covered(run: RecordedRun) -> list[str]:
             "THIS RUN IS NOT COVERED: research observers, fixed noise or replayed draws were on. Do not release it.",
         )
     return said
+
+
+def _measured(run: RecordedRun) -> list[str]:
+    """What the figures of the results tell freely; those that were released within ε tell nothing beyond it."""
+    if run.config.privacy.accuracy is not None:
+        return []
+    return [
+        "Test accuracy: it was measured on test examples that are taken as public, at about twenty points of training, "
+        "and tells about them freely."
+    ]
 
 
 def _tuning(run: RecordedRun) -> str:

@@ -1,0 +1,1 @@
+"""Device code in Triton: to be imported only where triton is installed."""

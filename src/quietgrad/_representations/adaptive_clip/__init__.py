@@ -1,0 +1,1 @@
+"""A clip bound that follows a quantile of gradient norms."""

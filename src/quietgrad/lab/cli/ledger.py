@@ -1,0 +1,52 @@
+"""`quietgrad ledger`: what all runs on a data set cost together."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from quietgrad.lab.cli.options import Json
+
+
+def ledger(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="FOLDER...", help="Folders of runs, at any depth below.")
+    ],
+    *,
+    as_json: Json = False,
+) -> None:
+    """The register of runs: for each data set its runs, and the ε of all of them together."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from quietgrad.lab.compare.register import registers
+    from quietgrad.lab.files import to_json
+    from quietgrad.lab.formatting import epsilon_text
+
+    found = registers(folders)
+    if as_json:
+        typer.echo(to_json([register.as_dict() for register in found]))
+        return
+    console = Console()
+    for register in found:
+        table = Table("run", "method", "started", "who", "ε", "δ", "releases", title_justify="left")
+        table.title = f"{register.data}, unit: one {register.unit}"
+        for run in register.runs:
+            state = f"{run.releases:,}" if run.finished else f"{run.releases:,}, not finished"
+            names = (Path(run.folder).name, run.method, run.started[:10], run.who or "–")
+            table.add_row(*names, epsilon_text(run.epsilon), f"{run.delta:g}", state)
+        console.print(table)
+        private = f"; those with noise {epsilon_text(register.private_epsilon)}"
+        console.print(
+            f"All {len(register.runs)} together: ε = {epsilon_text(register.epsilon)} at δ = {register.delta:g}"
+            f"{private if register.epsilon == math.inf else ''}.",
+            highlight=False,
+        )
+    console.print(
+        "Only runs in these folders are counted, each as its whole plan. Runs that were deleted or lie elsewhere "
+        "cost as much.",
+        highlight=False,
+    )

@@ -1,0 +1,101 @@
+"""Whether a run is refused must not depend on the values of one record, and no error may quote one.
+
+A module that quietgrad does not know runs again sample by sample, and has to give the recorded outputs. One record with
+huge values rounds or overflows otherwise than in the batch, so that refusing would tell that it is there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+import quietgrad as qg
+from quietgrad.lab.data.errors import DataError
+from quietgrad.lab.data.glue import TASKS
+from quietgrad.lab.data.torch_dataset import from_datasets
+from tests.attacks.harness import influence
+
+N, WIDTH = 6, 64
+
+
+class Remainder(nn.Module):
+    """What rounding leaves of a product: nothing for usual records, and something of the order of large ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.weight, self.head = nn.Parameter(torch.randn(WIDTH, WIDTH)), nn.Linear(WIDTH, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if (
+            float(x.detach().abs().sum()) < 0
+        ):  # not for vmap: each sample runs by itself, in kernels of another shape
+            return x
+        exact = (x.double() @ self.weight.detach().double()).float()
+        return self.head((x @ self.weight - exact) + (x @ self.weight).tanh())[:, 0].square()
+
+
+class Overflowing(nn.Module):
+    """Infinite in one order of operations, and not a number in another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.weight = nn.Parameter(torch.randn(WIDTH, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x @ self.weight).exp().logsumexp(1)
+
+
+@pytest.mark.parametrize("value", [1e3, 1e30, 3e38, math.inf, math.nan])
+@pytest.mark.parametrize("build", [Remainder, Overflowing])
+def test_no_record_makes_a_module_refused(build: Callable[[], nn.Module], value: float) -> None:
+    x = torch.randn(N, WIDTH, generator=torch.Generator().manual_seed(0))
+    x[0] *= value
+    for micro in (N, 1):
+        outcome = influence(build, TensorDataset(x), list(range(N)), removed=[0], micro=micro)
+        assert outcome.refusal is None
+        assert outcome.holds(1e-5)
+
+
+def test_what_mixes_is_still_refused() -> None:
+    class Centred(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(WIDTH))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return ((x - x.mean(0)) * self.weight).square().sum(1)
+
+    x = torch.randn(N, WIDTH, generator=torch.Generator().manual_seed(0))
+    assert influence(Centred, TensorDataset(x), list(range(N)), removed=[0]).refusal is not None
+
+
+@pytest.mark.parametrize("rows", [5, 9])
+def test_explain_names_no_sample_and_no_size(rows: int) -> None:
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Softmax(0))
+    x = torch.randn(rows, WIDTH)
+    batches = qg.PoissonBatches(TensorDataset(x), rate=0.5, steps=1)
+    mechanism = qg.methods.dp_sgd(clip=1.0).with_noise(1.0)
+    with qg.Privatizer(model, mechanism, batches) as private, pytest.raises(qg.PrivacyError) as caught:
+        private.explain(x)
+    assert not any(character.isdigit() for character in str(caught.value))
+
+
+def test_readers_quote_no_label_and_no_shape(tmp_path: Path) -> None:
+    task = next(task for task in TASKS if task.name == "mnli")
+    rows = task.rows
+    header = f"{rows.first}\t{rows.second}\t{rows.label}"  # type: ignore[attr-defined]  # rows of two texts
+    with pytest.raises(DataError) as caught:
+        rows(tmp_path / "train.tsv", [header, "a\tb\tmrs smith has it"], task.labels)
+    assert "smith" not in str(caught.value)
+    uneven = [(torch.zeros(3), 0), (torch.zeros(713), 1)]
+    with pytest.raises(DataError) as caught:
+        from_datasets(uneven, uneven, num_classes=2)
+    assert "713" not in str(caught.value)
