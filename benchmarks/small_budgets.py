@@ -36,7 +36,7 @@ from quietgrad._linear_probe.rule import settings
 from quietgrad.features.encoders import Scatter, encode
 from quietgrad.lab.data import Parts, load
 from quietgrad.lab.models.tanh_cnn import tanh_cnn
-from quietgrad.lab.run.config import MethodConfig
+from quietgrad.lab.run.config_sections import MethodConfig
 from quietgrad.lab.run.methods import uncalibrated
 from quietgrad.lab.run.metrics import accuracy
 from quietgrad.lab.run.warm_start import train_on_public

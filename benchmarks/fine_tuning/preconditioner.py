@@ -19,7 +19,7 @@ from benchmarks.fine_tuning import reuse
 from benchmarks.fine_tuning.activations import encoded
 from benchmarks.fine_tuning.classifier import LAYERS, TOKENS, encoder
 from benchmarks.fine_tuning.cores import public_ids
-from quietgrad._sampling.batches import Batch
+from quietgrad._sampling.batch import Batch
 
 LEAST = 1e-4
 """Energy of a coordinate in units of the mean, from below: what hardly ever moves is not blown up."""

@@ -26,7 +26,7 @@ from quietgrad._collective import default_reducer
 from quietgrad._noise.sources import as_source
 from quietgrad._release.noise_states import NoiseStates
 from quietgrad._release.releaser import AccountedDraw, Releaser
-from quietgrad._sampling.batches import Batch
+from quietgrad._sampling.batch import Batch
 
 ROWS = 64
 """Sentences that are passed at a time."""

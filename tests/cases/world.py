@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 import quietgrad as qg
 from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad._noise.sources import NoiseSource, SeededSource
-from quietgrad._sampling.batches import Batch
+from quietgrad._sampling.batch import Batch
 
 RECORDS, CLASSES, SIDE = 40, 3, 6
 

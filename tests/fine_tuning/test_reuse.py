@@ -17,7 +17,7 @@ from torch.utils.data import TensorDataset
 import quietgrad as qg
 from quietgrad._gradients import BlockwiseGrads, FactoredGrad
 from quietgrad._mechanism.clipping import MARGIN
-from quietgrad._sampling.batches import Batch
+from quietgrad._sampling.batch import Batch
 from quietgrad.accounting.events import effective_multiplier
 
 WIDTH, RECORDS = 6, 40

@@ -11,7 +11,8 @@ import typer
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from quietgrad._sampling.batches import Batch, PoissonBatches
+from quietgrad._sampling.batch import Batch
+from quietgrad._sampling.batches import PoissonBatches
 from quietgrad.lab.cli.app import app
 from quietgrad.lab.run.presets import presets
 from quietgrad.lab.run.recommendation import BIAS

@@ -13,7 +13,8 @@ import quietgrad as qg
 from quietgrad.lab.data import Parts
 from quietgrad.lab.data.catalogue import EMBEDDED, READERS
 from quietgrad.lab.models import build
-from quietgrad.lab.run.config import Config, MethodConfig, load_config, parse_config, parse_section
+from quietgrad.lab.run.config import Config, load_config, parse_config, parse_section
+from quietgrad.lab.run.config_sections import MethodConfig
 from quietgrad.lab.run.linear_probe import LinearProbeOptions
 from quietgrad.lab.run.methods import uncalibrated
 from quietgrad.lab.run.presets import QUIET

@@ -18,7 +18,8 @@ from quietgrad.accounting.ledger import Ledger
 from quietgrad.lab.cli.app import app
 from quietgrad.lab.errors import LabError
 from quietgrad.lab.report import write_report
-from quietgrad.lab.run.config import FederatedConfig, load_config
+from quietgrad.lab.run.config import load_config
+from quietgrad.lab.run.config_sections import FederatedConfig
 from quietgrad.lab.run.federated import split_records, train_federated
 from quietgrad.lab.run.statement.verification import verify
 from tests.lab.tiny import write_config

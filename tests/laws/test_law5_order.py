@@ -12,7 +12,8 @@ from mypy import api
 
 from quietgrad._capture.recorder import Recorder
 from quietgrad._gradients.stages import ClippedSum, PerSampleGrads
-from quietgrad._sampling.batches import Batch, PoissonBatches
+from quietgrad._sampling.batch import Batch
+from quietgrad._sampling.batches import PoissonBatches
 from quietgrad._sampling.poisson import PoissonSampler
 from tests.cases.methods import BY_FAMILY, MethodCase
 from tests.cases.world import losses_of, privatizer

@@ -15,7 +15,8 @@ from quietgrad._guards.model_state import ModelStateGuard
 from quietgrad._guards.private_inputs import PrivateInputs
 from quietgrad._guards.raw_backward import RawBackwardGuard
 from quietgrad._guards.scaled_losses import refuse_scaled
-from quietgrad._sampling.batches import MicroBatchCheck, PoissonBatches
+from quietgrad._sampling.batch import MicroBatchCheck
+from quietgrad._sampling.batches import PoissonBatches
 from quietgrad._sampling.poisson import PoissonSampler
 
 

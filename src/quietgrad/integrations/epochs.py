@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
-from quietgrad._sampling.batches import Batch, PoissonBatches
+from quietgrad._sampling.batch import Batch
+from quietgrad._sampling.batches import PoissonBatches
 from quietgrad._sampling.collate import MapStyle
 from quietgrad._sampling.padding import PadTo
 

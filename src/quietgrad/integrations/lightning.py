@@ -23,7 +23,7 @@ from torch.utils.data import default_collate
 from quietgrad._errors import PrivacyError
 from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad._privatizer.privatizer import Privatizer
-from quietgrad._sampling.batches import Batch
+from quietgrad._sampling.batch import Batch
 from quietgrad._sampling.collate import MapStyle
 from quietgrad._sampling.padding import PadTo
 from quietgrad.accounting.calibrate import calibrate

@@ -20,7 +20,7 @@ from transformers.trainer_utils import TrainOutput
 
 from quietgrad._errors import PrivacyError
 from quietgrad._privatizer.privatizer import Privatizer
-from quietgrad._sampling.batches import Batch
+from quietgrad._sampling.batch import Batch
 from quietgrad.accounting.calibrate import calibrate
 from quietgrad.integrations.epochs import Epochs
 from quietgrad.integrations.hugging_face.example_losses import example_losses

@@ -22,7 +22,8 @@ from quietgrad.lab.models import build
 from quietgrad.lab.papers.experiment import Experiment, Place
 from quietgrad.lab.papers.finding import SCALES, Curve, Finding, Picture, Row, Scale
 from quietgrad.lab.papers.verdicts import Claim, judge
-from quietgrad.lab.run.config import Config, DataConfig, ModelConfig, load_config
+from quietgrad.lab.run.config import Config, load_config
+from quietgrad.lab.run.config_sections import DataConfig, ModelConfig
 from quietgrad.lab.run.folder import RunFolder
 from quietgrad.lab.run.interrupt import Stopped
 from quietgrad.lab.run.metrics import accuracy

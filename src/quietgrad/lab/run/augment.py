@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from quietgrad.lab.run.config import AugmentConfig
+from quietgrad.lab.run.config_sections import AugmentConfig
 
 
 def make_views(x: Float[Tensor, "n c h w"], augment: AugmentConfig) -> Float[Tensor, "n_views c h w"]:

@@ -22,7 +22,8 @@ from quietgrad.federated import FederatedServer, encode_update, train_locally
 from quietgrad.federated.shared_start import shorten_task
 from quietgrad.lab.errors import LabError
 from quietgrad.lab.run.checkpoints import Checkpoints, check_any_kept, tell_lost
-from quietgrad.lab.run.config import Config, FederatedConfig
+from quietgrad.lab.run.config import Config
+from quietgrad.lab.run.config_sections import FederatedConfig
 from quietgrad.lab.run.folder import RunFolder
 from quietgrad.lab.run.interrupt import Stopped, StopRequest
 from quietgrad.lab.run.methods import build_mechanism

@@ -34,7 +34,8 @@ from quietgrad.features.pipeline import Rescale
 from quietgrad.features.quadratic import Quadratic
 from quietgrad.lab.data import Parts
 from quietgrad.lab.errors import LabError
-from quietgrad.lab.run.config import Config, DataConfig, Section, parse_section
+from quietgrad.lab.run.config import Config, parse_section
+from quietgrad.lab.run.config_sections import DataConfig, Section
 from quietgrad.lab.run.folder import RunFolder
 from quietgrad.lab.run.kept_statistics import KeptStatistics
 from quietgrad.lab.run.released_metrics import plan_accuracy

@@ -17,7 +17,7 @@ from quietgrad.accounting.planning import Steps
 from quietgrad.features.synthetic import synthetic_inputs
 from quietgrad.lab.data import Parts
 from quietgrad.lab.errors import LabError, nearest
-from quietgrad.lab.run.config import MethodConfig, PrivacyConfig
+from quietgrad.lab.run.config_sections import MethodConfig, PrivacyConfig
 from quietgrad.lab.run.own_methods import find_method, is_foreign
 from quietgrad.public_losses import labelled_losses, random_label_losses
 

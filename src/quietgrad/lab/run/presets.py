@@ -12,7 +12,8 @@ from importlib.resources import files
 from typing import Any
 
 from quietgrad.lab.errors import LabError, nearest
-from quietgrad.lab.run.config import Config, MethodConfig, TrainingConfig, parse_config
+from quietgrad.lab.run.config import Config, parse_config
+from quietgrad.lab.run.config_sections import MethodConfig, TrainingConfig
 from quietgrad.lab.run.own_methods import GROUP
 
 if sys.version_info >= (3, 11):

@@ -19,7 +19,8 @@ import quietgrad as qg
 from quietgrad.accounting.evaluate import epsilon as epsilon_of
 from quietgrad.accounting.planning import plan
 from quietgrad.lab.data import Parts
-from quietgrad.lab.run.config import Config, MethodConfig, PrivacyConfig
+from quietgrad.lab.run.config import Config
+from quietgrad.lab.run.config_sections import MethodConfig, PrivacyConfig
 from quietgrad.lab.run.linear_probe_preview import explain_linear_probe
 from quietgrad.lab.run.methods import build_mechanism
 from quietgrad.lab.run.presets import QUIET, presets, with_method

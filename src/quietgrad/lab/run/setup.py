@@ -20,7 +20,8 @@ from quietgrad.lab.data import Parts
 from quietgrad.lab.errors import LabError
 from quietgrad.lab.models import build
 from quietgrad.lab.run.averaging import weight_average
-from quietgrad.lab.run.config import Config, TrainingConfig
+from quietgrad.lab.run.config import Config
+from quietgrad.lab.run.config_sections import TrainingConfig
 from quietgrad.lab.run.task import load_task
 from quietgrad.lab.run.warm_start import train_on_public
 from quietgrad.schedules import steps_of

@@ -21,7 +21,8 @@ from quietgrad.lab.errors import LabError, nearest
 from quietgrad.lab.models import ScatterNet, precompute
 from quietgrad.lab.models.hf_folder import PREFIX
 from quietgrad.lab.models.shapes import image_shape
-from quietgrad.lab.run.config import Config, DataConfig
+from quietgrad.lab.run.config import Config
+from quietgrad.lab.run.config_sections import DataConfig
 
 NONE, SCATTER = "none", "scatter"
 
