@@ -11,7 +11,8 @@ Checked by: tests/distributed/test_sharded.py, tests/test_private_torch.py
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 from torch import Tensor, nn
@@ -23,7 +24,13 @@ from quietgrad._capture.node_rules.visit import Visit
 
 def is_fsdp(module: nn.Module) -> bool:
     """Ask whether `fully_shard` was applied to the module, without importing FSDP for those who do not use it."""
-    return any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__)
+    return _has_fsdp(type(module).__mro__)
+
+
+@lru_cache(maxsize=1024)
+def _has_fsdp(bases: tuple[type, ...]) -> bool:
+    # `fully_shard` gives a module another class, so the answer for a class never changes.
+    return any(base.__name__ == "FSDPModule" for base in bases)
 
 
 def is_fsdp_hook(hook: object) -> bool:
@@ -92,13 +99,13 @@ def _held_by(module: Any) -> list[Any]:
     return [held for group in module._get_fsdp_state()._fsdp_param_groups for held in group.fsdp_params]
 
 
-def shards_in(model: nn.Module) -> dict[tuple[int, str], Tensor]:
+def shards_in(modules: Iterable[nn.Module]) -> dict[tuple[int, str], Tensor]:
     """Return the memory of each shard, by the module that holds the parameter and its name there.
 
     What a forward writes into a leaf is gone with the leaf. Only shards last.
     """
     found: dict[tuple[int, str], Tensor] = {}
-    for module in model.modules():
+    for module in modules:
         for held in _held_by(module):
             about, local = held._module_info, held.sharded_param._local_tensor
             found[id(about.module), about.param_name] = local

@@ -86,6 +86,10 @@ class Recorder:
         self.precision = torch.float32
         """The lowest precision in which the last private losses were computed."""
 
+    def modules(self) -> list[tuple[str, nn.Module]]:
+        """Return every module that the model has now, with its name."""
+        return self._calls.parts.modules()
+
     @property
     def leaves(self) -> Mapping[str, nn.Parameter]:
         """The tensors that the graph holds for the trained parameters."""

@@ -45,7 +45,7 @@ class Guards:
         self._begin_step = weakref.WeakMethod(begin_step)
         self._has_begun = False
         self._raw_backward = RawBackwardGuard(recorder.leaf_forms, recorder.hooks)
-        self._state = ModelStateGuard(recorder.model)
+        self._state = ModelStateGuard(recorder.modules)
         self._inputs = PrivateInputs(batches.dataset if isinstance(batches, PoissonBatches) else None)
 
     def attach(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterable
 
 from torch import nn
 
@@ -31,17 +32,20 @@ class ModelStateGuard:
     and the number of writes that torch counts; `docs/sharp_edges.md` says when their bytes are read, too.
 
     Checked by: tests/attacks/test_state_in_model.py, tests/privatizer/guards/test_model_state.py
+
+    Args:
+        modules: returns the modules that the model has now, with their names.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
+    def __init__(self, modules: Callable[[], Iterable[tuple[str, nn.Module]]]) -> None:
+        self._modules = modules
         self._before: ByteSnapshot | None = None
         self._steps = 0
 
     def remember(self) -> None:
         """Remember the model, unless the first forward of this step did."""
         if self._before is None:
-            tensors = list(model_tensors(self._model))
+            tensors = list(model_tensors(self._modules()))
             size = sum(tensor.value.nbytes for tensor in tensors if tensor.is_parameter)
             read = self._steps < WHOLE_STEPS or size <= SMALL or _system_random.randrange(ONE_IN) == 0
             self._before = ByteSnapshot(tensors, read_parameters=read)
@@ -50,7 +54,7 @@ class ModelStateGuard:
     def check(self, *, read_bytes: bool) -> None:
         """Raise PrivacyError if the model changed; `read_bytes` sees all writes."""
         if self._before is not None:
-            changed = self._before.find_change(model_tensors(self._model), read_bytes=read_bytes)
+            changed = self._before.find_change(model_tensors(self._modules()), read_bytes=read_bytes)
             if changed is not None:
                 raise PrivacyError(MESSAGE.format(changed))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,10 +31,15 @@ class ModelTensor(NamedTuple):
     is_parameter: bool = False
 
 
-def model_tensors(model: nn.Module) -> Iterator[ModelTensor]:
-    """Yield every tensor and array of a model that does not follow from the weights alone."""
-    shards = shards_in(model)
-    for prefix, module in model.named_modules():
+def model_tensors(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[ModelTensor]:
+    """Yield every tensor and array of a model that does not follow from the weights alone.
+
+    Args:
+        modules: the model's modules with their names, as `named_modules` yields them.
+    """
+    modules = list(modules)
+    shards = shards_in(module for _, module in modules)
+    for prefix, module in modules:
         prefix = f"{prefix}." if prefix else ""
         derived = _derived_names(module)
         for key, parameter in module._parameters.items():

@@ -41,16 +41,16 @@ CHANGES: dict[str, Callable[[Model], object]] = {
 
 
 def snapshot(model: nn.Module, *, read_parameters: bool = False) -> ByteSnapshot:
-    return ByteSnapshot(list(model_tensors(model)), read_parameters=read_parameters)
+    return ByteSnapshot(list(model_tensors(model.named_modules())), read_parameters=read_parameters)
 
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_is_exchanged_is_found(change: str) -> None:
     made = Model()
     before = snapshot(made)
-    assert before.find_change(model_tensors(made), read_bytes=True) is None
+    assert before.find_change(model_tensors(made.named_modules()), read_bytes=True) is None
     CHANGES[change](made)
-    assert before.find_change(model_tensors(made), read_bytes=False) is not None
+    assert before.find_change(model_tensors(made.named_modules()), read_bytes=False) is not None
 
 
 def test_a_parameter_that_lies_elsewhere_is_found_without_reading_it() -> None:
