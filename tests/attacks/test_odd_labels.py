@@ -73,3 +73,25 @@ def test_a_pickled_classifier_holds_no_record() -> None:
     stored = pickle.dumps(classifier(classes=[0, 1]).fit(values, labels))
     for kind in (np.float32, np.float64):
         assert not any(number.tobytes() in stored for number in values.astype(kind).ravel())
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("weight", [np.nan, np.inf, -1.0, None, "odd", [1, 2]], ids=str)
+def test_an_odd_weight_stops_nothing(weight: Any) -> None:
+    """A weight that was no number stopped the fit, and its error showed it."""
+    values, labels = data()
+    weights: list[Any] = [1.0] * RECORDS
+    weights[3] = weight
+    fitted = classifier(classes=[0, 1]).fit(values, labels, sample_weight=weights)
+    assert np.isfinite(fitted.decision_function(values)).all()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("nobody", [None, np.nan, ""], ids=str)
+def test_a_record_of_nobody_is_a_group_of_its_own(nobody: Any) -> None:
+    """It stopped the fit; a file of the lab was read without a word."""
+    values, labels = data()
+    ids: list[Any] = [f"user {number // 3}" for number in range(RECORDS)]
+    ids[3] = ids[4] = nobody
+    fitted = classifier(classes=[0, 1]).fit(values, labels, groups=ids)
+    assert fitted.privacy_["neighbours"] == "one group of records replaced by nothing"

@@ -50,6 +50,16 @@ def test_a_constant_answer_is_named() -> None:
     assert one_class_warning({**found, "predicted": 2}) is None
 
 
+def test_rows_of_one_class_measure_nothing() -> None:
+    found = metrics_of(
+        torch.tensor([[1.0, 0.0]]).expand(100, 2), torch.zeros(100, dtype=torch.int64)
+    ).as_dict()
+    assert metrics_text(found) == "100.00% of the test data right, which are all of one class"
+    warning = one_class_warning(found)
+    assert warning is not None
+    assert "All test rows are of one class" in warning
+
+
 def test_numbers_are_measured_in_their_unit() -> None:
     truth = torch.tensor([-1.0, 0.0, 1.0, math.nan])
     said = torch.tensor([[-1.0], [0.5], [7.0], [0.0]])  # beyond the bounds counts as the bound

@@ -94,6 +94,8 @@ def test_weights_move_the_decision(patients: Any) -> None:
     assert heavy.predict(patients).mean() > plain.predict(patients).mean() + 0.05
     with pytest.raises(ValueError, match="one weight for each record"):
         PrivateClassifier(4.0, **stated).fit(patients, label, sample_weight=np.ones(3))
+    with pytest.raises(ValueError, match="class_weight has 'maybe', which is none of the classes"):
+        PrivateClassifier(4.0, class_weight={"maybe": 2.0}, **stated).fit(patients, label)
 
 
 def test_sparse_records_are_those_of_the_array() -> None:

@@ -126,7 +126,12 @@ BAD = {
         "age = [110, 0]",
         "bounds [110, 0] must be finite and the first below",
     ),
-    "nothing stated": ("age = [0, 110]", 'age = "?"', "columns.age: nothing is stated yet"),
+    "nothing stated": ("age = [0, 110]", 'age = "?"', "Error: columns.age: nothing is stated yet"),
+    "a number's bounds for classes": (
+        'readmitted = "boolean"',
+        "readmitted = [0, 1]",
+        "Error: columns.readmitted is the label, and [0, 1] are bounds of a number",
+    ),
     "misspelt column": ("age = [0, 110]", "aeg = [0, 110]", "no column 'aeg' (did you mean 'age'?)"),
     "dates reversed": ("[2015-01-01, 2024-12-31]", "[2024-12-31, 2015-01-01]", "must be in order"),
     "test unstated": ("test = 60\n", "", "data.test is not stated"),
@@ -144,6 +149,7 @@ def test_bad_statements_are_one_line_and_leave_nothing_behind(
     bad = write_config(tmp_path, config.parent / "patients.csv", text.replace("{category", "{{category"))
     line = refused("train", bad, "--out", tmp_path / "run")
     assert said in line
+    assert ", got {" not in line
     assert not (tmp_path / "run").exists()
 
 

@@ -33,6 +33,7 @@ from quietgrad.sklearn.inputs import (
 )
 from quietgrad.sklearn.notices import fits_of, join_fits, say_if_fitted_before, say_if_repeated
 from quietgrad.sklearn.records import as_array, read_rows
+from quietgrad.tables.records import number_users
 
 NOT_NUMBERS = "X holds entries that are no real numbers. State columns=, or encode or drop their columns."
 SHOWS_RECORDS = {
@@ -137,7 +138,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         if groups is None:
             return {}
         check_consistent_length(np.zeros(records), groups)
-        return {"unit": np.asarray(groups), "most_records": self.most_records}
+        return {"unit": number_users(groups), "most_records": self.most_records}
 
     # ---- statistics of a table ----------------------------------------------------------------------------------
 

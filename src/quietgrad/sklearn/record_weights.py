@@ -7,6 +7,7 @@ Weights above `max_weight`, which the user states, count as `max_weight`; those 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ import torch
 from jaxtyping import Float, Int64
 from numpy import ndarray
 from torch import Tensor
+
+from quietgrad.sklearn.records import read_numbers
 
 LARGEST_RATIO = 10.0
 """How much heavier "balanced" makes a rare class: the noise does not shrink with the weights of the others."""
@@ -31,13 +34,15 @@ def record_weights(sample_weight: Any, records: int, max_weight: float) -> Float
         )
     if sample_weight is None:
         return None
-    values = np.asarray(sample_weight, dtype=np.float64)
-    if values.ndim == 0:
-        values = np.full(records, float(values))
-    if values.shape != (records,):
+    if isinstance(sample_weight, Real):
+        sample_weight = np.full(records, float(sample_weight))
+    # One by one, because an odd weight may not stop the fit: it counts as zero.
+    shape = getattr(sample_weight, "shape", (len(sample_weight),))
+    if tuple(shape) != (records,):
         raise ValueError(
-            f"sample_weight.shape == {values.shape}, expected {(records,)}: one weight for each record."
+            f"sample_weight.shape == {tuple(shape)}, expected {(records,)}: one weight for each record."
         )
+    values = read_numbers(sample_weight)
     inside = np.clip(np.nan_to_num(values, nan=0.0), 0.0, max_weight) / max_weight
     return torch.from_numpy(inside.astype(np.float32))
 
@@ -54,6 +59,11 @@ def class_weights(stated: Any, classes: ndarray) -> Float[Tensor, " k"] | None:
         return None
     if not isinstance(stated, Mapping):
         raise ValueError(f"Expected class_weight as a dict, 'balanced' or None, got {type(stated).__name__}.")
+    unknown = [one for one in stated if one not in classes.tolist()]
+    if unknown:
+        raise ValueError(
+            f"class_weight has {unknown[0]!r}, which is none of the classes {classes.tolist()}. Correct the name."
+        )
     found = torch.tensor([float(stated.get(one, 1.0)) for one in classes.tolist()])
     if not (bool((found >= 0).all()) and bool(found.isfinite().all()) and float(found.max()) > 0):
         raise ValueError(f"Expected class weights >= 0, finite and not all 0, got {dict(stated)}.")

@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from jaxtyping import Int64
 from numpy import ndarray
 
 from quietgrad.tables.kinds import Values
+from quietgrad.tables.values import read_word
 
 
 def count_records(table: Any) -> int:
@@ -44,6 +46,15 @@ def column_values(table: Any, name: str, records: int) -> Values:
         values = [_entry(record, name) for record in table]
     assert len(values) == records
     return values
+
+
+def number_users(ids: Any) -> Int64[ndarray, " n"]:
+    """Number the users from whom records come; each record that names none is a user of its own."""
+    values = _values(ids)
+    words = [read_word(one) for one in (values.tolist() if isinstance(values, ndarray) else values)]
+    number = {word: place for place, word in enumerate(dict.fromkeys(word for word in words if word))}
+    free = iter(range(len(number), len(number) + len(words)))
+    return np.array([number[word] if word else next(free) for word in words], dtype=np.int64)
 
 
 def _key(table: Any, name: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Int64, Shaped
+from jaxtyping import Shaped
 from numpy import ndarray
 
 from quietgrad.lab.data.errors import DataError
@@ -14,7 +14,7 @@ from quietgrad.lab.data.source import Source
 from quietgrad.lab.data.table_file import read_columns
 from quietgrad.tables import Column, Number, Schema, Skip, class_names, read_classes, read_targets
 from quietgrad.tables.kinds import UNSTATED, Values
-from quietgrad.tables.values import read_word
+from quietgrad.tables.records import number_users
 
 FEWEST = 20
 """Rows, or users where they are protected."""
@@ -34,7 +34,7 @@ def read_table(path: Path, schema: Schema, *, label: str, unit: str | None = Non
     inputs = input_schema(schema, label, unit)
     names = [name for name, column in inputs.items() if not isinstance(column, Skip)]
     table = read_columns(path, [*names, label, *([] if unit is None else [unit])])
-    columns = {} if unit is None else {unit: _users(table[unit])}
+    columns = {} if unit is None else {unit: number_users(table[unit])}
     # Where users are protected, the number of their rows is private, and only their own number may decide.
     units = len(table[label]) if unit is None else len(np.unique(columns[unit]))
     _check_enough(path, units, "rows" if unit is None else "users", label, classes or ())
@@ -55,7 +55,7 @@ def _check_enough(path: Path, units: int, many: str, label: str, classes: tuple[
         raise DataError(
             f"{path} has {units} {many}, and nothing private can be learned from fewer than {FEWEST}. Collect more."
         )
-    if len(classes) > units:
+    if len(classes) >= units:
         raise DataError(
             f"columns.{label} states {len(classes)} classes for {units} {many}. Predict a label, not an identifier."
         )
@@ -103,11 +103,3 @@ def input_schema(schema: Schema, label: str, unit: str | None) -> Schema:
             '"skip", or name fewer categories.'
         )
     return inputs
-
-
-def _users(values: Values) -> Int64[ndarray, " n"]:
-    """Number the users; each record that names none is a user of its own."""
-    words = [read_word(value) for value in values]
-    number = {word: place for place, word in enumerate(dict.fromkeys(word for word in words if word))}
-    free = iter(range(len(number), len(number) + len(words)))
-    return np.array([number[word] if word else next(free) for word in words], dtype=np.int64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -207,6 +208,11 @@ def _sentence(problem: Any, model: type[BaseModel] | None = None, within: str = 
         known = _known(problem["loc"][:-1], model or Config)
         return f"Unknown key {place!r}{nearest(str(problem['loc'][-1]), known)}."
     message = problem["msg"].removeprefix("Value error, ")
+    if isinstance(
+        problem["input"], Mapping
+    ):  # a rule over a whole section: its message names key and value itself
+        named = message if message.startswith(place) or place == "config" else f"{place}: {message}"
+        return named if named.endswith(".") else f"{named}."
     return f"{place}: {message}, got {problem['input']!r}."
 
 

@@ -29,7 +29,8 @@ class Metrics:
         rows: how many there are.
         accuracy: share of rows that are classified right.
         majority: share of the largest class, which whoever always says it gets right.
-        balanced_accuracy: mean over the classes of the share that is found; 1 / classes for a constant answer.
+        balanced_accuracy: mean over the classes of the share that is found; 1 / classes for a constant answer, and
+            the accuracy where all rows are of one class.
         auc: area under the ROC curve, the mean over the classes against all others if there are more than two; ½ for
             guessing, None for many classes.
         predicted: how many different classes the model says.
@@ -170,6 +171,8 @@ def metrics_text(found: Mapping[str, Any]) -> str:
             f"{found['accuracy']:.2%} ± {found['noise']:.2%} of the private rows right ({found['majority']:.2%} are of "
             f"one class), balanced accuracy {found['balanced_accuracy']:.1%}, released within ε"
         )
+    if found["majority"] == 1.0:
+        return f"{found['accuracy']:.2%} of the test data right, which are all of one class"
     said = f"{found['accuracy']:.2%} of the test data right ({found['majority']:.2%} are of one class)"
     area = "" if found["auc"] is None else f", AUC {found['auc']:.3f}"
     return f"{said}, balanced accuracy {found['balanced_accuracy']:.1%}{area}"
@@ -184,7 +187,12 @@ def _number_text(found: Mapping[str, Any]) -> str:
 
 
 def one_class_warning(found: Mapping[str, Any]) -> str | None:
-    """Return a warning if the model always gives the same answer, else None."""
+    """Return a warning if the test rows or the model's answers are all of one class, else None."""
+    if found and "noise" not in found and found.get("majority") == 1.0:
+        return (
+            "All test rows are of one class, so nothing can be measured on them. Check that data.label is the column "
+            "to predict and that its classes are spelled as in the file, or set a larger data.test."
+        )
     if not found or found.get("predicted") != 1:
         return None
     return (
