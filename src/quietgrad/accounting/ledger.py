@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import copy
-import json
 import math
 import os
 import secrets
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from quietgrad._errors import PrivacyError
+from quietgrad.accounting.balance import Balance
 from quietgrad.accounting.base import Event, event_from_dict, event_to_dict
 from quietgrad.accounting.chain import (
     check_in_place,
@@ -27,8 +25,8 @@ from quietgrad.accounting.chain import (
     write_line,
 )
 from quietgrad.accounting.disk import disk, sync_folder
-from quietgrad.accounting.events import Phase, coalesce, phase_from_dict
-from quietgrad.accounting.planning import Bill, Charge
+from quietgrad.accounting.events import Phase, phase_from_dict
+from quietgrad.accounting.planning import Charge
 
 _DIGEST = 32
 """Bytes of a line's hash that are kept to compare with checkpoints."""
@@ -70,14 +68,9 @@ class Ledger:
         plan: Sequence[Phase] | None = None,
         description: Mapping[str, Any] | None = None,
     ) -> None:
-        self._plan = None if plan is None else coalesce(plan)
+        self._balance = Balance(plan)
         self._key = key_from_environment()
-        self._header = header_of(self._plan, description or {}, keyed=self._key is not None)
-        self._remaining = Counter[tuple[Event, float]]()
-        for phase in self._plan or ():
-            _check_survives_json(phase.event)
-            self._remaining[phase.event, phase.rate] += phase.count
-        self._bill = Bill()
+        self._header = header_of(self._balance.plan, description or {}, keyed=self._key is not None)
         self._digests = bytearray()
         # Made here, so that copies on other ranks count the same run; None once a line holds it.
         self._run: str | None = secrets.token_hex(16)
@@ -117,7 +110,7 @@ class Ledger:
     @property
     def count(self) -> int:
         """How many releases were recorded, replayed ones included."""
-        return self._bill.charges
+        return self._balance.count
 
     @property
     def head(self) -> str:
@@ -132,31 +125,20 @@ class Ledger:
     @property
     def plan(self) -> tuple[Phase, ...] | None:
         """What the run may release at most."""
-        return self._plan
+        return self._balance.plan
 
     @property
     def phases(self) -> tuple[Phase, ...]:
         """What every record was charged at most so far, equal neighbours counted together."""
-        return self._bill.phases
+        return self._balance.phases
 
     def phases_with(self, charges: Iterable[Charge]) -> tuple[Phase, ...]:
         """Return what every record would be charged at most after these charges too; nothing is recorded."""
-        bill = copy.deepcopy(self._bill)
-        for charge in charges:
-            bill.add(charge)
-        return bill.phases
+        return self._balance.phases_with(charges)
 
     def room_for(self, charges: Iterable[Charge]) -> int:
         """Count how many of these charges, in their order, the plan still allows; nothing is recorded."""
-        bill, remaining, count = copy.deepcopy(self._bill), Counter(self._remaining), 0
-        for charge in charges:
-            if bill.grows_by(charge):
-                if self._plan is not None and remaining[charge.event, charge.rate] < 1:
-                    break
-                remaining[charge.event, charge.rate] -= 1
-            bill.add(charge)
-            count += 1
-        return count
+        return self._balance.room_for(charges)
 
     @property
     def upcoming(self) -> Phase | None:
@@ -164,17 +146,7 @@ class Ledger:
 
         After a resume a schedule must run by what remains here, not by the step of the saved weights.
         """
-        used = Counter[tuple[Event, float]]()
-        for phase in self._plan or ():
-            used[phase.event, phase.rate] += phase.count
-        used.subtract(self._remaining)
-        for phase in self._plan or ():
-            # Several phases may have one event: what was used of it was used by the first of them.
-            spent = min(phase.count, used[phase.event, phase.rate])
-            used[phase.event, phase.rate] -= spent
-            if spent < phase.count:
-                return Phase(event=phase.event, rate=phase.rate, count=phase.count - spent)
-        return None
+        return self._balance.upcoming
 
     def record(self, event: Event, rate: float, *, step: int, group: int | None = None) -> None:
         """Write one release down, to the disk if there is a file, before it becomes visible.
@@ -199,7 +171,7 @@ class Ledger:
                 "count the same steps. Train in one of them, or make the Privatizer after the fork."
             )
         charge = Charge(event=event, rate=rate, group=group, separation=event.separation)
-        self._check_planned(charge)
+        self._balance.check(charge)
         entry = {"step": int(step), "event": event_to_dict(event), "rate": charge.rate}
         if group is not None:
             entry["group"] = int(group)
@@ -241,24 +213,6 @@ class Ledger:
         if self._file is not None:
             self._file.close()
 
-    def _check_planned(self, charge: Charge) -> None:
-        self._bill.check(charge)
-        event, rate = charge.event, charge.rate
-        # A charge that another group has paid as often already is in the plan: the plan covers the dearest group.
-        if self._plan is None or self._remaining[event, rate] > 0 or not self._bill.grows_by(charge):
-            return
-        if all((phase.event, phase.rate) != (event, rate) for phase in self._plan):
-            raise PrivacyError(
-                f"Expected a planned release, got {event} at rate={rate:g}, which the plan does not hold. "
-                "Noise, shares, rates and their schedules are fixed before training: make a new plan "
-                "and a new ledger."
-            )
-        raise PrivacyError(
-            f"Expected at most the planned number of releases {event} at rate={rate:g}; all are used up "
-            f"after {self.count} of {sum(phase.count for phase in self._plan)} steps. Stop here (replayed "
-            "steps count too), or go on with Ledger.upcoming."
-        )
-
     def _append(self, entry: dict[str, Any], charge: Charge) -> None:
         link = digest(self._head, entry, self._key)
         if self._file is not None:
@@ -270,9 +224,7 @@ class Ledger:
         self._count_one(charge, link)
 
     def _count_one(self, charge: Charge, link: str) -> None:
-        if self._bill.grows_by(charge):
-            self._remaining[charge.event, charge.rate] -= 1
-        self._bill.add(charge)
+        self._balance.add(charge)
         self._digests += bytes.fromhex(link)
         self._head = link
 
@@ -325,7 +277,7 @@ class Ledger:
             charge = Charge(
                 event=event, rate=entry["rate"], group=entry.get("group"), separation=event.separation
             )
-            self._check_planned(charge)
+            self._balance.check(charge)
             self._count_one(charge, link)
 
     def _repair(self, whole: bytes, torn: bytes, path: Path) -> None:
@@ -335,7 +287,7 @@ class Ledger:
         """
         lines = []
         for place in range(self._most_lines(torn, path)):
-            phase = self.phases[-1] if self._plan is None and self.phases else self.upcoming
+            phase = self.phases[-1] if self.plan is None and self.phases else self.upcoming
             if phase is None and place:
                 break  # all of the plan is counted, and nothing beyond it was ever released
             if phase is None:
@@ -367,25 +319,13 @@ class Ledger:
         """
         if all(32 <= byte < 127 for byte in torn):
             return 1
-        if not self._plan:
+        if not self.plan:
             raise PrivacyError(
                 f"Expected lines at the end of the ledger {path}, got {len(torn)} bytes that are none, and no plan "
                 "says what they released. Restore the ledger from a backup."
             )
         shortest = min(
             len(line_of({"step": 0, "event": event_to_dict(p.event), "rate": p.rate}, self._head))
-            for p in self._plan
+            for p in self.plan
         )
         return math.ceil(len(torn) / shortest)
-
-
-def _check_survives_json(event: Event) -> None:
-    """Refuse an event that a resumed run would not recognise in its own ledger.
-
-    Raises:
-        ValueError: reading back what is written gives another event.
-    """
-    if event_from_dict(json.loads(json.dumps(event_to_dict(event)))) != event:
-        raise ValueError(
-            f"Expected an event that survives JSON, got {event}. Make its to_dict and from_dict exact inverses."
-        )
