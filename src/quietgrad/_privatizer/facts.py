@@ -88,22 +88,32 @@ def step_facts(step: Step, sampler: PoissonSampler, ledger: Ledger) -> Facts:
     )
 
 
-def checkpoint(state: RunState, mechanism: Mechanism, ledger: Ledger) -> dict[str, Any]:
-    """How far the run has come, of which mechanism, and where its ledger was."""
+def checkpoint(
+    state: RunState, mechanism: Mechanism, sampler: PoissonSampler, ledger: Ledger
+) -> dict[str, Any]:
+    """How far the run has come, of which mechanism, what it protects, and where its ledger was."""
     return {
         **state.state_dict(),
         "ledger_head": ledger.head,
         "ledger_count": ledger.count,
         "mechanism": mechanism.describe(),
+        "protected": sampler.describe(),
     }
 
 
-def check_checkpoint(saved: Mapping[str, Any], mechanism: Mechanism, ledger: Ledger) -> None:
+def check_checkpoint(
+    saved: Mapping[str, Any], mechanism: Mechanism, sampler: PoissonSampler, ledger: Ledger
+) -> None:
     """Refuse one that this run cannot go on from.
 
     Raises:
-        ValueError: it was made with another mechanism, or the ledger holds less than it saw.
+        ValueError: it was made with another mechanism or unit, or the ledger holds less than it saw.
     """
+    if saved.get("protected", sampler.describe()) != sampler.describe():
+        raise PrivacyError(
+            f"The checkpoint protects {saved['protected']}, these batches {sampler.describe()}. Go on with "
+            "the same unit, most_records and data, or start a new run."
+        )
     if saved["mechanism"] != mechanism.describe():
         raise PrivacyError(
             "The checkpoint was made with another mechanism. Build the same one, or start a new run."

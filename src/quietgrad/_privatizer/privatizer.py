@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.data import default_collate
 
-from quietgrad._capture.recorder import Pool, Recorder, check_losses
+from quietgrad._capture.recorder import Recorder, check_losses
 from quietgrad._collective import Reducer, default_reducer
 from quietgrad._errors import PrivacyError
 from quietgrad._gradients.stages import BlockwiseGrads
@@ -32,6 +32,7 @@ from quietgrad._privatizer.contributions import Units
 from quietgrad._privatizer.cost import RunCost
 from quietgrad._privatizer.explanation import Explanation, explain
 from quietgrad._privatizer.facts import check_checkpoint, checkpoint, open_ledger, run_facts, step_facts
+from quietgrad._privatizer.intake import Intake
 from quietgrad._privatizer.research import Observer
 from quietgrad._privatizer.same_records import check_same_records
 from quietgrad._privatizer.sharding import one_verdict, prepare_shards, shared_coin, unwrap
@@ -146,12 +147,8 @@ class Privatizer:
         self._rows = RowCount(sampler, batches if isinstance(batches, PoissonBatches) else None)
         self._users = None if sampler.users is None else Units(sampler)
         self._current: Step | None = None
-        self._first = 0
-        """The place in the draw of the first row of the last micro-batch."""
-        self._pending: BlockwiseGrads | None = None
-        """The rows of the last micro-batch, until they are added."""
         # Without a representation nobody asks for more than norms and sums, so factors need not be kept.
-        self._keep_factors = research or not all(
+        keep_factors = research or not all(
             isinstance(release.representation, Identity) for release in mechanism.releases
         )
         padding = batches.padding if isinstance(batches, PoissonBatches) else None
@@ -162,6 +159,14 @@ class Privatizer:
         lockstep = reducer if reducer.lockstep else None
         self._guards = Guards(self._recorder, batches, self.begin_step, self.independence, lockstep)
         self.independence.check_model = self._guards.before_release
+        self._intake = Intake(
+            self._recorder,
+            self._rows,
+            self._users,
+            self.independence,
+            keep_factors=keep_factors,
+            sums=len(mechanism.releases),
+        )
         self._guards.attach()
         self._skip_spent_steps()
 
@@ -179,63 +184,28 @@ class Privatizer:
         """
         check_losses(losses)
         self._guards.before_backward(losses)
-        check = self.independence
-        if check.is_asking:
-            self._answer(losses)
+        if self.independence.is_asking:
+            self._intake.answer(losses)
             return
-        if check.is_repeating:
-            self._rows.consume_question(len(losses))
-            losses = check.leave_out_bad(losses)
-        else:
+        if not self.independence.is_repeating:
             if self._rows.begun_again():
                 self._drop_sums()
             self._add_pending()
-            self._first = self._rows.consume(self.step, len(losses))
-        first = self._first
-        losses = self._rows.without_padding(losses, self.step, first)
+        losses = self._intake.count(losses, self.step)
         self.begin_step()
         drop_grads(self._state.space)
-        if self._users is not None:
-            self._users.begin_micro_batch(repeated=check.is_repeating)
-        pools = self._users is not None and self._users.pooling(self.step, first, len(losses)) is not None
-        pool = (lambda records: self.pool(records, first)) if pools else None
-        stand_ins = 0 if check.is_repeating else self._rows.stand_ins
-        self._pending = self._collected(losses, pool, stand_ins)
-        suspected = check.suspect(losses[: len(losses) - stand_ins], spread=self._recorder.met_not_finite)
+        is_asked_about = self._intake.capture(losses, self.step, self.pool)
         # Ranks in lockstep add theirs together, after all questions about the micro-batch.
-        if not suspected and not self._reducer.lockstep:
+        if not is_asked_about and not self._reducer.lockstep:
             self._add_pending()
-        check.note(self._recorder.graph_shape, self._recorder.unattributed)
+        self.independence.note(self._recorder.graph_shape, self._recorder.unattributed)
 
     def _add_pending(self) -> None:
         """Add the last micro-batch, if it was kept back to be handed out again."""
-        grads, self._pending = self._pending, None
-        if grads is None:
-            return
-        step = self.begin_step()
-        self._add(step, grads)
-        if self._users is not None:
-            for user in self._users.finish():
-                self._add(step, user)
-
-    def _answer(self, losses: Tensor) -> None:
-        """Take fingerprints of a micro-batch that only asks; nothing of it reaches a sum."""
-        self._rows.consume_question(len(losses))
-        grads = self._recorder.collect(losses)
-        self.independence.answer(
-            losses, grads, self._recorder.precision, spread=self._recorder.met_not_finite
-        )
-
-    def _collected(self, losses: Tensor, pool: Pool | None, stand_ins: int) -> BlockwiseGrads:
-        # A micro-batch that is asked about is compared with itself as it was added, which spares a pass.
-        taken = self.independence.takes_fingerprints and pool is None and stand_ins == 0
-        keep = self._keep_factors or taken
-        grads = self._recorder.collect(losses, pool, keep_factors=keep, stand_ins=stand_ins)
-        if taken:
-            spread = self._recorder.met_not_finite
-            self.independence.answer(losses, grads, self._recorder.precision, spread=spread)
-        sums = len(self.mechanism.releases)
-        return grads if self._keep_factors or sums > 1 else grads.drop_factors()
+        if self._intake.is_pending:
+            step = self.begin_step()
+            for grads in self._intake.take():
+                self._add(step, grads)
 
     def _add(self, step: Step, grads: BlockwiseGrads) -> None:
         for observer in self._observers:
@@ -324,11 +294,9 @@ class Privatizer:
 
     def _drop_sums(self) -> None:
         """Drop what was added so far, also of a user whose rows were cut."""
-        self._pending = None
+        self._intake.drop()
         if self._current is not None:
             self._current.clear()
-        if self._users is not None:
-            self._users.begin()
 
     def _end_step(self) -> None:
         self._rows.next_step(self.step)
@@ -433,8 +401,7 @@ class Privatizer:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything public that a resumed run needs; noise and sampling start from fresh entropy."""
-        saved = checkpoint(self._state, self.mechanism, self.ledger)
-        return {**saved, "protected": self.sampler.describe()}
+        return checkpoint(self._state, self.mechanism, self.sampler, self.ledger)
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Go on from a checkpoint.
@@ -442,12 +409,7 @@ class Privatizer:
         Raises:
             ValueError: it was made with another mechanism or unit, or the ledger holds less than it saw.
         """
-        if saved.get("protected", self.sampler.describe()) != self.sampler.describe():
-            raise PrivacyError(
-                f"The checkpoint protects {saved['protected']}, these batches {self.sampler.describe()}. Go on with "
-                "the same unit, most_records and data, or start a new run."
-            )
-        check_checkpoint(saved, self.mechanism, self.ledger)
+        check_checkpoint(saved, self.mechanism, self.sampler, self.ledger)
         self._state.load_state_dict(saved)
         self._current = None
         self._guards.begin_again()

@@ -263,7 +263,7 @@ class FederatedServer:
     def state_dict(self) -> dict[str, Any]:
         """Return a checkpoint: weights, public states, and the head of the ledger."""
         weights = {name: p.detach().clone() for name, p in self._engine.parameters.items()}
-        return {**checkpoint(self._state, self.mechanism, self.ledger), "weights": weights}
+        return {**checkpoint(self._state, self.mechanism, self.sampler, self.ledger), "weights": weights}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Go on from a checkpoint.
@@ -271,7 +271,7 @@ class FederatedServer:
         Raises:
             ValueError: it was made with another mechanism or model, or the ledger lacks lines that it saw.
         """
-        check_checkpoint(saved, self.mechanism, self.ledger)
+        check_checkpoint(saved, self.mechanism, self.sampler, self.ledger)
         load_weights(self.model, saved["weights"])
         self._state.load_state_dict(saved)
         self._skip_spent_rounds()
