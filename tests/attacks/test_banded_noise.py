@@ -25,6 +25,7 @@ from quietgrad._collective import default_reducer
 from quietgrad._gradients.stages import ClippedSum
 from quietgrad._noise.sources import EntropySource, NoiseSource, SeededSource
 from quietgrad.accounting import Event, GaussianEvent
+from tests.cases.inside import noise_state
 from tests.cases.world import grad_of, losses_of, privatizer, records, small_net
 from tests.noise.test_banded import DRAWS, GROUPS, NOISE, mechanism
 
@@ -85,7 +86,7 @@ def test_secret_noise_cannot_leave_the_process() -> None:
         for x, y in next(iter(batches)).split(64):
             private.backward(losses_of(model, x, y))
         private.release()
-        state = private._state.noise.get(0, private._state.space)
+        state = noise_state(private)
         assert state.secret is not None
         for attempt in (copy.copy, copy.deepcopy, pickle.dumps):
             with pytest.raises(qg.PrivacyError, match="secret"):
@@ -138,7 +139,7 @@ def checkpoint_of(
             with torch.no_grad():
                 for p in model.parameters():
                     p.sub_(0.05 * grad_of(p))
-        secret = list(private._state.noise.get(0, private._state.space).secret.kept)
+        secret = list(noise_state(private).secret.kept)
         return {"model": model.state_dict(), "private": private.state_dict()}, sums, secret
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 import quietgrad as qg
 from quietgrad._capture.recorder import Recorder
 from quietgrad._noise.sources import SeededSource
+from tests.cases.inside import recorder_of
 from tests.cases.world import losses_of, public_losses, records, small_net
 from tests.devices.axis import DEVICES, refusing_mixed_devices
 
@@ -85,6 +86,6 @@ def test_autocast_of_the_device_trains(build: type[nn.Module], device: str) -> N
                 with torch.autocast(device, dtype=torch.bfloat16):
                     losses = losses_of(model, x, y)
                 private.backward(losses)
-                assert private._recorder.precision == torch.bfloat16
+                assert recorder_of(private).precision == torch.bfloat16
             private.release()
     assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in model.parameters())

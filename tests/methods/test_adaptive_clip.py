@@ -118,7 +118,7 @@ def test_the_bound_stays_where_float32_can_guarantee_it() -> None:
     mechanism = qg.methods.adaptive_clip(clip=1.0, learning_rate=2.0, share=1e-4).with_noise(50.0)
     with privatizer(mechanism, [[0]] * 60) as (private, batches, model):
         run(private, batches, model)
-        (bound,) = private._state.state_dict()["representations"]["0"]["bounds"]
+        (bound,) = private.state_dict()["representations"]["0"]["bounds"]
     assert 1e-6 <= bound <= 1e6
 
 

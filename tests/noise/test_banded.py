@@ -30,6 +30,7 @@ from quietgrad._noise.gaussian import widen_noise
 from quietgrad._noise.sources import SeededSource
 from quietgrad._sampling.participation import group_members
 from quietgrad.accounting import BandedEvent, Charge, GaussianEvent, Phase, epsilon, plan
+from tests.cases.inside import noise_state
 from tests.cases.world import privatizer, records, run, small_net
 
 NOISE = qg.BandedNoise(coefficients=(64, 40, 25))
@@ -287,7 +288,7 @@ def test_a_checkpoint_holds_nothing_of_the_noise_and_a_resumed_run_begins_a_bloc
             if private.step == 4:
                 break
         saved, ledger = private.state_dict(), private.ledger
-        assert private._state.noise.get(0, Space({})).secret.length == 4
+        assert noise_state(private).secret.length == 4
     assert saved["noise"] == {}
     torch.save(saved, io.BytesIO())
     with privatizer(mechanism(), DRAWS, users=GROUPS, ledger=ledger) as (again, batches, model):

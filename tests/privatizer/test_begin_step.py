@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import quietgrad as qg
+from tests.cases.inside import recorder_of
 from tests.cases.world import losses_of, privatizer, public_losses, small_net
 
 PLAIN = qg.methods.dp_sgd(clip=1.0).with_noise(1.0)
@@ -143,7 +144,7 @@ def test_a_privatizer_thrown_away_without_close_lets_its_batches_go() -> None:
     """Hooks stay on the model, but hold neither the Privatizer nor its sampler."""
     model, sampler = small_net(), qg.PoissonSampler(10, rate=0.5, steps=3)
     private = qg.Privatizer(model, PLAIN, sampler)
-    left_behind = private._recorder
+    left_behind = recorder_of(private)
     del private
     gc.collect()
     next(iter(sampler))

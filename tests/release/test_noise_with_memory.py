@@ -19,6 +19,7 @@ from quietgrad._gradients.space import Space
 from quietgrad._gradients.stages import ClippedSum, Released
 from quietgrad._noise.base import NoiseDraw, NoiseState
 from quietgrad._noise.gaussian import Gaussian
+from tests.cases.inside import noise_state
 from tests.cases.world import losses_of, privatizer, run, small_net
 
 DRAWS = [[0, 3, 5], [1, 2], [7]]
@@ -44,7 +45,7 @@ def mechanism() -> qg.Mechanism:
 
 
 def secret(private: qg.Privatizer) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = private._state.noise.get(0, Space({})).secret
+    found: dict[str, Tensor] = noise_state(private).secret
     return found
 
 

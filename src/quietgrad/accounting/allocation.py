@@ -25,10 +25,10 @@ from jaxtyping import Float64
 from numpy import ndarray
 from scipy import fft, special
 
-from quietgrad.accounting.base import Event, register_event
-from quietgrad.accounting.events import GaussianEvent, whole_number
+from quietgrad.accounting.base import register_event
+from quietgrad.accounting.events import GaussianNoise, whole_number
 from quietgrad.accounting.pairs import StepLoss, gaussian_loss, no_loss
-from quietgrad.accounting.privacy_loss import LossPmf, split_to_grid
+from quietgrad.accounting.privacy_loss import split_to_grid
 from quietgrad.accounting.renyi_moments import Orders
 
 LOW, HIGH = 8.0, 7.5
@@ -49,7 +49,7 @@ LARGEST_MOMENT = 64
 
 @register_event("allocation")
 @dataclass(frozen=True, kw_only=True)
-class AllocationEvent(Event):
+class AllocationEvent(GaussianNoise):
     """What `steps` steps release together in which each record takes part once, at a random one of them.
 
     Guarantee: an upper bound, by the argument above. Checked by: tests/accounting/test_allocation.py
@@ -66,15 +66,10 @@ class AllocationEvent(Event):
         epsilon = qg.accounting.epsilon([qg.accounting.Phase(event=event, rate=1.0, count=5)], 1e-5)  # 5 epochs
     """
 
-    noise_multiplier: float
     steps: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(
-            self,
-            "noise_multiplier",
-            GaussianEvent(noise_multiplier=self.noise_multiplier).noise_multiplier,
-        )
+        super().__post_init__()
         object.__setattr__(self, "steps", whole_number("steps", self.steps, 1))
 
     @property
@@ -83,19 +78,8 @@ class AllocationEvent(Event):
         return min(known, math.sqrt(math.expm1(min(known**2, 100.0)) / self.steps))
 
     @property
-    def is_private(self) -> bool:
-        return self.noise_multiplier > 0
-
-    @property
-    def gaussian_precision(self) -> float:
-        return self.noise_multiplier**-2 if self.noise_multiplier > 0 else math.inf
-
-    @property
     def is_exclusive(self) -> bool:
         return True
-
-    def loss(self, step: float) -> LossPmf:
-        return gaussian_loss(self.noise_multiplier, 1.0, step).remove  # if its place is known
 
     def step_loss(self, rate: float, step: float, *, pessimistic: bool = True) -> StepLoss:
         _check_whole(rate)

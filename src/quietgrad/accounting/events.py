@@ -30,22 +30,9 @@ __all__ = [
 ]
 
 
-@register_event("gaussian")
 @dataclass(frozen=True, kw_only=True)
-class GaussianEvent(Event):
-    """A Gaussian release with its effective multiplier, σ_eff⁻² = Σ_j (S_j / s_j)².
-
-    Args:
-        noise_multiplier: noise std over L2 sensitivity of everything released from one batch; 0 means
-            ε = inf.
-
-    Raises:
-        ValueError: the multiplier is negative or infinite.
-
-    Example:
-        event = qg.accounting.GaussianEvent(noise_multiplier=1.1)
-        epsilon = qg.accounting.epsilon([qg.accounting.Phase(event=event, rate=0.01, count=1_000)], 1e-5)
-    """
+class GaussianNoise(Event):
+    """What events of Gaussian noise share: the multiplier, and the price of a record that surely takes part."""
 
     noise_multiplier: float
 
@@ -61,10 +48,6 @@ class GaussianEvent(Event):
         object.__setattr__(self, "noise_multiplier", value)
 
     @property
-    def spread(self) -> float:
-        return 1 / self.noise_multiplier
-
-    @property
     def is_private(self) -> bool:
         return self.noise_multiplier > 0
 
@@ -72,12 +55,34 @@ class GaussianEvent(Event):
     def gaussian_precision(self) -> float:
         return self.noise_multiplier**-2 if self.noise_multiplier > 0 else math.inf
 
+    def loss(self, step: float) -> LossPmf:
+        return gaussian_loss(self.noise_multiplier, 1.0, step).remove
+
+
+@register_event("gaussian")
+@dataclass(frozen=True, kw_only=True)
+class GaussianEvent(GaussianNoise):
+    """A Gaussian release with its effective multiplier, σ_eff⁻² = Σ_j (S_j / s_j)².
+
+    Args:
+        noise_multiplier: noise std over L2 sensitivity of everything released from one batch; 0 means
+            ε = inf.
+
+    Raises:
+        ValueError: the multiplier is negative or infinite.
+
+    Example:
+        event = qg.accounting.GaussianEvent(noise_multiplier=1.1)
+        epsilon = qg.accounting.epsilon([qg.accounting.Phase(event=event, rate=0.01, count=1_000)], 1e-5)
+    """
+
+    @property
+    def spread(self) -> float:
+        return 1 / self.noise_multiplier
+
     @property
     def only_whole_orders(self) -> bool:
         return False
-
-    def loss(self, step: float) -> LossPmf:
-        return gaussian_loss(self.noise_multiplier, 1.0, step).remove
 
     def step_loss(self, rate: float, step: float, *, pessimistic: bool = True) -> StepLoss:
         # The masses of the cells are known exactly, with subsampling too: no grid before the last one is needed.
