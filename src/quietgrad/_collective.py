@@ -52,6 +52,12 @@ class Reducer(ABC):
     lockstep: bool = False
     """Whether forwards and backwards wait for those of other ranks, so that all ranks must run equally many."""
 
+    local_records: bool = False
+    """Whether each rank holds and draws records of its own, of which the others know nothing but the number."""
+
+    honest: int | None = None
+    """How many ranks' shares make the whole noise, where every rank adds one; None where rank 0 adds all of it."""
+
     @abstractmethod
     def all_reduce(self, blocks: Blocks) -> Blocks:
         """Return Σ over ranks, the same on every rank."""
@@ -78,6 +84,10 @@ class Reducer(ABC):
         Raises:
             ValueError: on every rank, if the facts do not fit together.
         """
+
+    def gather(self, mine: T) -> list[T]:
+        """Return what each rank passes, in the order of the ranks."""
+        return [mine]
 
     def scatter_sum(self, number: int, block: Tensor) -> Tensor:
         """Return this rank's rows of Σ over ranks of a block; all rows, where sums are not sharded.

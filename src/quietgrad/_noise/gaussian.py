@@ -129,9 +129,11 @@ def add_to_grid(total: ClippedSum, grid: Grid, draw: NoiseDraw, source: NoiseSou
         out = total.space.empty()
         add_integers(total.blocks, grid, source, out, scale=scale)
         return out
-    # One rank draws for all: the sum has the noise once, whatever the number of ranks.
+    # One rank draws for all: the sum has the noise once, whatever the number of ranks. Ranks that do not trust each
+    # other all draw: each draw is a share, of which `honest` make the noise that `on_grid` has chosen the step for.
+    draws = draw.reducer.rank == 0 or draw.reducer.honest is not None
     steps = total.space.empty(torch.int64)
-    add_integers(total.blocks, grid, source if draw.reducer.rank == 0 else None, steps)
+    add_integers(total.blocks, grid, source if draws else None, steps)
     summed = draw.reducer.all_reduce(steps)
     return {name: (block.double() * scale).to(total.released_in(name)) for name, block in summed.items()}
 
@@ -150,9 +152,10 @@ def _add_to_shards(total: ClippedSum, grid: Grid, source: NoiseSource, scale: fl
 
 
 def on_grid(total: ClippedSum, draw: NoiseDraw) -> Widened:
-    """Choose the grid of a sum's noise."""
+    """Choose the grid of a sum's noise: fine enough that a draw, or as many shares as are honest, make up its std."""
+    steps = draw.source.std * math.sqrt(draw.reducer.honest or 1)
     return widen_noise(
-        std=draw.std, sensitivity=total.sensitivity, coordinates=total.coordinates, steps=draw.source.std
+        std=draw.std, sensitivity=total.sensitivity, coordinates=total.coordinates, steps=steps
     )
 
 

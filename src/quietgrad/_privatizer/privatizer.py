@@ -37,6 +37,7 @@ from quietgrad._privatizer.research import Observer
 from quietgrad._privatizer.same_records import check_same_records
 from quietgrad._privatizer.sharding import one_verdict, prepare_shards, shared_coin, unwrap
 from quietgrad._privatizer.step import RunState, Step, drop_grads, write_grads
+from quietgrad._privatizer.trust import join_ranks
 from quietgrad._release.releaser import AccountedDraw, Releaser
 from quietgrad._representations.base import Identity, Public
 from quietgrad._sampling.batches import PoissonBatches
@@ -68,7 +69,7 @@ class Privatizer:
         research: allow observers that read private gradients; the run is then reported as not covered by ε.
         deterministic: choose the engine's algorithms by rule instead of by measurement.
         reducer: `qg.distributed.AllReduce()` for several ranks, or `Sharded()` for a model under `fully_shard`; each
-            rank takes its part of one global draw.
+            rank takes its part of one global draw, or holds records of its own.
         require_independence: refuse a loop of which it cannot be checked whether records influence each other. False
             accepts it, and the run is reported as not covered by ε. A loop that mixes records is always refused.
         compile: run the model compiled: True, or options of `torch.compile`. See docs/devices.md.
@@ -111,6 +112,7 @@ class Privatizer:
         self.sampler: Final = sampler
         planned = plan(mechanism, sampler)
         self._reducer = reducer = default_reducer() if reducer is None else reducer
+        join_ranks(reducer, mechanism, sampler)
         sharded = prepare_shards(model, mechanism, batches, reducer)
         self._recorder = Recorder(
             model,

@@ -1,9 +1,10 @@
-"""Check that all ranks hold the same records under the same numbers.
+"""Check that all ranks hold the same records under the same numbers, or each its own.
 
 A draw is a list of record numbers, and each rank takes its part of it. If rank 1 held the records in another order, one
 record could be in two parts: the sum would move by 2C where the noise is for C. So ranks compare a hash of records
 before anything is drawn. Its key is random, shared by the ranks of one run, and forgotten: a hash tells nobody anything
-about a record.
+about a record. Ranks that say that each holds its own records are refused if two hold the very same ones; single records
+that two ranks have cannot be told from records that are alike.
 
 Guarantee: of tensors up to `WHOLE_BYTES` every row is compared. Of other data sets `SAMPLED` records are, so ranks that
 differ in a share s of the records pass with probability (1 − s)^SAMPLED.
@@ -27,6 +28,7 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from quietgrad._collective import Facts, Reducer
+from quietgrad._errors import PrivacyError
 from quietgrad._sampling.batches import PoissonBatches
 from quietgrad._sampling.poisson import PoissonSampler
 
@@ -47,18 +49,31 @@ def check_same_records(reducer: Reducer, batches: PoissonBatches | PoissonSample
     """Compare the records of all ranks, or warn that they cannot be compared.
 
     Raises:
-        PrivacyError: on every rank, if ranks hold different records, or another order of them.
+        PrivacyError: on every rank, if ranks hold different records, or another order of them; if each says to hold
+            its own, and two hold the same.
     """
     if reducer.world == 1:
         return
     key = reducer.broadcast(lambda: os.urandom(32))
     found = _records(batches, key)
+    if reducer.local_records:
+        _refuse_copies(reducer.gather(found))
+        return
     reducer.agree(lambda: Facts(equal={"records": found, "records' units": _units(batches, key)}))
     if found == NOT_COMPARED:
         warnings.warn(
             "The ranks' records were not compared: the data set is not in a PoissonBatches, or its records are random "
             "or of a type without fixed bytes. Make sure that every rank holds the same records in the same order.",
             stacklevel=4,
+        )
+
+
+def _refuse_copies(ranks: list[str]) -> None:
+    known = [found for found in ranks if found != NOT_COMPARED]
+    if len(set(known)) < len(known):
+        raise PrivacyError(
+            'Two ranks hold the same records, but records="local" says that each holds its own: every record would '
+            'count twice. Give each rank its part of the data, or pass records="shared".'
         )
 
 

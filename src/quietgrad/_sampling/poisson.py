@@ -20,7 +20,7 @@ from quietgrad._errors import PrivacyError
 from quietgrad._noise.aes import RandomWords
 from quietgrad._sampling.draws import Draw, Draws
 from quietgrad._sampling.owner import Owner
-from quietgrad._sampling.participation import Scheme, scheme_of
+from quietgrad._sampling.participation import Poisson, Scheme, scheme_of
 from quietgrad._sampling.users import Ids, Pooled, Users
 from quietgrad.accounting.base import Event
 from quietgrad.accounting.planning import Charge
@@ -81,6 +81,7 @@ class PoissonSampler(Sampler[list[int]]):
         if steps < 1:
             raise ValueError(f"Expected steps >= 1, got {steps}.")
         self.records, self.rate, self.steps = records, float(rate), int(steps)
+        self._records_of_others: int | None = None
         self.users = _users(unit, records, most_records, pooled)
         if at_most is not None and self.users is not None:
             raise ValueError(
@@ -109,7 +110,8 @@ class PoissonSampler(Sampler[list[int]]):
     @property
     def units(self) -> int:
         """N: how many records, or users, are protected and may be drawn. Public."""
-        return self.records if self.users is None else self.users.count
+        own = self.records if self.users is None else self.users.count
+        return own + (self._records_of_others or 0)
 
     def charge(self, event: Event, step: int) -> Charge:
         """Say what a step costs that releases this, given how records take part.
@@ -121,7 +123,7 @@ class PoissonSampler(Sampler[list[int]]):
 
     def describe(self) -> dict[str, Any]:
         """What is protected, as a ledger keeps it."""
-        protected = {"records": self.records} if self.users is None else self.users.describe()
+        protected = {"records": self.units} if self.users is None else self.users.describe()
         return {**protected, **self._scheme.describe()}
 
     def rows(self, step: int) -> int | None:
@@ -140,9 +142,12 @@ class PoissonSampler(Sampler[list[int]]):
         return None if draw is None else draw.counts
 
     def draw_hash(self, step: int) -> int | None:
-        """Stands for the whole draw of a step, on whichever rank; None if it was not drawn yet. Private."""
+        """Stands for the whole draw of a step, on whichever rank; None if it was not drawn yet. Private.
+
+        None too where each rank draws records of its own: no other rank may learn which.
+        """
         draw = self._made.of(step)
-        return None if draw is None else draw.hash
+        return None if draw is None or self._records_of_others is not None else draw.hash
 
     @property
     def waiting(self) -> bool:
@@ -184,12 +189,37 @@ class PoissonSampler(Sampler[list[int]]):
         """The Privatizer was closed."""
         self._owner.leave(owner)
 
+    def join(self, reducer: Reducer) -> None:
+        """Count the records that other ranks hold, where each rank holds its own.
+
+        Each rank flips a coin for each of its records. Together these are one Poisson draw of all records.
+
+        Raises:
+            ValueError: on every rank, if users are protected, or records take part other than by Poisson draws.
+        """
+        self._records_of_others = None
+        if not reducer.local_records:
+            return
+        plain = self.users is None and type(self._scheme) is Poisson
+        found = reducer.gather((self.records, plain))
+        if not all(plain for _, plain in found):
+            raise ValueError(
+                "Ranks with records of their own take plain Poisson draws: a rank cannot know whether others hold "
+                "records of the same user, or how many they drew. Leave out unit, groups, at_most and once_an_epoch, "
+                'or give every rank all records (records="shared").'
+            )
+        self._records_of_others = sum(records for records, _ in found) - self.records
+
     def divide(self, reducer: Reducer) -> None:
         """Make the draws of rank 0 on every rank, and yield only this rank's part of each; parts may be empty.
+
+        A rank with records of its own draws from these alone, from its own entropy.
 
         Raises:
             ValueError: draws were made before, among another number of ranks.
         """
+        if reducer.local_records:
+            return
         if self._made.next and reducer.world != self._world:
             raise PrivacyError(
                 f"{self._made.next} batches were drawn in a world of {self._world} before {reducer.world} ranks began "

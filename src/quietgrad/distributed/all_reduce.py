@@ -6,14 +6,16 @@ Formal guarantee: the ranks' parts of a draw are disjoint, each is a whole numbe
 rank 0 alone adds the noise z to its part. Integers add exactly, so the sum is bit for bit the release that one process
 would make of the same parts as micro-batches, whatever the world size; it is refused unless exactly `world` parts went
 into it. The processes and the network between them are one trusted party: messages hold sums without noise.
-Checked by: tests/distributed/test_equivalence.py, tests/distributed/test_draws.py.
+
+With `records="local"` and `honest=t` ranks need not trust each other (`distributed/shares.py`).
+Checked by: tests/distributed/test_equivalence.py, tests/distributed/test_draws.py, tests/attacks/test_other_ranks.py.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -23,6 +25,7 @@ from quietgrad._collective import Facts, Reducer
 from quietgrad._gradients.blocks import Blocks, flatten, unflatten
 from quietgrad.distributed.agreement import check, row
 from quietgrad.distributed.group import first_rank, message_device, patient_group, process_group
+from quietgrad.distributed.shares import PairwiseMasks, check_honest
 
 T = TypeVar("T")
 
@@ -36,15 +39,36 @@ class AllReduce(Reducer):
     Args:
         group: a group of gloo or nccl processes; the default group if left out.
         timeout: seconds after which a rank that does not answer ends the others; the group's own if left out.
+        records: "shared" if every rank holds all records and takes its part of one draw; "local" if each rank holds
+            records that no other rank has, and draws from these. N is then the number of all of them.
+        honest: t. Every rank adds a share of the noise, and t shares make the whole: each record is protected from all
+            ranks but its own, as long as t ranks add their share and do not reveal it. Rank 0 adds all noise if left
+            out. Takes `records="local"`.
+
+    Raises:
+        ValueError: there is no process group, or `honest` does not fit the ranks and the records.
 
     Example:
         reducer = qg.distributed.AllReduce()  # under torchrun, after init_process_group
         private = qg.Privatizer(model, mechanism, batches, reducer=reducer)
     """
 
-    def __init__(self, group: dist.ProcessGroup | None = None, *, timeout: float | None = None) -> None:
+    def __init__(
+        self,
+        group: dist.ProcessGroup | None = None,
+        *,
+        timeout: float | None = None,
+        records: Literal["shared", "local"] = "shared",
+        honest: int | None = None,
+    ) -> None:
+        if records not in ("shared", "local"):
+            raise ValueError(f'Expected records "shared" or "local", got {records!r}.')
         self._group = process_group(group) if timeout is None else patient_group(group, timeout)
         self.rank, self.world = dist.get_rank(self._group), dist.get_world_size(self._group)
+        self.local_records, self.honest = records == "local", honest
+        if honest is not None:
+            check_honest(honest, self.world, local_records=self.local_records)
+        self._masks: PairwiseMasks | None = None
         self._first = first_rank(self._group)
         self._device = message_device(self._group)
         self.bytes_reduced = 0
@@ -52,6 +76,10 @@ class AllReduce(Reducer):
 
     def all_reduce(self, blocks: Blocks) -> Blocks:
         flat = self._counted(blocks)
+        # One honest share is the whole noise, so a message with it needs no mask.
+        if self.honest is not None and self.honest > 1:
+            self._masks = self._masks or PairwiseMasks(self)
+            self._masks.add(flat)
         with explain_silence():
             dist.all_reduce(flat, group=self._group)
         return unflatten(self._all_contributed(flat), blocks)
@@ -86,7 +114,7 @@ class AllReduce(Reducer):
         rows = [torch.empty_like(own) for _ in range(self.world)]
         with explain_silence():
             dist.all_gather(rows, own, group=self._group)
-        check(torch.stack(rows).cpu(), lambda: self._gather(mine))
+        check(torch.stack(rows).cpu(), lambda: self.gather(mine))
 
     def make_together(self, make: Callable[[], T | None]) -> tuple[T | None, bool]:
         made, error = _attempt(make)
@@ -96,14 +124,14 @@ class AllReduce(Reducer):
             dist.all_gather(all_ranks, own, group=self._group)
         found = [int(one) for one in all_ranks]
         if FAILED in found:
-            messages = self._gather(None if error is None else f"{type(error).__name__}: {error}")
+            messages = self.gather(None if error is None else f"{type(error).__name__}: {error}")
             if error is not None:
                 raise error
             rank, message = next((rank, text) for rank, text in enumerate(messages) if text is not None)
             raise ValueError(f"Rank {rank} cannot go on. {message}")
         return made, any(found)
 
-    def _gather(self, mine: T) -> list[T]:
+    def gather(self, mine: T) -> list[T]:
         everybody: list[Any] = [None] * self.world
         with explain_silence():
             dist.all_gather_object(everybody, mine, group=self._group)

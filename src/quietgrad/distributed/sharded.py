@@ -12,7 +12,7 @@ Checked by: tests/distributed/test_sharded.py.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch.distributed as dist
 from torch import Tensor
@@ -34,6 +34,7 @@ class Sharded(AllReduce):
     Args:
         group: of the ranks that hold the shards; the default group if left out.
         timeout: seconds after which a rank that does not answer ends the others; the group's own if left out.
+        records: "shared" or "local", as in `AllReduce`.
 
     Example:
         fully_shard(model)  # under torchrun, after init_process_group
@@ -41,6 +42,15 @@ class Sharded(AllReduce):
     """
 
     lockstep = True
+
+    def __init__(
+        self,
+        group: dist.ProcessGroup | None = None,
+        *,
+        timeout: float | None = None,
+        records: Literal["shared", "local"] = "shared",
+    ) -> None:
+        super().__init__(group, timeout=timeout, records=records)
 
     def scatter_sum(self, number: int, block: Tensor) -> Tensor:
         """Return this rank's rows of Σ over ranks of a block.

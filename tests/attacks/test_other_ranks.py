@@ -1,0 +1,158 @@
+"""What a rank can learn of another rank's records, for both settings of trust.
+
+The attacker is rank 0. It follows the protocol, keeps every message that any rank sends, and knows all records but the
+target, which is on rank 1 or is not.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+import quietgrad as qg
+from quietgrad._noise.gaussian import Widened, widen_noise
+from quietgrad.accounting.events import GaussianEvent
+from quietgrad.distributed.shares import PairwiseMasks
+from tests.distributed.launch import launch, values
+
+Ranks = list[list[dict[str, Any]]]
+
+WORLD, RECORDS, SIGMA, CLIP = 3, 6, 0.8, 1.0
+SETTINGS: list[dict[str, Any]] = [{}, {"honest": 1}, {"honest": 2}]
+MECHANISM = qg.methods.dp_sgd(clip=CLIP).with_noise(SIGMA)
+Z = 4.9
+"""Standard errors that a measured number may be off: once in a million tests."""
+
+
+def build() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Linear(400, 50, bias=False)
+
+
+def records(rank: int) -> TensorDataset:
+    rng = torch.Generator().manual_seed(rank)
+    return TensorDataset(
+        torch.randn(RECORDS, 400, generator=rng), torch.randint(50, (RECORDS,), generator=rng)
+    )
+
+
+def step(reducer: qg.distributed.Reducer, rank: int, mechanism: qg.Mechanism = MECHANISM) -> dict[str, Any]:
+    """One step in which every record takes part."""
+    model, batches = build(), qg.PoissonBatches(records(rank), rate=1.0, steps=1)
+    with qg.Privatizer(model, mechanism, batches, reducer=reducer) as private:
+        for batch in batches:
+            for x, y in batch.split(64):
+                private.backward(F.cross_entropy(model(x), y, reduction="none"))
+            private.release()
+        (gradient,) = [p.grad for p in model.parameters()]
+        assert gradient is not None
+        return {
+            "release": gradient.double().reshape(-1) * private.sampler.expected_batch,
+            "expected batch": private.sampler.expected_batch,
+            "event": private.ledger.phases[0].event,
+            "covered": private.covered,
+        }
+
+
+def spied_rank(rank: int) -> list[dict[str, Any]]:
+    """Every setting, with what this rank puts into the all-reduce: the most that another rank may get to see."""
+    all_reduce, add_masks, found = dist.all_reduce, PairwiseMasks.add, []
+    sent: list[Tensor] = []
+    bare: list[Tensor] = []
+
+    def spy(tensor: Tensor, **options: Any) -> Any:
+        sent.append(tensor.clone())
+        return all_reduce(tensor, **options)
+
+    def spy_before_masks(masks: PairwiseMasks, message: Tensor) -> None:
+        bare.append(message.clone())
+        add_masks(masks, message)
+
+    dist.all_reduce = spy
+    PairwiseMasks.add = spy_before_masks  # type: ignore[method-assign]
+    for setting in SETTINGS:
+        sent.clear()
+        bare.clear()
+        done = step(qg.distributed.AllReduce(records="local", **setting), rank)
+        (message,) = sent
+        found.append({**done, "sent": message[:-1], "own": (bare or sent)[0][:-1]})
+    return found
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Ranks:
+    return values(launch(WORLD, spied_rank))
+
+
+@pytest.fixture(scope="module")
+def parts() -> list[Tensor]:
+    """The clipped sum of each rank, without noise."""
+    plain = MECHANISM.with_noise(0.0)
+    return [step(qg.distributed.SingleProcess(), rank, plain)["release"] for rank in range(WORLD)]
+
+
+def grid(honest: int, size: int) -> Widened:
+    steps = math.sqrt(honest) * (1 << 26)
+    return widen_noise(std=SIGMA * CLIP, sensitivity=CLIP, coordinates=size, steps=steps)
+
+
+def assert_std(noise: Tensor, std: float) -> None:
+    assert abs(noise.std().item() / std - 1) < Z / math.sqrt(2 * len(noise))
+    assert abs(noise.mean().item()) < Z * std / math.sqrt(len(noise))
+
+
+def right_guesses(noise: Tensor) -> float:
+    """How often the attacker is right about a target whose gradient is one coordinate, tried on every coordinate.
+
+    It has subtracted all that it knows, guesses that the target took part where more than half of the clip is left,
+    and is asked with and without the target.
+    """
+    return float(((noise + CLIP > CLIP / 2).double().mean() + (noise <= CLIP / 2).double().mean()) / 2)
+
+
+BEST = statistics.NormalDist().cdf(1 / (2 * SIGMA))
+"""The most that the accounted noise allows."""
+
+
+def test_ranks_that_trust_each_other_show_their_sums(ranks: Ranks, parts: list[Tensor]) -> None:
+    # Disclosed in docs/distributed.md: whoever runs rank 0 reads the others' sums.
+    message = ranks[1][0]["sent"]
+    wide = grid(1, len(message))
+    assert right_guesses(wide.grid.values(message) - parts[1]) == 1.0
+    assert_std(ranks[0][0]["release"] - sum(parts), wide.std)
+
+
+@pytest.mark.parametrize("honest", [1, 2])
+def test_shares_hide_each_rank_behind_the_accounted_noise(
+    ranks: Ranks, parts: list[Tensor], honest: int
+) -> None:
+    found = [rank[honest] for rank in ranks]
+    size = len(parts[0])
+    wide = grid(honest, size)
+    if honest == 1:
+        # The attacker and the third rank work together, so a single message is all that they have.
+        noise = wide.grid.values(found[1]["sent"]) - parts[1]
+    else:
+        # Single messages are uniform numbers of 64 bits; the attacker gets the sum of the two others.
+        for message in (one["sent"] for one in found):
+            ones = torch.stack([(message >> bit) & 1 for bit in range(64)]).double()
+            assert abs(ones.mean().item() - 0.5) < Z * 0.5 / math.sqrt(64 * size)
+            assert (ones.mean(1) - 0.5).abs().max() < (Z + 1) * 0.5 / math.sqrt(size)
+        noise = found[0]["release"] - wide.grid.values(found[0]["own"]) - parts[1] - parts[2]
+    assert_std(noise, wide.std)
+    assert right_guesses(noise) < BEST + Z * 0.5 / math.sqrt(size)
+    # Whoever sees releases only sees more noise than the ledger counts.
+    assert_std(found[0]["release"] - sum(parts), wide.std * math.sqrt(WORLD / honest))
+    for one in found:
+        assert torch.equal(one["release"], found[0]["release"])
+        assert one["event"] == GaussianEvent(noise_multiplier=SIGMA)
+        assert one["covered"]
+        assert one["expected batch"] == WORLD * RECORDS
