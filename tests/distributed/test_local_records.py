@@ -29,7 +29,9 @@ def drawn(rank: int) -> list[list[int]]:
     return [[0, 3, 4, 24], [2, 7], [], [1]] if rank == 0 else [[1, 9], [], [], [14, 0, 3]]
 
 
-def run(reducer: qg.distributed.Reducer, batches: qg.PoissonBatches, *, sharded: bool = False) -> dict[str, Any]:
+def run(
+    reducer: qg.distributed.Reducer, batches: qg.PoissonBatches, *, sharded: bool = False
+) -> dict[str, Any]:
     model = build("mlp")
     if sharded:
         shard(model)
@@ -60,7 +62,7 @@ def _whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor.clone()
 
 
-def refusal(rank: int, dataset: TensorDataset, reducer: dict[str, Any], **options: Any) -> str:
+def refusal(dataset: TensorDataset, reducer: dict[str, Any], **options: Any) -> str:
     batches = qg.PoissonBatches(dataset, rate=RATE, steps=STEPS, **options)
     try:
         qg.Privatizer(build("mlp"), NOISE, batches, reducer=qg.distributed.AllReduce(**reducer)).close()
@@ -78,11 +80,11 @@ def both_ranks(rank: int) -> dict[str, Any]:
     ):
         batches = qg.PoissonBatches.replay(own(rank), drawn(rank), rate=RATE)
         found[name] = run(reducer, batches, sharded=name == "sharded")
-    found["same records"] = refusal(rank, data("mlp"), local)
-    found["users"] = refusal(rank, own(rank), local, unit=list(range(len(own(rank)))), most_records=1)
-    found["settings"] = refusal(rank, data("mlp"), local if rank else {})
-    found["shares"] = refusal(rank, data("mlp"), {"honest": 1})
-    found["too many"] = refusal(rank, own(rank), {**local, "honest": 2})
+    found["same records"] = refusal(data("mlp"), local)
+    found["users"] = refusal(own(rank), local, unit=list(range(len(own(rank)))), most_records=1)
+    found["settings"] = refusal(data("mlp"), local if rank else {})
+    found["shares"] = refusal(data("mlp"), {"honest": 1})
+    found["too many"] = refusal(own(rank), {**local, "honest": 2})
     batches = qg.PoissonBatches(own(rank), rate=RATE, steps=STEPS)
     private = qg.Privatizer(build("mlp"), NOISE, batches, reducer=qg.distributed.AllReduce(**local))
     found["key"] = batches.sampler._key
@@ -102,7 +104,9 @@ def test_ranks_with_their_own_records_release_what_one_process_does(
     model, records = build("mlp"), data("mlp")
     starts = [part.start for part in MINE]
     parts = [[[start + row for row in rows] for rows in drawn(rank)] for rank, start in enumerate(starts)]
-    sampler = qg.PoissonBatches.replay(records, [a + b for a, b in zip(*parts, strict=True)], rate=RATE).sampler
+    sampler = qg.PoissonBatches.replay(
+        records, [a + b for a, b in zip(*parts, strict=True)], rate=RATE
+    ).sampler
     with qg.Privatizer(model, NOISE, sampler, noise_source=Silent()) as private:
         for step, _ in enumerate(sampler):
             for part in (parts[0][step], parts[1][step]):

@@ -3,8 +3,8 @@
 A draw is a list of record numbers, and each rank takes its part of it. If rank 1 held the records in another order, one
 record could be in two parts: the sum would move by 2C where the noise is for C. So ranks compare a hash of records
 before anything is drawn. Its key is random, shared by the ranks of one run, and forgotten: a hash tells nobody anything
-about a record. Ranks that say that each holds its own records are refused if two hold the very same ones; single records
-that two ranks have cannot be told from records that are alike.
+about a record. Ranks that say that each holds its own records are refused if two hold the very same ones; a single
+record that two ranks have cannot be told from two records that are alike.
 
 Guarantee: of tensors up to `WHOLE_BYTES` every row is compared. Of other data sets `SAMPLED` records are, so ranks that
 differ in a share s of the records pass with probability (1 − s)^SAMPLED.

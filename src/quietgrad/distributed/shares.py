@@ -12,7 +12,7 @@ the ledger's ε protects every record of an honest rank from all other ranks. Wi
 whole noise, and masks are left out. Whoever sees releases only sees √(W/t) times the accounted noise. That sums of
 rounded Gaussians are no less private than one of them: `federated/shares.py`. Ranks follow the protocol: what a rank
 that sends false keys or sums could learn is not covered. The masks assume X25519 and AES-256.
-Checked by: tests/distributed/test_noise_shares.py, tests/attacks/test_other_ranks.py.
+Checked by: tests/attacks/test_other_ranks.py, tests/distributed/test_local_records.py.
 """
 
 from __future__ import annotations
