@@ -20,7 +20,7 @@ from torch.utils.data import TensorDataset
 import quietgrad as qg
 from quietgrad._noise.gaussian import Widened, widen_noise
 from quietgrad.accounting.events import GaussianEvent
-from quietgrad.distributed.shares import PairwiseMasks
+from quietgrad.distributed.noise_shares import PairwiseMasks
 from tests.distributed.launch import launch, values
 
 Ranks = list[list[dict[str, Any]]]

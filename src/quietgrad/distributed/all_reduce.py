@@ -7,7 +7,7 @@ rank 0 alone adds the noise z to its part. Integers add exactly, so the sum is b
 would make of the same parts as micro-batches, whatever the world size; it is refused unless exactly `world` parts went
 into it. The processes and the network between them are one trusted party: messages hold sums without noise.
 
-With `records="local"` and `honest=t` ranks need not trust each other (`distributed/shares.py`).
+With `records="local"` and `honest=t` ranks need not trust each other (`distributed/noise_shares.py`).
 Checked by: tests/distributed/test_equivalence.py, tests/distributed/test_draws.py, tests/attacks/test_other_ranks.py.
 """
 
@@ -25,7 +25,7 @@ from quietgrad._collective import Facts, Reducer
 from quietgrad._gradients.blocks import Blocks, flatten, unflatten
 from quietgrad.distributed.agreement import check, row
 from quietgrad.distributed.group import first_rank, message_device, patient_group, process_group
-from quietgrad.distributed.shares import PairwiseMasks, check_honest
+from quietgrad.distributed.noise_shares import PairwiseMasks, check_honest
 
 T = TypeVar("T")
 
