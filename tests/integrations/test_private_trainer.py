@@ -259,7 +259,9 @@ def test_what_this_machine_could_not_even_set_up_is_refused_by_name_too(
         PrivateTrainer(bert(), settings, privacy=PRIVACY, train_dataset=Records(8))
 
 
-def test_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_that_do_not_know_of_each_other_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = arguments(tmp_path)
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(qg.PrivacyError, match="2 processes"):

@@ -24,18 +24,19 @@ from quietgrad._sampling.poisson import PoissonSampler
 INSTEAD = "Use reducer=qg.distributed.AllReduce() with the bare model for it."
 
 
-def unwrap(model: nn.Module) -> nn.Module:
+def unwrap(model: nn.Module, *, warn: bool = True) -> nn.Module:
     """Return the module inside DistributedDataParallel, which is told to send nothing from now on; others as they are.
 
     DDP would average raw gradients, and send buffers in forwards of which not all ranks run equally many.
     """
     if type(model) is not DistributedDataParallel:
         return model
-    warnings.warn(
-        "The model is wrapped in DistributedDataParallel, which averages raw gradients. The Privatizer works on the "
-        "module inside and switches the wrapper's communication off: the reducer adds up private sums instead.",
-        stacklevel=3,
-    )
+    if warn:
+        warnings.warn(
+            "The model is wrapped in DistributedDataParallel, which averages raw gradients. The Privatizer works on "
+            "the module inside and switches the wrapper's communication off: the reducer adds up private sums instead.",
+            stacklevel=3,
+        )
     model.require_backward_grad_sync = model.require_forward_param_sync = False
     inner: nn.Module = model.module
     return inner

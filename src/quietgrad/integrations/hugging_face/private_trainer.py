@@ -20,8 +20,11 @@ from transformers.trainer_utils import TrainOutput
 
 from quietgrad._errors import PrivacyError
 from quietgrad._privatizer.privatizer import Privatizer
+from quietgrad._privatizer.sharding import unwrap
 from quietgrad._sampling.batch import Batch
 from quietgrad.accounting.calibrate import calibrate
+from quietgrad.distributed.all_reduce import AllReduce
+from quietgrad.distributed.weights import copy_weights
 from quietgrad.integrations.epochs import Epochs
 from quietgrad.integrations.hugging_face.example_losses import example_losses
 from quietgrad.integrations.hugging_face.fixed_length import pad_to_one_length
@@ -30,6 +33,7 @@ from quietgrad.integrations.hugging_face.privacy_arguments import PrivacyArgumen
 from quietgrad.integrations.hugging_face.refused_arguments import (
     refuse_arguments,
     refuse_collator,
+    refuse_plugins,
     refuse_records,
 )
 from quietgrad.integrations.hugging_face.unfit_records import refuse_long, refuse_unfit
@@ -49,7 +53,8 @@ class PrivateTraining(_Host):  # type: ignore[misc]
     `class Mine(PrivateTraining, TheirTrainer)`
 
     One optimizer step is one Poisson draw of on average per_device_train_batch_size · gradient_accumulation_steps
-    records, which go through the collator and the model in micro-batches of per_device_train_batch_size.
+    records for each process, which go through the collator and the model in micro-batches of
+    per_device_train_batch_size. Under `accelerate launch` or torchrun all processes make one release a step.
 
     Formal guarantee: the trained weights, the files in the output folder and what is logged are (ε, δ)-private for each
     record of train_dataset. Evaluation data, tokenizer and initial weights are taken to be public.
@@ -73,7 +78,7 @@ class PrivateTraining(_Host):  # type: ignore[misc]
         args = copy.copy(args or TrainingArguments("trainer_output"))
         refuse_arguments(args)
         self.privacy = privacy
-        self._expected_batch = args.per_device_train_batch_size * args.gradient_accumulation_steps
+        accumulated = args.per_device_train_batch_size * args.gradient_accumulation_steps
         # The loop sees whole draws; micro-batches are taken of them in training_step.
         args.gradient_accumulation_steps = 1
         # A resumed run draws afresh: there is nothing to skip.
@@ -82,6 +87,8 @@ class PrivateTraining(_Host):  # type: ignore[misc]
         # By name where possible: some trainers have another argument in between.
         before, named = ((args, *rest), {}) if rest else ((), {"args": args})
         super().__init__(model, *before, **named, **options)
+        self._expected_batch = accumulated * self.accelerator.num_processes
+        refuse_plugins(self.accelerator.distributed_type.value, self.accelerator.num_processes)
         refuse_records(self.train_dataset)
         refuse_collator(self.data_collator)
         self._refuse_overridden_loss()
@@ -94,6 +101,7 @@ class PrivateTraining(_Host):  # type: ignore[misc]
         The loss that it returns is zero: the true one is private.
         """
         assert self.private is not None
+        model = unwrap(model, warn=False)  # of several processes: accelerate has wrapped it
         model.train()
         if hasattr(self.optimizer, "train") and callable(self.optimizer.train):
             self.optimizer.train()  # schedule-free ones have two modes
@@ -168,14 +176,25 @@ class PrivateTraining(_Host):  # type: ignore[misc]
             )
         ledger.parent.mkdir(parents=True, exist_ok=True)
         mechanism = calibrate(method, epochs.batches, epsilon=self.privacy.epsilon, delta=self.privacy.delta)
+        reducer = None
+        if self.accelerator.num_processes > 1:
+            # A new head is random on every rank; accelerate's wrapper would do the same, but later.
+            copy_weights(self.model)
+            reducer = AllReduce()
         return Privatizer(
-            self.model, mechanism, epochs.batches, ledger=ledger, memory_budget=self.privacy.memory_budget
+            self.model,
+            mechanism,
+            epochs.batches,
+            ledger=ledger,
+            memory_budget=self.privacy.memory_budget,
+            reducer=reducer,
         )
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
         assert self.private is not None
-        torch.save(self.private.state_dict(), os.path.join(output_dir, STATE))
+        if self.args.should_save:
+            torch.save(self.private.state_dict(), os.path.join(output_dir, STATE))
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)

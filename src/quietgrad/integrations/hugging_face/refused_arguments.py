@@ -83,12 +83,13 @@ RULES = (
     Rule(
         "deepspeed",
         lambda a: a.deepspeed is not None,
-        "it reduces gradients of the batch before they are private. Train in one process.",
+        "it reduces gradients of the batch before they are private. Launch without it.",
     ),
     Rule(
         "fsdp",
         lambda a: bool(a.fsdp),
-        "sharded parameters have no per-example gradients here. Train in one process, with LoRA or RGP.",
+        "Trainer would shard the model before it is private. Train with LoRA or RGP, or use fully_shard and "
+        "qg.Privatizer(reducer=qg.distributed.Sharded()) in a loop of your own.",
     ),
 )
 
@@ -102,7 +103,7 @@ def refuse_arguments(args: TrainingArguments) -> None:
     for rule in RULES:
         if rule.broken(args):
             raise PrivacyError(f"TrainingArguments({rule.name}) is refused: {rule.reason}")
-    _refuse_processes(args)
+    _refuse_devices(args)
 
 
 def refuse_collator(collator: Any) -> None:
@@ -123,11 +124,34 @@ def refuse_records(dataset: Any) -> None:
         )
 
 
-def _refuse_processes(args: TrainingArguments) -> None:
-    world = max(args.world_size, int(os.environ.get("WORLD_SIZE", "1")))
-    if world > 1 or args.n_gpu > 1:
+def _refuse_devices(args: TrainingArguments) -> None:
+    if args.n_gpu > 1:
         raise PrivacyError(
-            f"accelerate or torchrun launched {max(world, args.n_gpu)} processes or devices, and PrivateTrainer trains "
-            "in one: start it with --num_processes 1 (CUDA_VISIBLE_DEVICES=0), or use qg.Privatizer with "
-            "reducer=qg.distributed.AllReduce() in a loop of your own."
+            f"{args.n_gpu} GPUs are visible to one process, where Trainer takes torch.nn.DataParallel, which splits "
+            "every call of the model. Start one process for each: accelerate launch --num_processes "
+            f"{args.n_gpu} script.py, or set CUDA_VISIBLE_DEVICES=0."
+        )
+
+
+def refuse_plugins(kind: str, processes: int) -> None:
+    """Refuse what accelerate was configured to do with the model.
+
+    Args:
+        kind: the accelerator's `distributed_type`.
+        processes: that the accelerator knows of.
+
+    Raises:
+        PrivacyError: it shards the model, moves gradients before they are private, or misses processes.
+    """
+    launched = int(os.environ.get("WORLD_SIZE", "1"))
+    if launched != processes:
+        raise PrivacyError(
+            f"accelerate or torchrun launched {launched} processes, but the Trainer knows of {processes}: each would "
+            "train a model of its own. On a machine without GPUs set ACCELERATE_USE_CPU=true."
+        )
+    if kind not in ("NO", "MULTI_CPU", "MULTI_GPU", "MULTI_XPU"):
+        raise PrivacyError(
+            f"accelerate was configured with {kind}, and PrivateTrainer trains in one process or with plain data "
+            "parallelism. Launch without the plugin; for a sharded model use fully_shard and "
+            "qg.Privatizer(reducer=qg.distributed.Sharded()) in a loop of your own."
         )
