@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,7 +47,8 @@ def test_the_trainers_example_runs_under_accelerate(tmp_path: Path) -> None:
     from tests.integrations.tiny_text import bert
     from tests.integrations.tokens import tokenizer
 
-    bert(num_labels=2, max_position_embeddings=64).save_pretrained(tmp_path / "bert")
+    model: Any = bert(num_labels=2, max_position_embeddings=64)
+    model.save_pretrained(tmp_path / "bert")
     tokenizer().save_pretrained(tmp_path / "bert")
     rows = [f"w{n % 7} w{n % 5}\t{n % 2}" for n in range(40)]
     for name, some in (("train.tsv", rows), ("dev.tsv", rows[:4])):
