@@ -37,9 +37,9 @@ def test_the_documented_loop_runs_under_accelerate(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "distributed.md").read_text()
     (script,) = re.findall(r"```python\n(# train_accelerate\.py\n.*?)```", page, flags=re.DOTALL)
     (tmp_path / "train.py").write_text(script)
-    printed = accelerate("train.py", "ledger.jsonl", folder=tmp_path)
+    printed = accelerate("train.py", folder=tmp_path)
     assert 2.9 < float(printed.split("epsilon")[1]) <= 3.0
-    assert len((tmp_path / "ledger.jsonl").read_text().splitlines()) == 1 + 10
+    assert len((tmp_path / "accelerate.jsonl").read_text().splitlines()) == 1 + 10
 
 
 @pytest.mark.slow
