@@ -9,8 +9,10 @@ replaced and the losses computed again), which later steps have with a chance of
 checks: the graph walked, coverage, whose gradient it is, the state of the model, private inputs, plain backwards,
 scaled losses. Their time is taken inside them, and for comparison as the median difference of neighbouring steps. Off
 exists here alone: the places of samples are remembered from an earlier step, and the functions that check are replaced
-by ones that do nothing. How many passes the questions to the loop take is counted exactly, in a run of
-`--micro-batches` on a linear model: a pass is a forward and a backward without clip, noise and optimizer. On a machine
+by ones that do nothing. The first three micro-batches, which are asked about in more ways, are timed one by one: what
+their questions took, in steps. How many passes the questions to the loop take is counted exactly, in a run of
+`--micro-batches` on a linear model, in micro-batches of `ROWS`: a pass is a forward and a backward without clip, noise
+and optimizer, of as many rows as the micro-batch; one of fewer rows counts as that part of it. On a machine
 that is busy with other work `--processor-time` counts the processor time of a single-threaded run; differences of whole
 steps then still scatter by several percent, what is taken inside does not.
 """
@@ -47,7 +49,7 @@ from quietgrad._guards.private_inputs import PrivateInputs
 from quietgrad._guards.raw_backward import RawBackwardGuard
 from quietgrad._independence.in_loop import FIRST, ONE_IN, LoopCheck
 
-WARM_UP = 8
+WARM_UP, ROWS = 8, 64
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class Cost:
 
     Args:
         difference: the same as `always`, as the difference of whole steps.
+        start: what the questions about the first three micro-batches took, in steps without any check.
     """
 
     name: str
@@ -64,6 +67,7 @@ class Cost:
     probes: float
     total: float
     difference: float
+    start: float
 
 
 class Stopwatch:
@@ -188,22 +192,28 @@ def _measured(setting: Setting, repeats: int, clock: Clock) -> Cost:
     model, (x, y) = setting.model(), data(setting)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     batches = qg.PoissonBatches(TensorDataset(x, y), rate=1.0, steps=MANY)
+    asking = 0.0
     private = qg.Privatizer(model, qg.methods.dp_sgd(clip=1.0).with_noise(1.0), batches)
     drawn = iter(batches)
 
     def step(*, probe: bool) -> float:
-        start = clock()
+        nonlocal asking
+        start = begun = clock()
         with patch.object(LoopCheck, "_is_due", lambda *_: probe):
             for rows in next(drawn).split(len(x)):
+                is_asking = private.independence.is_asking
                 private.backward(F.cross_entropy(model(rows[0]), rows[1], reduction="none"))
+                now = clock()
+                asking, begun = asking + is_asking * 1e3 * (now - begun), now
         private.release()
         optimizer.step()
         return 1e3 * (clock() - start)
 
-    remembered, watch = Remembered(), Stopwatch(clock)
+    remembered, watch, first = Remembered(), Stopwatch(clock), 0.0
     for _ in range(WARM_UP):
         with patch.object(backprops, "GraphAnalysis", remembered.noting):
             step(probe=True)
+            first = asking if private.step == FIRST else first
 
     def inside(*, probe: bool) -> float:
         watch.spent = 0.0
@@ -223,7 +233,7 @@ def _measured(setting: Setting, repeats: int, clock: Clock) -> Cost:
     whole, always = statistics.median(off), statistics.median(checks)
     probed = (statistics.median(probes) - statistics.median(on)) / ONE_IN
     difference = statistics.median(a - b for a, b in zip(on, off, strict=True))
-    shares = [cost / whole for cost in (always, probed, always + probed, difference)]
+    shares = [cost / whole for cost in (always, probed, always + probed, difference, first)]
     return Cost(setting.name, whole, *shares)
 
 
@@ -236,21 +246,21 @@ class Passes:
     """
 
     micro_batches: int
-    asking: int
-    at_first: int
+    asking: float
+    at_first: float
     share: float
 
 
 def count_passes(micro_batches: int) -> Passes:
     """Train a linear model on that many micro-batches, one a step, and count."""
-    x, model = torch.randn(32, 4), torch.nn.Linear(4, 2)
-    data = TensorDataset(x, torch.arange(32) % 2)
+    x, model = torch.randn(ROWS, 4), torch.nn.Linear(4, 2)
+    data = TensorDataset(x, torch.arange(ROWS) % 2)
     batches = qg.PoissonBatches(data, rate=1.0, steps=micro_batches)
-    asking = at_first = 0
+    asking = at_first = 0.0
     with qg.Privatizer(model, qg.methods.dp_sgd(clip=1.0).with_noise(1.0), batches) as private:
         for batch in batches:
-            for rows, labels in batch.split(32):
-                asking += private.independence.is_asking
+            for rows, labels in batch.split(ROWS):
+                asking += private.independence.is_asking * len(rows) / ROWS
                 private.backward(F.cross_entropy(model(rows), labels, reduction="none"))
             private.release()
             at_first = asking if private.step == FIRST else at_first
@@ -259,11 +269,12 @@ def count_passes(micro_batches: int) -> Passes:
 
 def table(costs: list[Cost]) -> str:
     lines = [
-        "| model | step without, ms | every step | probes | together | difference of steps |",
-        "|---|---|---|---|---|---|",
+        "| model | step without, ms | every step | probes | together | difference of steps | start, steps |",
+        "|---|---|---|---|---|---|---|",
     ]
     lines += [
-        f"| {c.name} | {c.without_ms:.1f} | {c.always:.1%} | {c.probes:.1%} | {c.total:.1%} | {c.difference:+.1%} |"
+        f"| {c.name} | {c.without_ms:.1f} | {c.always:.1%} | {c.probes:.1%} | {c.total:.1%} | {c.difference:+.1%} "
+        f"| {c.start:.1f} |"
         for c in costs
     ]
     return "\n".join(lines)
@@ -289,8 +300,8 @@ def main(arguments: list[str] | None = None) -> None:
         return
     print(table(costs) if costs else "")
     print(
-        f"{passes.asking} passes asked beside {passes.micro_batches} micro-batches ({passes.share:.2%}), "
-        f"{passes.at_first} of them about the first {FIRST}"
+        f"{passes.asking:.1f} passes asked beside {passes.micro_batches} micro-batches ({passes.share:.2%}), "
+        f"{passes.at_first:.1f} of them about the first {FIRST}"
     )
 
 

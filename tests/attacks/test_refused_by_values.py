@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset
+from torch.nn.utils.rnn import pack_padded_sequence
+from torch.utils.data import DataLoader, TensorDataset
 
 import quietgrad as qg
 from quietgrad.lab.data.errors import DataError
@@ -62,6 +64,55 @@ def test_no_record_makes_a_module_refused(build: Callable[[], nn.Module], value:
         outcome = influence(build, TensorDataset(x), list(range(N)), removed=[0], micro=micro)
         assert outcome.refusal is None
         assert outcome.holds(1e-5)
+
+
+class Rerun(nn.RNN):
+    """A subclass, whose packed sequences are run again one by one; without tanh, nothing keeps its numbers small."""
+
+    def forward(self, *given: Any) -> Any:
+        return super().forward(*given)
+
+
+class Packed(nn.Module):
+    """A recurrent layer on packed sequences."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.rnn = Rerun(WIDTH, 2 * WIDTH, num_layers=2, nonlinearity="relu", batch_first=True)
+        self.head = nn.Linear(2 * WIDTH, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        lengths = torch.full((len(x),), x.shape[1])
+        _, hidden = self.rnn(pack_padded_sequence(x, lengths, batch_first=True))
+        return self.head(hidden[-1])[:, 0].square()
+
+
+@pytest.mark.parametrize("value", [1e10, math.nan])
+def test_no_record_makes_packed_sequences_refused(value: float) -> None:
+    """At 1e10 the record alone rounds otherwise than in the pack: the run was refused."""
+    x = torch.randn(N, 30, WIDTH, generator=torch.Generator().manual_seed(0))
+    x[0] *= value
+    outcome = influence(Packed, TensorDataset(x), list(range(N)), removed=[0])
+    assert outcome.refusal is None
+    assert outcome.holds(1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:.*was not checked")
+@pytest.mark.parametrize("value", [1.0, 1e3, 1e30, math.nan])
+@pytest.mark.parametrize("build", [Remainder, Overflowing])
+def test_no_record_makes_a_loop_over_a_data_loader_refused(
+    build: Callable[[], nn.Module], value: float
+) -> None:
+    """A loop that cannot be asked was refused where one record, at 1e3, had other outputs alone."""
+    x = torch.randn(N, WIDTH, generator=torch.Generator().manual_seed(0))
+    x[0] *= value
+    model, sampler = build(), qg.PoissonSampler(N, rate=1.0, steps=4)
+    mechanism = qg.methods.dp_sgd(clip=1.0).with_noise(1.0)
+    with qg.Privatizer(model, mechanism, sampler) as private:
+        for (rows,) in DataLoader(TensorDataset(x), batch_sampler=sampler):
+            private.backward(model(rows))
+            private.release()
 
 
 def test_what_mixes_is_still_refused() -> None:

@@ -194,6 +194,8 @@ class Call:
     """Whether the call was made inside a compiled function, of whose graph nothing is seen."""
     is_shared: bool = False
     """Whether its gradients were taken from the inputs of all samples at once, which proves nothing of mixing."""
+    is_odd: bool = False
+    """Whether some samples had other outputs when they ran alone: odd records, or those that others influence."""
 
     @property
     def module_name(self) -> str:

@@ -75,6 +75,8 @@ class Recorder:
             self._compiled = CompiledModel(model, self._ownership.holders, self._calls, compile_options)
         self.hooks = ModelHooks(model, self._calls, model_only=self._compiled is not None)
         self._backward = Backward(one_pass)
+        self.met_odd_rows = False
+        """Whether the last micro-batch had some rows that a replay of samples alone did not give again."""
         self._tuner = Tuner(memory_budget, deterministic)
         self._public_tuner = Tuner(memory_budget, True) if public_by_rule else self._tuner
         self._algorithms: dict[str, LayerReport] = {}
@@ -226,6 +228,7 @@ class Recorder:
         any_bad = losses.device.type != "cpu" or bool(bad.any())  # a device is not asked: the host would wait
         self._current_tuner.begin()
         self._algorithms = {}
+        self.met_odd_rows = False
 
         def take(call: Call, layouts: list[Placement | None], backprops: list[Tensor]) -> None:
             call.check_inputs()
@@ -242,6 +245,7 @@ class Recorder:
                 pieces.setdefault(name, []).append(piece)
             if call.is_shared:
                 self._backward.unattributed.append(call)
+            self.met_odd_rows |= call.is_odd
             call.free()
 
         self._backward(losses, calls, graph, take)

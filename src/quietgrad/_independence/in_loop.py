@@ -32,6 +32,7 @@ from quietgrad._independence.questions import (
     IndependenceOutcome,
     IndependenceVerdict,
     ask,
+    ask_in_group,
 )
 from quietgrad._independence.random_states import RandomStates
 from quietgrad._sampling.padding import PaddingRule
@@ -131,16 +132,18 @@ class LoopCheck:
         """Whether the loop asked for micro-batches of one record each."""
         return self._sizes == {1}
 
-    def note(self, shape: GraphShape, unattributed: Call | None) -> None:
+    def note(self, shape: GraphShape, unattributed: Call | None, *, is_odd: bool = False) -> None:
         """Take notice of a micro-batch: code that was not seen before is asked about.
 
         Args:
             shape: of its graph.
             unattributed: a call whose gradients belong to several samples, as far as the graph and probing show.
                 Learned queries are like that, and so is mixing: only asking tells one from the other.
+            is_odd: whether some samples had other outputs when they ran alone. The micro-batch is asked about if it can
+                be; a loop over a DataLoader is not refused for it, because one odd record may be the reason.
         """
         self._was_added = True
-        self._has_new_shape |= shape not in self._seen_shapes
+        self._has_new_shape |= is_odd or shape not in self._seen_shapes
         self._seen_shapes.add(shape)
         if unattributed is not None:
             self._must_ask = unattributed.module_name
@@ -298,9 +301,11 @@ class LoopCheck:
 
         Code may do something once, at its first call. So anything else is decided by passes that all come after it.
         """
-        thorough = self._asked < FIRST
-        rounds = (2 if self._asked == 0 else 1) if thorough else 0
-        ask_anew = partial(ask, records, others, rounds=rounds, alone=thorough)
+        ask_anew = (
+            partial(ask_in_group, records, others, is_first=self._asked == 0)
+            if self._asked < FIRST
+            else partial(ask, records, others, rounds=0, alone=False)
+        )
         beginning, original = self._beginning, self._original
         if beginning is not None and original is not None and beginning.buffers.are_unchanged:
             known = original.of_pass(beginning.shapes, drew=after != beginning.states)

@@ -13,6 +13,10 @@ own code runs again on records in another company, and every record that stayed 
 3. *Control*: the same records once more, asked only after something moved. Code that differs by itself draws from
    generators of its own. It cannot be checked, and says so.
 
+A pass costs as much as training on what it holds. Few records show mixing as well as many: each of them moves more. So
+the first micro-batches are asked about in a small group of their records, by all of the above. Code may also mix beyond
+a number of records only, as a capacity of experts does, so the whole micro-batch is exchanged too (`ask_in_group`).
+
 The questions come from a generator, because the code that answers them is the user's loop: it asks for micro-batches
 and cannot be called. `ask` yields a `ProbePass`, receives its `PassResult`, and returns a `IndependenceVerdict`.
 Checked by: tests/independence/test_patterns_directly.py and tests/independence/test_patterns_in_loops.py.
@@ -22,7 +26,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -89,6 +93,36 @@ def ask(
         known: the answer about the micro-batch itself.
     """
     return (yield from _Interrogation(records, others, known).verdict(rounds=rounds, alone=alone))
+
+
+GROUP = 8
+"""Records of a micro-batch that are asked about by themselves, in all ways."""
+
+
+def ask_in_group(
+    records: Sequence[Any],
+    others: Callable[[int], list[Any]],
+    *,
+    is_first: bool,
+    known: PassResult | None = None,
+) -> Asking:
+    """Ask about a whole micro-batch by exchange, and about a small group of its records in every way.
+
+    Args:
+        records: of the micro-batch, at least two.
+        others: draws so many other records of the data set.
+        is_first: whether it is the first one, of which both halves are exchanged.
+        known: the answer about the micro-batch itself.
+    """
+    rounds = 2 if is_first else 1
+    if len(records) <= GROUP:
+        return (yield from ask(records, others, rounds=rounds, alone=True, known=known))
+    whole = yield from ask(records, others, rounds=int(is_first), alone=False, known=known)
+    if whole.outcome is not IndependenceOutcome.APART:
+        return whole
+    group = [records[i] for i in SECRET.sample(range(len(records)), GROUP)]
+    part = yield from ask(group, others, rounds=rounds, alone=True)
+    return replace(part, ragged=whole.ragged or part.ragged)
 
 
 class _Interrogation:

@@ -200,7 +200,8 @@ class Privatizer:
         # Ranks in lockstep add theirs together, after all questions about the micro-batch.
         if not is_asked_about and not self._reducer.lockstep:
             self._add_pending()
-        self.independence.note(self._recorder.graph_shape, self._recorder.unattributed)
+        recorder = self._recorder
+        self.independence.note(recorder.graph_shape, recorder.unattributed, is_odd=recorder.met_odd_rows)
 
     def _add_pending(self) -> None:
         """Add the last micro-batch, if it was kept back to be handed out again."""
