@@ -51,6 +51,7 @@ def _squares(flat: Float[Tensor, "n p"], tiles: Tiles) -> Float64[Tensor, " n"]:
     n, p = flat.shape
     if n == 0 or p == 0:
         return torch.zeros(n, dtype=torch.float64, device=flat.device)
+    # Rows are long and few. One program for each would leave most of a device idle.
     span = max(tiles.row, SPAN)
     out = torch.empty(n, math.ceil(p / span), dtype=torch.float64, device=flat.device)
     norm_code.row_squares[(out.shape[1], n)](flat, out, p, SPAN=span, BLOCK=tiles.row)
@@ -90,6 +91,7 @@ def gram_sums(
     """
     a, b = a.contiguous(), b.contiguous()
     n, t, i, o = *a.shape, b.shape[2]
+    # Two symmetric Gram matrices take t²·(i + o)/2 products, the formed gradient t·i·o.
     by_gram = t * (i + o) < 2 * i * o
     squared = (_gram_squares if by_gram else _formed_squares)(a, b, tiles)
     terms = min(i, DEPTH) + min(o, DEPTH) if by_gram else 2 * min(t, _run_of(a.dtype))

@@ -14,6 +14,7 @@ import triton.language as tl
 def row_squares(rows, out, p, SPAN: tl.constexpr, BLOCK: tl.constexpr):
     """out[i, part]: the sum of squares of SPAN numbers of row i."""
     part = tl.program_id(0)
+    # 64 bits: dense gradients of a batch easily have more than 2³¹ numbers.
     i = tl.program_id(1).to(tl.int64)
     total = tl.zeros((BLOCK,), tl.float64)
     for start in range(0, SPAN, BLOCK):
@@ -31,6 +32,7 @@ def weighted_columns(weights, rows, out, n, p, ROWS: tl.constexpr, BLOCK: tl.con
     for start in range(0, n, ROWS):
         i = start + tl.arange(0, ROWS)
         w = tl.load(weights + i, i < n, 0.0)
+        # A row that was clipped to nothing may hold NaN, and zero times NaN is NaN. So it is not even loaded.
         read = (w != 0.0)[:, None] & (at < p)[None, :]
         x = tl.load(rows + i.to(tl.int64)[:, None] * p + at[None, :], read, 0.0).to(tl.float64)
         total += tl.sum(w[:, None] * x, 0)
@@ -57,6 +59,7 @@ def _inner_products(
             if WIDE:
                 u = u.to(tl.float32)
                 v = v.to(tl.float32)
+            # "ieee" keeps Triton from rounding factors to TF32, for which the bound leaves no room.
             part = tl.dot(u, tl.trans(v), part, input_precision="ieee")
         total += part.to(tl.float64)
     return total
@@ -71,6 +74,7 @@ def gram_tiles(
     tiles = tl.cdiv(count, T)
     row = tl.program_id(0) // tiles
     column = tl.program_id(0) % tiles
+    # Gram matrices are symmetric, so programs below the diagonal have nothing to do.
     if column >= row:
         first = row * T + tl.arange(0, T)
         second = column * T + tl.arange(0, T)
@@ -120,6 +124,7 @@ def formed_tiles(
                 y = y.to(tl.float32)
             part = tl.dot(tl.trans(y), x, part, input_precision="ieee")
         total += part.to(tl.float64)
+    # The tile stays in registers. Only the sum of its squares leaves the program.
     tl.store(out + n * tl.num_programs(0) + tl.program_id(0), tl.sum(tl.sum(total * total, 1), 0))
 
 
@@ -138,6 +143,7 @@ def run_products(
         begin = tl.load(starts + run)
         end = tl.load(ends + run)
         for k in range(begin, end, T):
+            # Runs count positions of all samples one after another, so a position says whose it is.
             t = k + tl.arange(0, T)
             w = tl.load(weights + t // positions, t < end, 0.0)
             read = (t < end) & (w != 0.0)
@@ -169,6 +175,7 @@ def norm_rows(x, b, mean, scale, gamma, beta, count, d, T: tl.constexpr, D: tl.c
         s = tl.load(scale + n * count + t, t < count, 0.0)
         g = tl.load(b + place, read, 0.0)
         normal = (tl.load(x + place, read, 0.0) - m[:, None]) * s[:, None]
+        # Positions beyond the sample's are loaded as zero, but (0 − mean)·scale is not zero.
         of_gamma += tl.sum(tl.where(read, g * normal, 0.0).to(tl.float64), 0)
         of_beta += tl.sum(g.to(tl.float64), 0)
     tl.store(gamma + n * d + at, of_gamma.to(tl.float32), at < d)
