@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from quietgrad._gradients.stages import BlockwiseGrads
-from quietgrad._representations.subspace.projections import project
+from quietgrad._independence.directions import Direction, along
 
 SMALL = 1e-3
 """Gradients below this part of the batch's mean norm are compared on that scale: their own digits are rounding."""
@@ -93,7 +93,7 @@ def _differ(old: Tensor, new: Tensor, allowed: Tensor) -> Bool[Tensor, " n"]:
 
 
 class TakeFingerprints:
-    """Take fingerprints from per-sample gradients, formed only where their kind has no cheaper projection.
+    """Take fingerprints from per-sample gradients, formed only where their kind has no cheaper inner product.
 
     The random direction follows from a secret seed, so it is the same in every pass, and no memory is kept for it.
     """
@@ -106,8 +106,7 @@ class TakeFingerprints:
         projections = torch.zeros(len(losses), dtype=torch.float64)
         generator = torch.Generator().manual_seed(self._seed)
         for block in grads.blocks.values():
-            direction = torch.randn(block.shape, generator=generator)
-            projections += project(block, direction[None].to(block.device, block.dtype))[:, 0].cpu()
+            projections += along(block, Direction.draw(block.shape, block.device, generator)).cpu()
         dtype = min(precision, losses.dtype, key=lambda kind: kind.itemsize)
         norms = grads.squared_norms().double().cpu().sqrt()
         return Fingerprints(losses.detach().double().cpu(), norms, projections, dtype)
