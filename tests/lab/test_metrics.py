@@ -47,6 +47,13 @@ def test_a_constant_answer_is_named() -> None:
     warning = one_class_warning(found)
     assert warning is not None
     assert "same class" in warning
+    assert "Give more records or a larger ε." in warning
+    ranked = one_class_warning({**found, "auc": 0.752})
+    assert ranked is not None
+    assert (
+        "an AUC of 0.752. Of two classes, quietgrad predict --threshold 0.13, the share of the rare one"
+        in ranked
+    )
     assert one_class_warning({**found, "predicted": 2}) is None
 
 

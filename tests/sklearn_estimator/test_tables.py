@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pickle
+import time
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from scipy import sparse
 
+from quietgrad._linear_probe.regression import preconditioned, preconditioner
 from quietgrad.sklearn import PrivateClassifier, PrivateRegressor
 
 pd = pytest.importorskip("pandas")
@@ -119,3 +122,23 @@ def test_wide_tables_and_small_ones_keep_their_numbers() -> None:
         X = rng.random((records, columns))
         model = PrivateClassifier(0.5, bounds=(0, 1), classes=[0, 1]).fit(X, X[:, 0] > 0.5)
         assert ("ranks" in model.privacy_["releases"]) is curves
+
+
+def test_ten_thousand_columns_are_a_matter_of_seconds() -> None:
+    """Beyond 512 coordinates only a diagonal is released; nothing of the size of its matrix is made."""
+    X = np.random.default_rng(0).uniform(-1, 1, (60, 10_000)).astype(np.float32)
+    start = time.process_time()
+    for model in (
+        PrivateClassifier(1.0, bounds=(-1, 1)),
+        PrivateRegressor(1.0, bounds=(-1, 1), target=(0, 1)),
+    ):
+        assert np.isfinite(model.fit(X, (X[:, 0] > 0).astype(int)).predict(X)).all()
+    assert time.process_time() - start < 30  # 4 seconds; a matrix takes minutes
+
+
+def test_a_diagonal_preconditions_as_its_matrix_does() -> None:
+    squares, grad = torch.tensor([0.5, 0.2, -0.1]), torch.tensor([[1.0, 2.0, 3.0]])
+    of_diagonal = preconditioned(grad, preconditioner({"diagonal": squares}, 0.05))
+    # e = 0.05 in both: a matrix of 3 columns with this std/√6 has such an eigenvalue of noise.
+    of_matrix = preconditioned(grad, preconditioner({"second": squares.diag()}, 0.05 / 6**0.5))
+    torch.testing.assert_close(of_diagonal, of_matrix)

@@ -172,6 +172,13 @@ def test_a_wrong_statement_is_one_line_with_the_remedy(stated: Any, said: str) -
     assert "\n" not in str(caught.value)
 
 
+def test_all_columns_of_a_skeleton_are_named_at_once() -> None:
+    with pytest.raises(
+        ValueError, match=r"columns\.age: nothing is stated yet, nor of ward, sugar\. Give \["
+    ):
+        Schema({"age": "?", "sex": ["f", "m"], "ward": "?", "sugar": "?"})
+
+
 def test_a_column_that_is_not_there_is_named() -> None:
     schema = Schema({"age": [0, 110]})
     with pytest.raises(ValueError, match=r"no column 'age' \(did you mean 'Age'\?\)"):

@@ -24,7 +24,7 @@ from quietgrad._program.program import Program, StatisticRelease
 from quietgrad._program.statistics import DiagonalMoments, SecondMoments
 from quietgrad._sampling.batches import PoissonBatches
 from quietgrad.accounting.ledger import Ledger
-from quietgrad.features.moments import moments_from_diagonal, moments_from_second, noise_eigenvalue
+from quietgrad.features.moments import TINY, moments_from_second, noise_eigenvalue
 from quietgrad.methods.dp_sgd import dp_sgd
 
 CLIP = 0.25
@@ -49,17 +49,19 @@ def with_intercept(rows: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
     return torch.cat([rows * math.sqrt(1 - CONSTANT**2), constant], 1)
 
 
-def preconditioner(blocks: dict[str, Tensor], std: float) -> Float[Tensor, "d d"]:
-    """P, from released second moments, or from their diagonal; post-processing."""
+def preconditioner(blocks: dict[str, Tensor], std: float) -> Float[Tensor, "d d"] | Float[Tensor, " d"]:
+    """P, from released second moments; its diagonal alone, from theirs. Post-processing."""
     if "diagonal" in blocks:
-        squares = blocks["diagonal"]
-        found = moments_from_diagonal(squares.new_zeros(len(squares)), squares, std, len(squares))
-        edge = std
-    else:
-        second = blocks["second"]
-        found = moments_from_second(second.new_zeros(len(second)), second, std)
-        edge = noise_eigenvalue(std, len(second))
-    return found.directions / (found.variances + max(edge, 1e-9)) @ found.directions.T
+        return 1 / (blocks["diagonal"].clamp_min(max(std, TINY)) + max(std, TINY))
+    second = blocks["second"]
+    found = moments_from_second(second.new_zeros(len(second)), second, std)
+    edge = noise_eigenvalue(std, len(second))
+    return found.directions / (found.variances + max(edge, TINY)) @ found.directions.T
+
+
+def preconditioned(grad: Float[Tensor, "1 d"], precondition: Tensor) -> Float[Tensor, "1 d"]:
+    """P·gradient, for a matrix or a diagonal; 10,000 columns have no matrix that anybody would multiply."""
+    return grad * precondition if precondition.dim() == 1 else grad @ precondition
 
 
 def train_regression(
@@ -76,7 +78,7 @@ def train_regression(
             private.release()
             assert head.weight.grad is not None
             with torch.no_grad():
-                head.weight -= head.weight.grad @ precondition
+                head.weight -= preconditioned(head.weight.grad, precondition)
     return private
 
 

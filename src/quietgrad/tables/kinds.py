@@ -221,6 +221,14 @@ def parse_column(name: str, stated: Any) -> Column:
         raise ValueError(f"columns.{name}: {error}. Give {SHAPES}.") from None
 
 
+def refuse_unstated(columns: Mapping[str, Any]) -> None:
+    """Name all columns of a skeleton of which nothing was stated, not only the first one."""
+    names = [str(name) for name, stated in columns.items() if isinstance(stated, str) and stated == UNSTATED]
+    if names:
+        others = "" if len(names) == 1 else f", nor of {', '.join(names[1:])}"
+        raise ValueError(f"columns.{names[0]}: nothing is stated yet{others}. Give {SHAPES}.")
+
+
 def _parsed(stated: Any) -> Column:
     if stated in ("boolean", {"boolean": True}):
         return Boolean()
@@ -229,7 +237,7 @@ def _parsed(stated: Any) -> Column:
     if isinstance(stated, Mapping):
         return _of_mapping(stated)
     if not isinstance(stated, list | tuple):
-        raise ValueError("nothing is stated yet" if stated == UNSTATED else f"{stated!r} is no statement")
+        raise ValueError(f"{stated!r} is no statement")
     if len(stated) == 2 and all(_is_number(bound) for bound in stated):
         return Number(float(stated[0]), float(stated[1]))
     if len(stated) == 2 and all(isinstance(bound, datetime.date) for bound in stated):

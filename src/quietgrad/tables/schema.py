@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
-from quietgrad.tables.kinds import Column, parse_column
+from quietgrad.tables.kinds import Column, parse_column, refuse_unstated
 from quietgrad.tables.records import column_values, count_records
 
 
@@ -52,6 +52,7 @@ class Schema(Mapping[str, Column]):
     """
 
     def __init__(self, columns: Mapping[str, Any]) -> None:
+        refuse_unstated(columns)
         self._columns = {str(name): parse_column(str(name), stated) for name, stated in columns.items()}
 
     @classmethod

@@ -131,6 +131,8 @@ def _headline(done: dict[str, Any] | None) -> tuple[str, tuple[str, str]]:
     if metrics and "mae" in metrics:
         return "R²", (_r2(metrics), f"{where}; mean absolute error {metrics['mae']:.4g}")
     beside = "" if not metrics else f"; {metrics['majority']:.1%} are of one class"
+    if metrics and metrics["auc"] is not None:
+        beside += f", AUC {metrics['auc']:.3f}"
     return "accuracy", (percent_text(done["accuracy"]), f"{where}{beside}")
 
 

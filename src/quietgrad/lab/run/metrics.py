@@ -18,6 +18,8 @@ from quietgrad.tables import IGNORED
 
 FEW_CLASSES = 20
 """Up to here areas under the curve are a number that readers expect."""
+WORTH_RANKING = 0.55
+"""AUC from which on a threshold is worth trying."""
 ROWS = 512
 
 
@@ -195,8 +197,11 @@ def one_class_warning(found: Mapping[str, Any]) -> str | None:
         )
     if not found or found.get("predicted") != 1:
         return None
+    said = "The model gives every row the same class: its accuracy is the share of that class."
+    area = found.get("auc")
+    if area is None or area < WORTH_RANKING:
+        return f"{said} Give more records or a larger ε."
     return (
-        "The model gives every row the same class: its accuracy is the share of that class. Look at the AUC. "
-        "Of two classes, quietgrad predict --threshold with the rare one's share finds more of it. Else give more "
-        "records or a larger ε."
+        f"{said} It tells rows apart all the same, with an AUC of {area:.3f}. Of two classes, quietgrad predict "
+        f"--threshold {1 - found['majority']:.2g}, the share of the rare one, finds more of it."
     )

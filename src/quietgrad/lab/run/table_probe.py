@@ -28,7 +28,7 @@ from quietgrad._linear_probe.recipe import (
     with_products,
     zero_head,
 )
-from quietgrad._linear_probe.regression import STEPS, preconditioner, regression_program
+from quietgrad._linear_probe.regression import STEPS, preconditioned, preconditioner, regression_program
 from quietgrad._linear_probe.rule import PrivacyWarning, Settings, few_public, settings, warning
 from quietgrad.features.encoders import encode
 from quietgrad.features.pipeline import Rescale
@@ -213,7 +213,7 @@ class PreconditionedSteps(torch.optim.Optimizer):
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
             for weights in group["params"]:
-                weights -= group["lr"] * weights.grad @ self._matrix
+                weights -= group["lr"] * preconditioned(weights.grad, self._matrix)
 
 
 def _setup(config: Config, parts: Parts, plan: ProbePlan, matrix: Tensor | None) -> Setup:

@@ -207,7 +207,9 @@ def assumptions(run: RecordedRun) -> list[str]:
     said = [
         "Public means public: N, the number of classes, the model, all settings of the config and the test data were "
         "not chosen by looking at the private records.",
-        f"Inputs are scaled by fixed constants: {split.get('normalisation', 'none')}.",
+        "Bounds, categories and classes of [columns] were stated without looking at the private rows."
+        if run.config.columns
+        else f"Inputs are scaled by fixed constants: {split.get('normalisation', 'none')}.",
         "The server is trusted, which sees what each client sends before the noise; the guarantee is about what leaves "
         "it. Clients may be curious: they see each round's model, and so does everybody."
         if run.many == "clients"
