@@ -16,7 +16,12 @@ def report(lines: Iterable[Line], groups: dict[str, str]) -> str:
     failed = sorted({(line["contender"], line["table"]) for line in lines if "error" in line})
     kinds = [[line for line in known if (key in line)] for key in ("auc", "r2")]
     parts = [_differences(kinds[0], "auc", groups), _differences(kinds[0], "accuracy", groups)]
-    parts += [_log_losses(kinds[0]), _every_table(kinds[0], "auc"), _every_table(kinds[1], "r2")]
+    parts += [
+        _ceilings(kinds[0], "auc"),
+        _log_losses(kinds[0]),
+        _every_table(kinds[0], "auc"),
+        _every_table(kinds[1], "r2"),
+    ]
     parts.append("Errors: " + "; ".join(f"{who} on {table}" for who, table in failed) if failed else "")
     return "\n\n".join(part for part in parts if part)
 
@@ -65,9 +70,36 @@ def _difference(
     both = [table for table in tables if (table, peer, epsilon) in found]
     if not both:
         return "–"
-    gaps = [100 * (found[t, "quietgrad", epsilon][0] - found[t, peer, epsilon][0]) for t in both]
+    return _gaps([100 * (found[t, "quietgrad", epsilon][0] - found[t, peer, epsilon][0]) for t in both])
+
+
+def _gaps(gaps: list[float]) -> str:
     error = np.std(gaps, ddof=1) / len(gaps) ** 0.5 if len(gaps) > 1 else 0.0
     return f"{np.mean(gaps):+.1f} ± {error:.1f}, {sum(gap > 0 for gap in gaps)} of {len(gaps)}"
+
+
+def _ceilings(lines: list[Line], score: str) -> str:
+    """What no privacy at all gains over each peer, which bounds what a private model can."""
+    found = means(lines, score)
+    epsilons = sorted({epsilon for _, _, epsilon in found if epsilon})
+    peers = sorted({who for _, who, epsilon in found if epsilon} - {"quietgrad"})
+    references = sorted({who for _, who, epsilon in found if not epsilon and who != "prior"})
+    rows = []
+    for peer in peers:
+        for name, models in [*((one, [one]) for one in references), ("the better of them", references)]:
+            cells = [_ceiling(found, peer, epsilon, models) for epsilon in epsilons]
+            rows.append(f"| {name} − {peer} | " + " | ".join(cells) + " |")
+    titles = " | ".join(f"ε = {epsilon:g}" for epsilon in epsilons)
+    head = f"| {score}: without privacy − peer, tables | {titles} |\n|" + "---|" * (len(epsilons) + 1)
+    return "\n".join([head, *rows]) if rows else ""
+
+
+def _ceiling(
+    found: dict[tuple[str, str, float], tuple[float, int]], peer: str, epsilon: float, models: list[str]
+) -> str:
+    tables = [table for table, who, spent in found if (who, spent) == (peer, epsilon)]
+    best = {table: max(found[table, model, 0.0][0] for model in models) for table in tables}
+    return _gaps([100 * (best[table] - found[table, peer, epsilon][0]) for table in tables])
 
 
 def _log_losses(lines: list[Line]) -> str:
