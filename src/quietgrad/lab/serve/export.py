@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib
 import json
+import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +57,7 @@ def to_onnx(model: TrainedModel, folder: Path) -> Path:
     make_folder(folder)
     inputs = model.facts.inputs
     example = torch.zeros(2, *inputs["shape"], dtype=getattr(torch, inputs["type"]))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of torch, about its own parts
+    with _without_remarks_of_torch():
         program: Any = torch.onnx.export(
             model.eval(),
             (example,),
@@ -74,6 +76,20 @@ def to_onnx(model: TrainedModel, folder: Path) -> Path:
     onnx.helper.set_model_props(written, {name: json.dumps(value) for name, value in facts.items()})
     write_whole(folder / ONNX, written.SerializeToString())
     return folder / ONNX
+
+
+@contextmanager
+def _without_remarks_of_torch() -> Iterator[None]:
+    """Keep back what torch says of its own parts, such as operators of a torchvision that is not installed."""
+    logger = logging.getLogger("torch.onnx._internal.exporter._registration")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
 
 
 def _onnx() -> Any:
