@@ -23,6 +23,7 @@ import torch
 from benchmarks import zoo_judges as judges
 from benchmarks.zoo_entries import (
     diffusion,
+    families,
     graphs,
     hugging_face,
     peft_adapters,
@@ -37,6 +38,9 @@ from quietgrad._mechanism.clipping import MARGIN
 
 PACKAGES = {
     "transformers": "transformers",
+    **dict.fromkeys(
+        ("experts", "state space", "detection", "segmentation", "speech", "time series"), "transformers"
+    ),
     "peft": "peft",
     "diffusers": "diffusers",
     "timm": "torchvision",
@@ -62,6 +66,7 @@ def all_entries() -> Iterator[Entry]:
     for module in (
         torch_modules,
         hugging_face,
+        families,
         peft_adapters,
         diffusion,
         timm_models,
@@ -72,18 +77,18 @@ def all_entries() -> Iterator[Entry]:
         yield from module.entries()
 
 
-def judged(entry: Entry) -> Row:
+def judged(entry: Entry, times: bool = True) -> Row:
     """Compare one entry with the loop, and time it if it is right."""
     model = entry.model().double()
     inputs = judges.cast(entry.inputs(judges.N, torch.Generator().manual_seed(1)), torch.float64)
     rows = judges.looped(entry, model, inputs)
     ours = judges.judged(judges.our_sums(entry, model, inputs), rows, MARGIN)
     row = Row(entry.family, entry.name, rows.shape[1], ours)
-    if ours.verdict == "right":
+    if ours.verdict == "right" and times:
         judges.timed(entry, judges.our_step, ours)
     if find_spec("opacus"):
         row.opacus = judges.judged(judges.opacus_sums(entry, entry.model().double(), inputs), rows, 0.0)
-        if row.opacus.verdict == "right":
+        if row.opacus.verdict == "right" and times:
             judges.timed(entry, judges.opacus_step, row.opacus)
     return row
 
@@ -158,7 +163,7 @@ def _median(ratios: list[float]) -> str:
     return _times(known[len(known) // 2]) if known else "–"
 
 
-def run(only: str, path: Path | None, done: list[Row]) -> None:
+def run(only: str, path: Path | None, done: list[Row], times: bool = True) -> None:
     """Judge what is not done yet."""
     names = {(row.family, row.name) for row in done}
     for entry in all_entries():
@@ -167,7 +172,7 @@ def run(only: str, path: Path | None, done: list[Row]) -> None:
         if not wanted or (entry.family, entry.name) in names:
             continue
         try:
-            row = judged(entry)
+            row = judged(entry, times)
         except Exception as error:  # the model itself does not run in this version of its package
             print(f"{entry.family} {entry.name}: not built: {type(error).__name__} {error}"[:300], flush=True)
             continue
@@ -184,13 +189,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Compares real models with a loop over samples.")
     parser.add_argument("--only", default="", help="entries whose family or name contains this")
     parser.add_argument("--json", type=Path, help="append each verdict to this file")
+    parser.add_argument("--no-times", action="store_true", help="verdicts only")
     parser.add_argument("--table", action="store_true", help="only print the tables of the file")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
     rows = stored(options.json)
     if not options.table:
-        run(options.only, options.json, rows)
+        run(options.only, options.json, rows, times=not options.no_times)
     print(table(rows))
 
 

@@ -23,6 +23,7 @@ class Entry:
         inputs: (n, generator) → its arguments.
         output: what the model returned → the tensor that the losses are made of; the first with n slices if left out.
         batch: samples in a timed step.
+        losses_of: (model, inputs) → a loss per sample, where that of a task is to be compared.
     """
 
     family: str
@@ -31,13 +32,16 @@ class Entry:
     inputs: Callable[[int, Generator], Inputs]
     output: Callable[[Any], Tensor] | None = None
     batch: int = 16
+    losses_of: Callable[[nn.Module, Inputs], Tensor] | None = None
 
     def model(self) -> nn.Module:
         torch.manual_seed(0)
         return self.build()
 
     def losses(self, model: nn.Module, inputs: Inputs) -> Tensor:
-        """A loss per sample in which every output counts differently."""
+        """A loss per sample in which every output counts differently, or that of a task."""
+        if self.losses_of is not None:
+            return self.losses_of(model, inputs)
         args = [value for name, value in inputs.items() if name.startswith("x") and name[1:].isdigit()]
         kwargs = {
             name: value for name, value in inputs.items() if not (name.startswith("x") and name[1:].isdigit())

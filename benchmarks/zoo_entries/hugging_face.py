@@ -41,7 +41,7 @@ ENCODERS: dict[str, dict[str, Any]] = {
     "Ernie": {}, "RoFormer": {"embedding_size": 16}, "MegatronBert": {}, "ConvBert": {"embedding_size": 16, "head_ratio": 1},
     "SqueezeBert": {"embedding_size": 16}, "FNet": {}, "Nystromformer": {"num_landmarks": 4, "segment_means_seq_len": 8},
     "Esm": {"mask_token_id": 3, "position_embedding_type": "rotary"}, "LayoutLM": {}, "MobileBert": {"embedding_size": 16, "true_hidden_size": 16, "intra_bottleneck_size": 16},
-    "XLNet": {"d_model": 16, "n_layer": 2, "n_head": 2, "d_inner": 24, "dropout": 0.0}, "Funnel": {"d_model": 16, "n_head": 2, "d_head": 8, "d_inner": 24, "block_sizes": [1, 1], "num_decoder_layers": 1},
+    "XLNet": {"max_position_embeddings": ..., "d_model": 16, "n_layer": 2, "n_head": 2, "d_inner": 24, "dropout": 0.0}, "Funnel": {"num_hidden_layers": ..., "d_model": 16, "n_head": 2, "d_head": 8, "d_inner": 24, "block_sizes": [1, 1], "num_decoder_layers": 1},
     "RemBert": {"input_embedding_size": 8, "output_embedding_size": 8}, "Splinter": {}, "Yoso": {}, "Data2VecText": {},
     "ModernBert": {"local_attention": 8, "global_attn_every_n_layers": 1, "reference_compile": False}, "XLM": {"emb_dim": 16, "n_layers": 2, "n_heads": 2, "dropout": 0.0},
     "Luke": {"entity_vocab_size": 10, "entity_emb_size": 8}, "RobertaPreLayerNorm": {},
@@ -54,10 +54,10 @@ DECODERS: dict[str, dict[str, Any]] = {
     "Llama": GROUPED, "Mistral": GROUPED, "Qwen2": GROUPED, "Qwen3": {**GROUPED, "head_dim": 8}, "Gemma": {**GROUPED, "head_dim": 8},
     "Gemma2": {**GROUPED, "head_dim": 8}, "Phi": {"resid_pdrop": 0.0}, "Phi3": {**GROUPED, "resid_pdrop": 0.0}, "Falcon": {"hidden_dropout": 0.0},
     "StableLm": {**GROUPED}, "Olmo": GROUPED, "Olmo2": GROUPED, "Starcoder2": {**GROUPED, "residual_dropout": 0.0, "embedding_dropout": 0.0}, "Cohere": GROUPED,
-    "Granite": GROUPED, "CodeGen": {"n_embd": 16, "n_layer": 2, "n_head": 4, "rotary_dim": 4, "n_positions": 32, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
+    "Granite": GROUPED, "CodeGen": {"n_embd": 16, "n_layer": 2, "n_head": 4, "num_attention_heads": 4, "rotary_dim": 4, "n_positions": 32, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
     "CTRL": {"n_embd": 16, "n_layer": 2, "n_head": 2, "dff": 24, "n_positions": 32, "resid_pdrop": 0.0, "embd_pdrop": 0.0},
     "OpenAIGPT": {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 32, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
-    "Persimmon": {"hidden_dropout": 0.0}, "Mixtral": {**GROUPED, "num_local_experts": 2, "num_experts_per_tok": 1},
+    "Persimmon": {"hidden_dropout": 0.0}, "Mixtral": {**GROUPED, "num_local_experts": 2, "num_experts_per_tok": 1, "output_router_logits": False},
     "Mamba": {"state_size": 4, "num_hidden_layers": 2, "intermediate_size": 32, "time_step_rank": 2, "use_cache": False}, "BioGpt": {"layerdrop": 0.0},
     "Mamba2": {"num_heads": 4, "head_dim": 8, "state_size": 4, "n_groups": 1, "chunk_size": 4, "use_cache": False}, "Rwkv": {"attention_hidden_size": 16, "context_length": 16},
     "Nemotron": GROUPED, "Glm": {**GROUPED, "head_dim": 8}, "SmolLM3": GROUPED, "Helium": {**GROUPED, "head_dim": 8}, "XGLM": {"d_model": 16, "num_layers": 2, "attention_heads": 2, "ffn_dim": 24, "dropout": 0.0, "activation_dropout": 0.0},
@@ -132,10 +132,15 @@ def pictures(side: int) -> Callable[[int, Generator], Inputs]:
 
 
 def build(name: str, options: dict[str, Any], head: str) -> Callable[[], nn.Module]:
+    """Make a model; options that are `...` are left out, as some configurations refuse them."""
+
     def make() -> nn.Module:
         import transformers
 
-        config = getattr(transformers, f"{name}Config")(**options)
+        given = {key: value for key, value in options.items() if value is not ...}
+        config = getattr(transformers, f"{name}Config")(**given)
+        if hasattr(config, "num_experts_per_tok"):
+            config._experts_implementation = "eager"  # the default takes no float64
         model: nn.Module = getattr(transformers, f"{name}{head}")(config)
         return model.eval()
 

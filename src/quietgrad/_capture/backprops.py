@@ -97,6 +97,8 @@ class Backward:
         layouts: dict[Key, BatchLayout] = {
             key_of((call, output)): BatchAxis.ABSENT
             if analysis is None
+            else BatchAxis.UNKNOWN  # the sizes that autograd notes of nested tensors are not those of their rows
+            if output.is_nested
             else analysis.layout_of(output.edge, output.shape)
             for call, output in outputs
         }

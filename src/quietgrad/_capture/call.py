@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 
 from quietgrad._capture.finite import zeroed
 from quietgrad._capture.layout import Placement
+from quietgrad._capture.ragged import nested_replay, rows_of
 from quietgrad._errors import PrivacyError
 from quietgrad._gradients.blocks import BlockGrads
 from quietgrad._gradients.row_arithmetic import zero_rows
@@ -103,6 +104,8 @@ def trained_pieces(
     Raises:
         ValueError: a trained parameter has no gradient, or one of another shape or number of samples.
     """
+    if call.is_nested and call.unit.adapter.replays:
+        raise nested_replay(type(call.unit.module).__name__)
     found = call.unit.adapter.pieces(call, layouts, backprops)
     kind, n = type(call.unit.adapter).__name__, len(backprops[0])
     for name in call.unit.names:
@@ -166,11 +169,15 @@ class Unit:
 
 @dataclass(frozen=True)
 class Output:
-    """One tensor that a call returned: which of them, where its gradient arrives and the shape it has."""
+    """One tensor that a call returned: which of them, where its gradient arrives and the shape it has.
+
+    Of a nested tensor that is the shape of its rows, joined.
+    """
 
     position: int
     edge: GradientEdge
     shape: torch.Size
+    is_nested: bool = False
 
 
 @dataclass(eq=False)
@@ -190,6 +197,8 @@ class Call:
     autocast: tuple[bool, torch.dtype]
     rng: GeneratorStates | None
     versions: list[int]
+    is_nested: bool = False
+    """Whether it was given or returned nested tensors, of which only the rows are kept."""
     is_compiled: bool = False
     """Whether the call was made inside a compiled function, of whose graph nothing is seen."""
     is_shared: bool = False
@@ -278,7 +287,8 @@ def record_call(
         # A replay has to run under the same precision, or its outputs would not be those recorded.
         autocast=(torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)),
         rng=rng,
-        versions=versions(inputs),
+        versions=versions([rows_of(tensor.detach()) if tensor.is_nested else tensor for tensor in inputs]),
+        is_nested=any(tensor.is_nested for tensor in (*inputs, *tensors)),
     )
 
 
@@ -312,6 +322,8 @@ def separate_outputs(result: Any) -> Any:
 def output_of(position: int, tensor: Tensor, inputs: list[Tensor]) -> Output:
     """A linear layer on 3-D input returns a view, whose own edge a later in-place operation would cut off: the
     gradient is taken at its base."""
+    if tensor.is_nested:
+        return Output(position, edge_of(tensor), rows_of(tensor.detach()).shape, is_nested=True)
     base = tensor._base
     # The base must not be an input of the call: a module that returns a view of its input would otherwise get the
     # gradient of the whole input, with the paths that do not lead through the module.
@@ -342,5 +354,5 @@ def _is_owned(base: Tensor, inputs: list[Tensor]) -> bool:
 
 def _detach(tree: Any) -> Any:
     if isinstance(tree, tuple) and _all_tensors(tree):
-        return tuple([leaf.detach() for leaf in tree])
-    return pytree.tree_map_only(Tensor, Tensor.detach, tree)
+        return tuple([rows_of(leaf.detach()) for leaf in tree])
+    return pytree.tree_map_only(Tensor, lambda leaf: rows_of(leaf.detach()), tree)

@@ -127,6 +127,13 @@ def check_coverage(graph: Graph, calls: Iterable[Call], used: set[Use]) -> None:
     """Refuse a parameter that is used outside the calls that account for it."""
     _refuse_hidden_backwards(graph)
     for _, name in find_uncovered(graph, calls, used):
+        if any("BackwardBackward" in node for node in graph.names.values()):
+            raise PrivacyError(
+                "The losses hold a gradient that was taken with create_graph=True, as the gradient penalty of WGAN-GP "
+                f"does. Its backward uses parameter {name!r} a second time, outside of any forward, where its "
+                "per-sample gradient cannot be seen. Leave the penalty out, and bound the network by "
+                "torch.nn.utils.parametrizations.spectral_norm or by clipping its weights after release()."
+            )
         raise PrivacyError(
             f"Parameter {name!r} is used outside the forward of every module that holds it, where its per-sample "
             "gradient cannot be seen. Move that use into the forward of such a module, freeze the parameter "

@@ -12,6 +12,7 @@ from torch.autograd.graph import GradientEdge, Node
 
 from quietgrad._capture.call import Call, Output
 from quietgrad._capture.layout import Placement
+from quietgrad._capture.ragged import rows_of
 
 Key = tuple[int, int]
 """(serial number of the call, position of the output)."""
@@ -77,7 +78,8 @@ def gradients_at(
     finally:
         for handle in handles:
             handle.remove()
-    return [
+    arrived = [
         passed[edge.node][edge.output_nr] if edge.node in passed else gradient
         for edge, gradient in zip(edges, found, strict=True)
     ]
+    return [None if gradient is None else rows_of(gradient) for gradient in arrived]

@@ -90,7 +90,7 @@ class PrivateInputs:
 
     def await_losses(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Remember the inputs of a private forward until its losses come."""
-        self._waiting += [(extent(tensor), len(tensor)) for tensor in _inputs(args, kwargs)]
+        self._waiting += [(extent(tensor), tensor.size(0)) for tensor in _inputs(args, kwargs)]
         del self._waiting[:-MOST_WAITING]
 
     def refuse_private(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -123,7 +123,9 @@ def shapes_of(batch: Any) -> tuple[tuple[int, ...], ...] | None:
 
 
 def _shapes(part: Any) -> Iterator[tuple[int, ...]]:
-    if isinstance(part, Tensor | np.ndarray):
+    if isinstance(part, Tensor) and part.is_nested:
+        yield from (tuple(row.shape) for row in part.unbind())
+    elif isinstance(part, Tensor | np.ndarray):
         yield tuple(part.shape)
     elif isinstance(part, Mapping):  # transformers' BatchEncoding too, which pytree does not open
         for value in part.values():
