@@ -156,11 +156,10 @@ def letter_losses(model: nn.Module, inputs: Inputs) -> Tensor:
 
 
 def prediction(result: Any) -> Tensor:
-    """What a model that predicts several quantiles or parameters says first."""
-    found: Any = (
-        result.prediction_outputs if hasattr(result, "prediction_outputs") else result.prediction_logits
-    )
-    return found[0] if isinstance(found, tuple) else found
+    """What a model predicts; of several quantiles or parameters the first."""
+    found: Any = getattr(result, "prediction_outputs", None)
+    first: Tensor = found[0] if isinstance(found, tuple) else found
+    return first
 
 
 def entries() -> Iterator[Entry]:
