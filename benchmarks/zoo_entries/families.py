@@ -82,7 +82,7 @@ DRAWN: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def heard(*shape: int, name: str = "input_features") -> Any:
+def recorded(*shape: int, name: str = "input_features") -> Any:
     return lambda n, g: {name: torch.randn(n, *shape, generator=g)}
 
 
@@ -99,7 +99,7 @@ def spoken_letters(n: int, g: Generator) -> Inputs:
 
 
 def series(steps: int, channels: int) -> Any:
-    return heard(steps, channels, name="past_values")
+    return recorded(steps, channels, name="past_values")
 
 
 def forecast(n: int, g: Generator) -> Inputs:
@@ -433,7 +433,7 @@ def entries() -> Iterator[Entry]:
             "time_stride": 8,
         },
         "Model",
-        heard(24, 16, name="input_values"),
+        recorded(24, 16, name="input_values"),
     )
     yield entry(
         "speech",
@@ -450,7 +450,7 @@ def entries() -> Iterator[Entry]:
             "mask_time_prob": 0.0,
         },
         "Model",
-        heard(10, 8),
+        recorded(10, 8),
     )
     yield entry(
         "speech",
@@ -484,7 +484,7 @@ def entries() -> Iterator[Entry]:
             "use_conv_shortcut": False,
         },
         "Model",
-        heard(1, 64, name="input_values"),
+        recorded(1, 64, name="input_values"),
         output=lambda r: r.audio_values,
     )
     yield entry(
