@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -58,9 +59,19 @@ class Reducer(ABC):
     honest: int | None = None
     """How many ranks' shares make the whole noise, where every rank adds one; None where rank 0 adds all of it."""
 
+    @property
+    def noise_over_draw(self) -> float:
+        """The std that is accounted, of t honest shares, over that of one draw: √t."""
+        return math.sqrt(self.honest or 1)
+
+    @property
+    def noise_over_accounted(self) -> float:
+        """The std of all ranks' shares together, over that which is accounted: √(world/t), or 1."""
+        return 1.0 if self.honest is None else math.sqrt(self.world / self.honest)
+
     @abstractmethod
     def all_reduce(self, blocks: Blocks) -> Blocks:
-        """Return Σ over ranks, the same on every rank."""
+        """Return Σ over ranks, the same on every rank. The blocks may be overwritten."""
 
     @abstractmethod
     def reduce_to_rank0(self, blocks: Blocks, release: Callable[[Blocks], Blocks]) -> Blocks:

@@ -18,7 +18,10 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
-from quietgrad._noise.gaussian import Widened, widen_noise
+from quietgrad._collective import SingleProcess
+from quietgrad._noise.base import NoiseDraw
+from quietgrad._noise.gaussian import Widened, on_grid, widen_noise
+from quietgrad._privatizer import same_records
 from quietgrad.accounting.events import GaussianEvent
 from quietgrad.distributed.noise_shares import PairwiseMasks
 from tests.distributed.launch import launch, values
@@ -63,9 +66,15 @@ def step(reducer: qg.distributed.Reducer, rank: int, mechanism: qg.Mechanism = M
 
 
 def spied_rank(rank: int) -> list[dict[str, Any]]:
-    """Every setting, with what this rank puts into the all-reduce: the most that another rank may get to see."""
+    """Every setting, with what this rank puts into the all-reduce: the most that another rank may get to see.
+
+    And with the hashes that it receives, tried on the records that rank 1 may hold.
+    """
     all_reduce, add_masks, found = dist.all_reduce, PairwiseMasks.add, []
+    gather, random_key = dist.all_gather_object, dist.broadcast_object_list
     sent: list[Tensor] = []
+    gathered: list[Any] = []
+    keys: list[bytes] = []
     bare: list[Tensor] = []
 
     def spy(tensor: Tensor, **options: Any) -> Any:
@@ -76,14 +85,26 @@ def spied_rank(rank: int) -> list[dict[str, Any]]:
         bare.append(message.clone())
         add_masks(masks, message)
 
+    def spy_on_objects(everybody: list[Any], mine: Any, **options: Any) -> None:
+        gather(everybody, mine, **options)
+        gathered.extend(everybody)
+
+    def spy_on_keys(message: list[Any], *args: Any, **options: Any) -> None:
+        random_key(message, *args, **options)
+        keys.extend(key for key in message if isinstance(key, bytes))
+
+    vars(dist)["all_gather_object"], vars(dist)["broadcast_object_list"] = spy_on_objects, spy_on_keys
     vars(dist)["all_reduce"] = spy
     PairwiseMasks.add = spy_before_masks  # type: ignore[method-assign, assignment]
     for setting in SETTINGS:
-        sent.clear()
-        bare.clear()
+        for one in (sent, bare, gathered, keys):
+            one.clear()
         done = step(qg.distributed.AllReduce(records="local", **setting), rank)
         (message,) = sent
-        found.append({**done, "sent": message[:-1], "own": (bare or sent)[0][:-1]})
+        guess = qg.PoissonBatches(records(1), rate=1.0, steps=1)
+        tried = [same_records._records(guess, key) for key in keys]
+        recognized = any(one in gathered for one in tried)
+        found.append({**done, "sent": message[:-1], "own": (bare or sent)[0][:-1], "recognized": recognized})
     return found
 
 
@@ -128,6 +149,7 @@ def test_ranks_that_trust_each_other_show_their_sums(ranks: Ranks, parts: list[T
     wide = grid(1, len(message))
     assert right_guesses(wide.grid.values(message) - parts[1]) == 1.0
     assert_std(ranks[0][0]["release"] - sum(parts), wide.std)
+    assert ranks[0][0]["recognized"], "the attacker can try records on a hash"
 
 
 @pytest.mark.parametrize("honest", [1, 2])
@@ -156,3 +178,52 @@ def test_shares_hide_each_rank_behind_the_accounted_noise(
         assert one["event"] == GaussianEvent(noise_multiplier=SIGMA)
         assert one["covered"]
         assert one["expected batch"] == WORLD * RECORDS
+        # On the first version ranks with shares compared a keyed hash of their records too.
+        assert not one["recognized"]
+
+
+class OneOfTwo(SingleProcess):
+    """Stands for a rank whose shares make the noise together with those of another one."""
+
+    honest = 2
+
+
+def test_micro_batches_are_rounded_to_the_grid_of_the_shares() -> None:
+    """On the first version they were on a coarser grid, and rounding to the finer one was paid for once only."""
+    model, batches = build(), qg.PoissonBatches(records(0), rate=1.0, steps=1)
+    with qg.Privatizer(model, MECHANISM, batches, reducer=OneOfTwo()) as private:
+        for x, y in next(iter(batches)).split(3):
+            private.backward(F.cross_entropy(model(x), y, reduction="none"))
+        (total,) = private.begin_step().sums
+        draw = NoiseDraw(std=SIGMA * CLIP, divisor=1.0, source=private._source, reducer=OneOfTwo(), step=0)
+        assert total.grid == on_grid(total, draw).grid == grid(2, total.coordinates).grid
+
+
+class Unreadable(TensorDataset):
+    """Says in its error what is in a record."""
+
+    def __getitem__(self, _: Any) -> Any:
+        raise OSError("cannot read /patients/17")
+
+
+def quoting_rank(rank: int, honest: int | None) -> str:
+    dataset = Unreadable(*records(rank).tensors) if rank == 1 else records(rank)
+    reducer = qg.distributed.AllReduce(records="local", honest=honest)
+    batches, model = qg.PoissonBatches(dataset, rate=1.0, steps=1), build()
+    private = qg.Privatizer(model, MECHANISM, batches, reducer=reducer)
+    try:
+        # As a loop that hands its error on to the others.
+        reducer.make_together(lambda: next(iter(next(iter(batches)).split(64))))
+    except (OSError, ValueError) as error:
+        return str(error)
+    finally:
+        private.close()
+    return ""
+
+
+@pytest.mark.parametrize("honest", [None, 1])
+def test_an_error_of_one_rank_quotes_its_records_to_ranks_that_it_trusts_only(honest: int | None) -> None:
+    other, own = values(launch(2, quoting_rank, honest))
+    assert own == "cannot read /patients/17"
+    assert "Rank 1 cannot go on. OSError" in other
+    assert ("patients" in other) == (honest is None)

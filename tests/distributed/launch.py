@@ -22,7 +22,15 @@ from tests.annotations import executed, is_executed
 # The server imports torch once; each rank is then a fork of it that has never run a backward. Ranks execute annotations
 # if the test does: what does that is imported before the library.
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["torch", "torch.distributed", "tests.annotations", "quietgrad"])
+CONTEXT.set_forkserver_preload(
+    [
+        "torch.distributed",
+        "tests.annotations",
+        "quietgrad._names",
+        "quietgrad.distributed",
+        "quietgrad.methods",
+    ]
+)
 
 
 @dataclass(frozen=True)
@@ -49,7 +57,7 @@ def launch(world: int, function: Callable[..., Any], *args: Any, timeout: float 
         for process in processes:
             process.start()
         for process in processes:
-            process.join(2 * timeout + 5)
+            process.join(2 * timeout + 30)  # after which each has said where it was
             if process.exitcode is None:
                 process.kill()
                 process.join()

@@ -205,8 +205,7 @@ def drawn_before(__: int, _: str) -> None:
 def lost_part(rank: int, __: str) -> None:
     """A rank whose part of the noise does not arrive."""
 
-    def counted(_: AllReduce, blocks: dict[str, Tensor]) -> Tensor:
-        flat = torch.cat([block.flatten() for block in blocks.values()])
+    def counted(_: AllReduce, flat: Tensor) -> Tensor:
         return torch.cat([flat, flat.new_full((1,), 1.0 - rank)])
 
     with patched(AllReduce, "_counted", counted):

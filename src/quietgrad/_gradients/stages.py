@@ -252,8 +252,8 @@ class ClippedSum:
         return coordinates(self.space)
 
     def wide(self) -> Blocks:
-        """The blocks in float64: what ranks send to each other has the same size everywhere."""
-        return {name: block.double() for name, block in self.blocks.items()}
+        """Copies of the blocks in float64: what ranks send to each other has the same size everywhere."""
+        return {name: block.to(torch.float64, copy=True) for name, block in self.blocks.items()}
 
     def released_in(self, name: str) -> torch.dtype:
         """The precision in which a block is released: that of the gradients, float32 at least."""

@@ -47,9 +47,11 @@ class Widened:
     std: float
     sensitivity: float
 
-    def make_release(self, blocks: Blocks, divisor: float) -> Released:
+    def make_release(self, blocks: Blocks, divisor: float, *, gain: float = 1.0) -> Released:
         """Make the release, with the noise and sensitivity that it really has."""
-        return Released(blocks=blocks, std=self.std / divisor, sensitivity=self.sensitivity / divisor)
+        return Released(
+            blocks=blocks, std=self.std / divisor, sensitivity=self.sensitivity / divisor, gain=gain
+        )
 
 
 def widen_noise(*, std: float, sensitivity: float, coordinates: int, steps: float) -> Widened:
@@ -115,7 +117,8 @@ class Gaussian(Noise):
         if draw.std == 0.0:
             return without_noise(total, draw), state
         wide = on_grid(total, draw)
-        return wide.make_release(add_to_grid(total, wide.grid, draw, draw.source), draw.divisor), state
+        blocks = add_to_grid(total, wide.grid, draw, draw.source)
+        return wide.make_release(blocks, draw.divisor, gain=draw.reducer.noise_over_accounted), state
 
 
 def add_to_grid(total: ClippedSum, grid: Grid, draw: NoiseDraw, source: NoiseSource) -> Blocks:
@@ -135,7 +138,9 @@ def add_to_grid(total: ClippedSum, grid: Grid, draw: NoiseDraw, source: NoiseSou
     steps = total.space.empty(torch.int64)
     add_integers(total.blocks, grid, source if draws else None, steps)
     summed = draw.reducer.all_reduce(steps)
-    return {name: (block.double() * scale).to(total.released_in(name)) for name, block in summed.items()}
+    del steps
+    # Each block of integers goes before the next one is converted.
+    return {name: (summed.pop(name).double() * scale).to(total.released_in(name)) for name in list(summed)}
 
 
 def _add_to_shards(total: ClippedSum, grid: Grid, source: NoiseSource, scale: float) -> Blocks:
@@ -153,7 +158,7 @@ def _add_to_shards(total: ClippedSum, grid: Grid, source: NoiseSource, scale: fl
 
 def on_grid(total: ClippedSum, draw: NoiseDraw) -> Widened:
     """Choose the grid of a sum's noise: fine enough that a draw, or as many shares as are honest, make up its std."""
-    steps = draw.source.std * math.sqrt(draw.reducer.honest or 1)
+    steps = draw.source.std * draw.reducer.noise_over_draw
     return widen_noise(
         std=draw.std, sensitivity=total.sensitivity, coordinates=total.coordinates, steps=steps
     )

@@ -4,7 +4,8 @@ A draw is a list of record numbers, and each rank takes its part of it. If rank 
 record could be in two parts: the sum would move by 2C where the noise is for C. So ranks compare a hash of records
 before anything is drawn. Its key is random, shared by the ranks of one run, and forgotten: a hash tells nobody anything
 about a record. Ranks that say that each holds its own records are refused if two hold the very same ones; a single
-record that two ranks have cannot be told from two records that are alike.
+record that two ranks have cannot be told from two records that are alike. Ranks that do not trust each other
+(`honest=`) send no hash: whoever has the key could try records until one fits.
 
 Guarantee: of tensors up to `WHOLE_BYTES` every row is compared. Of other data sets `SAMPLED` records are, so ranks that
 differ in a share s of the records pass with probability (1 − s)^SAMPLED.
@@ -52,7 +53,7 @@ def check_same_records(reducer: Reducer, batches: PoissonBatches | PoissonSample
         PrivacyError: on every rank, if ranks hold different records, or another order of them; if each says to hold
             its own, and two hold the same.
     """
-    if reducer.world == 1:
+    if reducer.world == 1 or reducer.honest is not None:
         return
     key = reducer.broadcast(lambda: os.urandom(32))
     found = _records(batches, key)

@@ -120,7 +120,8 @@ class Step:
         std = self.mechanism.std(self.mechanism.releases[index], self.public.step)
         if std == 0.0:
             return None
-        steps = self.mechanism.noise.grid_steps(self._source)
+        # The very grid of the release: rounding to it costs nothing twice.
+        steps = self.mechanism.noise.grid_steps(self._source) * self._reducer.noise_over_draw
         return widen_noise(std=std, sensitivity=sensitivity, coordinates=coordinates, steps=steps).grid
 
     def release(self, draw: AccountedDraw) -> list[Released]:

@@ -22,12 +22,15 @@ import torch.distributed as dist
 from torch import Tensor
 
 from quietgrad._collective import Facts, Reducer
-from quietgrad._gradients.blocks import Blocks, flatten, unflatten
+from quietgrad._gradients.blocks import Blocks, flatten, pack, unflatten
 from quietgrad.distributed.agreement import check, row
 from quietgrad.distributed.group import first_rank, message_device, patient_group, process_group
 from quietgrad.distributed.noise_shares import PairwiseMasks, check_honest
 
 T = TypeVar("T")
+
+AT_ONCE = 1 << 22
+"""Numbers of a message."""
 
 FAILED = 2
 """What a rank says that cannot go on."""
@@ -75,17 +78,24 @@ class AllReduce(Reducer):
         """Bytes of all releases that this rank has put into the group so far."""
 
     def all_reduce(self, blocks: Blocks) -> Blocks:
-        flat = self._counted(blocks)
-        # One honest share is the whole noise, so a message with it needs no mask.
-        if self.honest is not None and self.honest > 1:
-            self._masks = self._masks or PairwiseMasks(self)
-            self._masks.add(flat)
-        with explain_silence():
-            dist.all_reduce(flat, group=self._group)
-        return unflatten(self._all_contributed(flat), blocks)
+        summed = {name: block.contiguous() for name, block in blocks.items()}
+        pieces = (piece for block in summed.values() for piece in block.view(-1).split(AT_ONCE))
+        # Some blocks at a time: one message with all of them would take as much memory as the sum again.
+        for run in pack(pieces, Tensor.numel, AT_ONCE):
+            message = self._counted(torch.cat(run))
+            # One honest share is the whole noise, so a message with it needs no mask.
+            if self.honest is not None and self.honest > 1:
+                self._masks = self._masks or PairwiseMasks(self)
+                self._masks.add(message)
+            with explain_silence():
+                dist.all_reduce(message, group=self._group)
+            whole = self._all_contributed(message)
+            for piece, part in zip(run, whole.split([len(piece) for piece in run]), strict=True):
+                piece.copy_(part)
+        return summed
 
     def reduce_to_rank0(self, blocks: Blocks, release: Callable[[Blocks], Blocks]) -> Blocks:
-        flat = self._counted(blocks)
+        flat = self._counted(flatten(blocks))
         with explain_silence():
             dist.reduce(flat, self._first, group=self._group)
         if self.rank == 0:
@@ -97,7 +107,7 @@ class AllReduce(Reducer):
 
     def broadcast(self, make: Callable[[], T]) -> T:
         made, error = _attempt(make) if self.rank == 0 else (None, None)
-        message: list[Any] = [made, None if error is None else f"{type(error).__name__}: {error}"]
+        message: list[Any] = [made, self._describe_error(error)]
         with explain_silence():
             dist.broadcast_object_list(message, self._first, group=self._group)
         if error is not None:
@@ -124,7 +134,7 @@ class AllReduce(Reducer):
             dist.all_gather(all_ranks, own, group=self._group)
         found = [int(one) for one in all_ranks]
         if FAILED in found:
-            messages = self.gather(None if error is None else f"{type(error).__name__}: {error}")
+            messages = self.gather(self._describe_error(error))
             if error is not None:
                 raise error
             rank, message = next((rank, text) for rank, text in enumerate(messages) if text is not None)
@@ -137,9 +147,15 @@ class AllReduce(Reducer):
             dist.all_gather_object(everybody, mine, group=self._group)
         return everybody
 
-    def _counted(self, blocks: Blocks) -> Tensor:
-        """Flatten the blocks and append a 1: after the sum it says how many ranks took part."""
-        flat = flatten(blocks)
+    def _describe_error(self, error: Exception | None) -> str | None:
+        """Return what other ranks may know of an error: its text can quote a record."""
+        if error is None:
+            return None
+        name = type(error).__name__
+        return f"{name}: {error}" if self.honest is None else f"{name}: its own output says more."
+
+    def _counted(self, flat: Tensor) -> Tensor:
+        """Append a 1: after the sum it says how many ranks took part."""
         flat = torch.cat([flat, flat.new_ones(1)])
         self.bytes_reduced += flat.nbytes
         return flat.to(self._device) if self._device.type == "cuda" else flat
