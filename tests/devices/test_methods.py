@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
@@ -69,11 +71,11 @@ WAITS = {
     "rgp_freeze": 1,
     "adaptive_clip": 2,
     "adaptive_clip_groups": 2,
-    "preconditioned": 4,
-    "preconditioned_both_sides": 7,
-    "preconditioned_freeze": 4,
-    "preconditioned_gep": 8,
-    "preconditioned_rgp": 4,
+    "preconditioned": 1,
+    "preconditioned_both_sides": 1,
+    "preconditioned_freeze": 1,
+    "preconditioned_gep": 5,
+    "preconditioned_rgp": 1,
     "preconditioned_coordinates": 11,
 }
 """How often the host waits for the device in a step of two micro-batches. These numbers may only fall."""
@@ -101,3 +103,23 @@ def test_a_step_waits_as_seldom_as_it_did(case: MethodCase) -> None:
 
 def test_every_method_has_its_number_of_waits() -> None:
     assert WAITS.keys() == {case.name for case in METHODS}
+
+
+DOCUMENTED = {
+    "DP-SGD, RGP, DP-PowerSGD, random masks, DataLens, preconditioning": (
+        "dp_sgd rgp dp_power_sgd random_freeze random_k datalens preconditioned preconditioned_both_sides"
+    ),
+    "ranked masks, GIP, top groups, RPDP-SGD, adaptive clips": (
+        "ranked_freeze gip top_groups top_groups_paid rpdp_sgd adaptive_clip"
+    ),
+    "GEP, PDP-SGD with one group": "gep pdp_sgd",
+}
+
+
+def test_the_page_says_these_numbers() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "devices.md").read_text()
+    for methods, names in DOCUMENTED.items():
+        counts = [WAITS[name] for name in names.split()]
+        least, most = min(counts), max(counts)
+        said = f"{least}" if least == most else f"{least} to {most}"
+        assert f"| {methods} | {said} |" in page

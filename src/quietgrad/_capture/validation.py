@@ -38,6 +38,12 @@ def validate(model: nn.Module, *, sharded: bool = False) -> None:
         check_embedding(module, place)
     check_device(model)
     for name, parameter in model.named_parameters():
+        if not sharded and type(parameter.data).__name__ == "DTensor":
+            raise ValueError(
+                f"Parameter {name!r} is a DTensor: a tensor parallel plan (parallelize_module) splits the layer over "
+                "ranks, and a record's norm with it, which is not supported. Shard the model by fully_shard with "
+                "reducer=qg.distributed.Sharded(), or train it whole with AllReduce()."
+            )
         if is_lazy(parameter):
             raise ValueError(
                 f"Parameter {name!r} is not initialised yet. Run one forward before making it private."

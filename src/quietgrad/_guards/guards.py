@@ -129,4 +129,8 @@ class Guards:
         self._has_begun = False
 
     def _hand_out(self, rows: Any) -> None:
+        # Public losses run the model. Under `fully_shard` they may not do so inside of a private forward, which would
+        # lose the parameters that it has gathered.
+        if self._lockstep is not None and (begin := self._begin_step()) is not None:
+            begin()
         self._inputs.hand_out(rows)

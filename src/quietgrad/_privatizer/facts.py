@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,16 +18,18 @@ from torch import Tensor, nn
 
 from quietgrad._collective import Facts, Fingerprint
 from quietgrad._errors import PrivacyError
-from quietgrad._gradients.blocks import DenseGrad, flatten, unflatten
-from quietgrad._gradients.space import Space, coordinates
+from quietgrad._gradients.blocks import DenseGrad
 from quietgrad._gradients.stages import BlockwiseGrads
 from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad._noise.sources import NoiseSource
 from quietgrad._privatizer.step import RunState, Step
-from quietgrad._representations.base import Public
+from quietgrad._representations.base import Identity, Public
 from quietgrad._sampling.poisson import PoissonSampler
 from quietgrad.accounting.events import Phase
 from quietgrad.accounting.ledger import Ledger
+
+PIECE = 1 << 20
+"""Numbers of a block that are compared at a time."""
 
 
 def run_facts(
@@ -73,10 +76,18 @@ def step_facts(step: Step, sampler: PoissonSampler, ledger: Ledger) -> Facts:
     # Of a sharded model there is one copy of the weights, and its masks follow from the public seed.
     sharded = public.space.is_sharded
     close = {} if sharded else {"weights": _fingerprint(public.parameters)}
-    for index in () if sharded else range(len(step.mechanism.releases)):
-        encoded = step.codec(index).encode(_probe(public.parameters))
-        marks = encoded.weighted_sum(torch.ones(1, dtype=torch.float64, device=_device(public)))
-        close[f"representation of release {index}"] = _fingerprint(marks)
+    for index, release in enumerate(step.mechanism.releases):
+        codec = step.codec(index)
+        if sharded:
+            # A made-up gradient would be as large as the whole model. What the codec was made of serves as well.
+            marks = _floats(public.codecs.state(release.representation, public))
+        elif type(release.representation) is Identity:
+            continue
+        else:
+            encoded = codec.encode(_probe(public.parameters))
+            marks = encoded.weighted_sum(torch.ones(1, dtype=torch.float64, device=_device(public)))
+        if marks:
+            close[f"representation of release {index}"] = _fingerprint(marks)
     return Facts(
         equal={
             "step": public.step,
@@ -142,23 +153,49 @@ def _hash(model: nn.Module) -> str:
 
 
 def _fingerprint(blocks: Mapping[str, Tensor]) -> Fingerprint:
-    """Σ_j x_j·cos(0.7·j) and ‖x‖: another sign, order or choice of coordinates shows, rounding does not."""
-    flat = flatten(blocks)
-    value = flat @ _pattern(len(flat), flat.dtype, flat.device)
-    return Fingerprint(value=float(value), scale=float(flat.norm()))
+    """Σ_j x_j·c_j and ‖x‖: another sign, order or choice of coordinates shows, rounding does not."""
+    value = squared = torch.zeros((), dtype=torch.float64, device=next(iter(blocks.values())).device)
+    for number, piece in enumerate(_pieces(blocks)):
+        pattern = _pattern(piece.dtype, piece.device)[: len(piece)]
+        value = value + math.cos(1.3 * number) * (piece @ pattern).double()
+        squared = squared + piece.norm().double().square()
+    return Fingerprint(value=float(value), scale=math.sqrt(float(squared)))
+
+
+def _pieces(blocks: Mapping[str, Tensor]) -> Iterator[Float[Tensor, " k"]]:
+    """Cut blocks into pieces: a copy of all of them would be as large as the model."""
+    for block in blocks.values():
+        for piece in block.detach().reshape(-1).split(PIECE):
+            yield piece.to(torch.promote_types(piece.dtype, torch.float32))
+
+
+def _floats(value: Any, path: str = "state") -> dict[str, Tensor]:
+    """Return the numbers in what a representation remembers."""
+    if isinstance(value, Mapping):
+        entries = [_floats(item, f"{path}.{key}") for key, item in value.items()]
+    elif isinstance(value, list | tuple):
+        entries = [_floats(item, f"{path}.{place}") for place, item in enumerate(value)]
+    elif isinstance(value, float):
+        return {path: torch.tensor([value], dtype=torch.float64)}
+    elif isinstance(value, Tensor) and value.is_floating_point():
+        return {path: value.detach().double().cpu()}
+    else:
+        return {}
+    return {name: tensor for entry in entries for name, tensor in entry.items()}
 
 
 def _probe(parameters: Mapping[str, Tensor]) -> BlockwiseGrads:
     """A made-up gradient of one sample, the same on every rank: it shows what a codec does."""
-    first = next(iter(parameters.values()))
-    one = _pattern(coordinates(Space.of(parameters)), first.dtype, first.device)
-    blocks = unflatten(one, parameters)
-    return BlockwiseGrads({name: DenseGrad(block[None]) for name, block in blocks.items()}, 1)
+    rows = {}
+    for number, (name, p) in enumerate(parameters.items()):
+        pattern = _pattern(p.dtype, p.device).repeat(-(-p.numel() // PIECE))[: p.numel()]
+        rows[name] = DenseGrad((math.cos(1.3 * number) * pattern).view(1, *p.shape))
+    return BlockwiseGrads(rows, 1)
 
 
 @functools.lru_cache(maxsize=8)
-def _pattern(count: int, dtype: torch.dtype, device: torch.device) -> Float[Tensor, " count"]:
-    return torch.arange(count, dtype=torch.float64).mul(0.7).cos().to(device, dtype)
+def _pattern(dtype: torch.dtype, device: torch.device) -> Float[Tensor, " piece"]:
+    return torch.arange(PIECE, dtype=torch.float64).mul(0.7).cos().to(device, dtype)
 
 
 def _device(public: Public) -> torch.device:

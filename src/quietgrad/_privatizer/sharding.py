@@ -18,6 +18,7 @@ from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad._noise.gaussian import Gaussian
 from quietgrad._representations.base import Identity
 from quietgrad._representations.masks.mask import RandomMask
+from quietgrad._representations.preconditioned.scaling import Preconditioned
 from quietgrad._sampling.batches import PoissonBatches
 from quietgrad._sampling.poisson import PoissonSampler
 
@@ -87,10 +88,10 @@ def _check_mechanism(mechanism: Mechanism) -> None:
     """Refuse what needs whole layers, or noise of all coordinates at once."""
     for release in mechanism.releases:
         kind = type(release.representation)
-        if kind not in (Identity, RandomMask):
+        if kind not in (Identity, RandomMask, Preconditioned):
             raise ValueError(
                 f"{mechanism.name} cannot train a sharded model: {kind.__name__} maps whole layers, and each rank "
-                f"holds some rows of them. Gradients as they are and random masks can. {INSTEAD}"
+                f"holds some rows of them. Gradients as they are, random masks and preconditioned inputs can. {INSTEAD}"
             )
         if not isinstance(release.clip, RowClip):
             raise ValueError(

@@ -292,6 +292,10 @@ class Codecs:
             self._states.put(number, state)
         return self._made[number]
 
+    def state(self, representation: Representation, public: Public) -> State:
+        """What a representation at the view's place remembers; its codec has been made."""
+        return self._states.get(self._states.number((*public.place, representation))) or {}
+
     def observe(self, representation: Representation, public: Public, released: Released) -> None:
         """Let the representation at the view's place learn from a release; its codec has been made."""
         number = self._states.number((*public.place, representation))

@@ -46,6 +46,14 @@ class LayerScale(ABC):
         """Scale one matrix, and its bias if the layer's is scaled."""
 
     @abstractmethod
+    def for_rows(self, rows: slice) -> LayerScale:
+        """The scaling of these rows of a release, without the others.
+
+        Raises:
+            ValueError: it mixes rows.
+        """
+
+    @abstractmethod
     def state(self) -> dict[str, Any]:
         """Plain data, which `restore` reads."""
 
@@ -81,6 +89,9 @@ class TableScale(LayerScale):
 
     def apply(self, block: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
         return self.rows.to(block).view(-1, *[1] * (block.dim() - 1)) * block, bias
+
+    def for_rows(self, rows: slice) -> TableScale:
+        return TableScale(self.rows[rows], self.spread)
 
     def state(self) -> dict[str, Any]:
         return {"rows": self.rows, "spread": list(self.spread)}
@@ -164,7 +175,17 @@ class MatrixScale(LayerScale):
 
     # ---- a release ------------------------------------------------------------------------------------------
 
+    def for_rows(self, rows: slice) -> MatrixScale:
+        if self.swapped or self.outputs is not None:
+            raise ValueError(
+                "Preconditioning of a sharded model scales the inputs of layers whose weight is [outputs, inputs]. "
+                'Leave sides="both" out, and replace transposed layers (GPT-2\'s Conv1D) by nn.Linear.'
+            )
+        return self
+
     def apply(self, block: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        if len(block) == 0:  # a rank of a sharded model that holds no row
+            return block, bias
         rows = block.reshape(1, len(block), -1)
         mapped, last = self._scale(rows, bias[None] if self.with_bias and bias is not None else None)
         return mapped.reshape(block.shape), bias if last is None else last[0]

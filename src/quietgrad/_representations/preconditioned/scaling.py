@@ -12,7 +12,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from quietgrad._gradients.blocks import BlockGrads, Blocks
-from quietgrad._gradients.space import Space, coordinates
+from quietgrad._gradients.space import Part, Space, coordinates
 from quietgrad._gradients.stages import BlockwiseGrads, PerSampleGrads, Released
 from quietgrad._representations.base import Codec, Public, PublicLosses, Representation, State
 from quietgrad._representations.preconditioned.input_map import input_map, output_root
@@ -83,9 +83,10 @@ class Preconditioned(Representation):
             scales = self._scales(public, inputs)
             length = _length_kept(stream_gradients(public, self.probes), scales)
             saved = {name: scale.state() for name, scale in scales.items()}
-            state = {"since": public.step, "length": length, "scales": saved}
+            energy = _noise_energy(public.space, scales)
+            state = {"since": public.step, "length": length, "noise_energy": energy, "scales": saved}
         scales = {name: restore(saved) for name, saved in state["scales"].items()}
-        return PreconditionedCodec(public.space, scales, state["length"], state["since"], inputs), state
+        return PreconditionedCodec(public.space, scales, state, inputs), state
 
     def _is_due(self, public: Public, state: State) -> bool:
         if not state or state["since"] < public.since:
@@ -107,10 +108,7 @@ class Preconditioned(Representation):
             raise ValueError(
                 "Inputs of a layer are NaN or infinite on the probes. Check the inputs of probes."
             )
-        like = next(iter(public.parameters.values()))
-        return {
-            name: self._scale(moments, public.parameters.get(name, like)) for name, moments in found.items()
-        }
+        return {name: self._scale(moments, _like(public.space.part(name))) for name, moments in found.items()}
 
     def _scale(self, moments: LayerMoments, like: Tensor) -> LayerScale:
         if moments.inputs.dim() == 1:
@@ -140,8 +138,7 @@ class PreconditionedCodec(Codec):
 
     Args:
         scales: P of each matrix; other blocks keep their coordinates.
-        length: c.
-        since: the step that made them.
+        state: c, the energy of scaled noise, and the step that made them.
         public_inputs: what probes fed the model, to refuse a private batch among it.
     """
 
@@ -149,14 +146,17 @@ class PreconditionedCodec(Codec):
         self,
         space: Space,
         scales: Mapping[str, LayerScale],
-        length: float,
-        since: int,
+        state: State,
         public_inputs: list[Tensor],
     ) -> None:
-        self.space, self.scales, self.length, self.since = space, scales, length, since
-        self._lengthened = {name: scale.times(length) for name, scale in scales.items()}
+        self.space, self.scales = space, scales
+        self.length, self.since = state["length"], state["since"]
+        self._lengthened = {name: scale.times(self.length) for name, scale in scales.items()}
+        self._of_release = {name: _of_part(scale, space.part(name)) for name, scale in scales.items()}
         self._public_inputs = public_inputs
-        self._noise_kept = math.sqrt(coordinates(space) / _noise_energy(space, scales))
+        # Computed once: on a device the host waits for it. Checkpoints of earlier versions do not have it.
+        energy = state.get("noise_energy") or _noise_energy(space, scales)
+        self._noise_kept = math.sqrt(coordinates(space) / energy)
 
     def encode(self, grads: PerSampleGrads) -> PerSampleGrads:
         refuse_private_inputs(grads, self._public_inputs)
@@ -167,7 +167,7 @@ class PreconditionedCodec(Codec):
 
     def decode(self, released: Released) -> Blocks:
         return apply_scales(
-            self.scales, {n: self._noise_kept * block for n, block in released.blocks.items()}
+            self._of_release, {n: self._noise_kept * block for n, block in released.blocks.items()}
         )
 
     @property
@@ -177,6 +177,16 @@ class PreconditionedCodec(Codec):
             f"largest over mean eigenvalue of layer inputs {before:.3g}, after scaling {after:.3g}; "
             "decoded noise is as long as DP-SGD's and shorter along large eigenvalues"
         )
+
+
+def _like(part: Part) -> Tensor:
+    """A tensor of the block's precision, where the block is."""
+    return torch.empty(0, dtype=part.dtype, device=part.device)
+
+
+def _of_part(scale: LayerScale, part: Part) -> LayerScale:
+    """The scaling of the rows of a release that this process holds."""
+    return scale if part.rows is None else scale.for_rows(part.rows)
 
 
 def partner_of(name: str) -> str:
