@@ -135,11 +135,21 @@ def unit(rows: Float[Tensor, "n ..."]) -> Float[Tensor, "n ..."]:
 
 
 @torch.no_grad()
-def encode(encoder: nn.Module, inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n ..."]:
-    """All rows, computed once; an encoder that mixes records is refused."""
+def encode(
+    encoder: nn.Module, inputs: Float[Tensor, "n ..."], *, device: str = "cpu"
+) -> Float[Tensor, "n ..."]:
+    """All rows, computed once; an encoder that mixes records is refused.
+
+    Args:
+        device: where they are computed. Inputs, rows and the encoder are on the CPU before and after.
+    """
     encoder.eval()
     _refuse_mixing(encoder, torch.zeros_like(inputs[:2]))
-    return torch.cat([encoder(part) for part in inputs.split(ROWS)])
+    encoder.to(device)
+    try:
+        return torch.cat([encoder(part.to(device)).cpu() for part in inputs.split(ROWS)])
+    finally:
+        encoder.cpu()
 
 
 def _refuse_mixing(encoder: nn.Module, like: Tensor) -> None:

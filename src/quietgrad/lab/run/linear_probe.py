@@ -68,11 +68,13 @@ class LinearProbeOptions(Section):
 class Encoded:
     """A task whose records are encoded, once for all runs of a process that share data and encoder."""
 
-    def __init__(self, data: DataConfig, encoder: str, mirrored: bool, data_dir: Path | None) -> None:
+    def __init__(
+        self, data: DataConfig, encoder: str, mirrored: bool, data_dir: Path | None, device: str = "cpu"
+    ) -> None:
         self.parts: Parts = load_task(Config(data=data), data_dir=data_dir)
         self.encoder = make_encoder(encoder, self.parts.input_shape, mirrored=mirrored)
         self.private, self.public, self.test = (
-            encode(self.encoder, part.tensors[0]) if len(part) else part.tensors[0]
+            encode(self.encoder, part.tensors[0], device=device) if len(part) else part.tensors[0]
             for part in (self.parts.private, self.parts.public, self.parts.test)
         )
 
@@ -81,11 +83,14 @@ encoded = lru_cache(maxsize=1)(Encoded)
 
 
 def set_up_linear_probe(
-    config: Config, folder: RunFolder, *, resume: bool, data_dir: Path | None
+    config: Config, folder: RunFolder, *, resume: bool, data_dir: Path | None, device: str = "cpu"
 ) -> tuple[Setup, qg.Program, qg.Statistics]:
-    """The objects of a run. Statistics are released here, and kept in the folder for a run that is resumed."""
+    """The objects of a run. Statistics are released here, and kept in the folder for a run that is resumed.
+
+    Records are encoded and the head is trained on the device; statistics are released on the CPU.
+    """
     options = checked_options(config)
-    task = encoded(config.data, options.encoder, options.mirrored, data_dir)
+    task = encoded(config.data, options.encoder, options.mirrored, data_dir, device)
     plan = plan_linear_probe(config, task.parts, task.private.shape[1:])
     rule, source, program, batches, remarks = plan
     if resume:
@@ -104,7 +109,7 @@ def set_up_linear_probe(
     else:
         rescale = _loaded(saved)
     resolved = resolved_config(config, rule, rule.steps, task.parts.units)
-    setup = _setup(resolved, task, rescale, rule)
+    setup = _setup(resolved, task, rescale, rule, device)
     setup.lost_statistics = saved.get("lost", 0)
     return setup, program, statistics
 
@@ -237,10 +242,11 @@ def resolved_config(config: Config, rule: Settings, steps: int, units: int) -> C
     )
 
 
-def _setup(config: Config, task: Encoded, rescale: Rescale | Quadratic, rule: Settings) -> Setup:
+def _setup(config: Config, task: Encoded, rescale: Rescale | Quadratic, rule: Settings, device: str) -> Setup:
     parts = _rescaled_parts(task, rescale)
-    model = zero_head(rescale.width, parts.num_classes)
+    model = zero_head(rescale.width, parts.num_classes).to(device)
     batches = all_at_once(parts.private, rule, **users_of(config, parts))
+    batches.device = torch.device(device)
     optimizer = make_optimizer(model, config.training)
     scheduler = make_scheduler(optimizer, config.training, batches.steps)
     return Setup(config, parts, model, batches, optimizer, scheduler, average=None)

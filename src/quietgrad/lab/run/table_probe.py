@@ -56,15 +56,19 @@ TABLE, PRECONDITIONER = "table", "preconditioner"
 
 
 def set_up_probe(
-    config: Config, folder: RunFolder, *, resume: bool, data_dir: Path | None
+    config: Config, folder: RunFolder, *, resume: bool, data_dir: Path | None, device: str = "cpu"
 ) -> tuple[Setup, qg.Program, qg.Statistics]:
-    """The objects of a run: of a table if columns are stated, else of images, texts or arrays."""
+    """The objects of a run: of a table if columns are stated, else of images, texts or arrays.
+
+    Args:
+        device: where the head is trained, and records but those of tables are encoded.
+    """
     set_up = set_up_table_probe if config.columns else set_up_linear_probe
-    return set_up(config, folder, resume=resume, data_dir=data_dir)
+    return set_up(config, folder, resume=resume, data_dir=data_dir, device=device)
 
 
 def set_up_table_probe(
-    config: Config, folder: RunFolder, *, resume: bool, data_dir: Path | None
+    config: Config, folder: RunFolder, *, resume: bool, data_dir: Path | None, device: str = "cpu"
 ) -> tuple[Setup, qg.Program, qg.Statistics]:
     """The objects of a run. Statistics are released here, and kept in the folder for a run that is resumed."""
     parts = load_task(config, data_dir=data_dir)
@@ -85,7 +89,7 @@ def set_up_table_probe(
         folder.save(FEATURES, saved)
     assert parts.schema is not None
     rows, last = table_features(parts.schema, saved[TABLE])
-    setup = _setup(config, _encoded(parts, rows, last), plan, saved.get(PRECONDITIONER))
+    setup = _setup(config, _encoded(parts, rows, last), plan, saved.get(PRECONDITIONER), device)
     setup.lost_statistics = saved["lost"]
     return setup, plan.program, statistics
 
@@ -213,18 +217,20 @@ class PreconditionedSteps(torch.optim.Optimizer):
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
             for weights in group["params"]:
-                weights -= group["lr"] * preconditioned(weights.grad, self._matrix)
+                matrix = self._matrix.to(weights.device)
+                weights -= group["lr"] * preconditioned(weights.grad, matrix)
 
 
-def _setup(config: Config, parts: Parts, plan: ProbePlan, matrix: Tensor | None) -> Setup:
+def _setup(config: Config, parts: Parts, plan: ProbePlan, matrix: Tensor | None, device: str) -> Setup:
     steps = plan.batches.steps
     config = resolved_config(config, plan.rule, steps, parts.units)
-    model = zero_head(parts.input_shape[0], max(1, parts.num_classes))
+    model = zero_head(parts.input_shape[0], max(1, parts.num_classes)).to(device)
     optimizer = (
         make_optimizer(model, config.training)
         if matrix is None
         else PreconditionedSteps(model.parameters(), matrix)
     )
     batches = qg.PoissonBatches(parts.private, rate=1.0, steps=steps, **users_of(config, parts))
+    batches.device = torch.device(device)
     scheduler = make_scheduler(optimizer, config.training, steps)
     return Setup(config, parts, model, batches, optimizer, scheduler, average=None)

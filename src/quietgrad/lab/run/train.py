@@ -23,7 +23,6 @@ from quietgrad._privatizer.explanation import ReleaseReport
 from quietgrad.accounting.ledger import Ledger
 from quietgrad.distributed import Reducer
 from quietgrad.lab.data import Parts
-from quietgrad.lab.errors import LabError
 from quietgrad.lab.files import to_json
 from quietgrad.lab.run.augment import make_views
 from quietgrad.lab.run.checkpoints import Checkpoints, check_any_kept, tell_lost
@@ -36,7 +35,7 @@ from quietgrad.lab.run.metrics import curve_values, measure
 from quietgrad.lab.run.presets import QUIET
 from quietgrad.lab.run.progress import Reporter, Silent
 from quietgrad.lab.run.released_metrics import release_metrics
-from quietgrad.lab.run.setup import Setup, set_up
+from quietgrad.lab.run.setup import Setup, check_device, set_up
 from quietgrad.lab.run.statement.model_card import FILE as CARD_FILE
 from quietgrad.lab.run.statement.model_card import model_card
 from quietgrad.lab.run.statement.recorded import read_run
@@ -207,12 +206,10 @@ def train(
     ledger: Ledger | Path
     statistics: qg.Statistics | None = None
     if config.method.name == QUIET:
-        if device != "cpu":
-            raise LabError(
-                f"--device {device}: method.name = {QUIET!r} trains a linear layer on features, on the CPU. Leave "
-                "--device out."
-            )
-        setup, program, statistics = set_up_probe(config, folder, resume=resume, data_dir=data_dir)
+        check_device(device)
+        setup, program, statistics = set_up_probe(
+            config, folder, resume=resume, data_dir=data_dir, device=device
+        )
         mechanism, ledger = program.training, statistics.ledger
     else:
         setup = set_up(config, data_dir=data_dir, parts=parts, device=device)
