@@ -13,6 +13,7 @@ import argparse
 import faulthandler
 import itertools
 import json
+import math
 import multiprocessing
 import os
 import signal
@@ -49,8 +50,16 @@ PHASES = (
 RESUMED = {2: 4, 4: 2}
 PATIENCE = 60.0
 CONTEXT = multiprocessing.get_context("forkserver")
+# Every rank is a fork of a server that has imported all of it: `quietgrad` alone imports its parts when they are used.
 CONTEXT.set_forkserver_preload(
-    ["torch", "torch.distributed.fsdp", "torch.distributed.checkpoint", "quietgrad"]
+    [
+        "torch.distributed.fsdp",
+        "torch.distributed.tensor",
+        "torch.distributed.checkpoint",
+        "quietgrad._names",
+        "quietgrad.distributed",
+        "quietgrad.methods",
+    ]
 )
 
 
@@ -76,17 +85,18 @@ class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first, self.second = nn.Linear(6, 11), nn.Linear(11, 3)
-        self.dies = False
+        self.dies: Path | None = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         hidden = torch.tanh(self.first(x))
-        if self.dies:
-            die()
+        if self.dies is not None:
+            die(self.dies)
         out: torch.Tensor = self.second(hidden)
         return out
 
 
-def die() -> None:
+def die(folder: Path) -> None:
+    (folder / "died").write_text(str(time.monotonic()))
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -125,17 +135,17 @@ class Run:
     def _step(self, private: qg.Privatizer, batch: Any) -> None:
         now = private.step == DIES_AT
         if now and self.dying == "before the forward":
-            die()
-        self.model.dies = now and self.dying == "in the forward"
+            die(self.folder)
+        self.model.dies = self.folder if now and self.dying == "in the forward" else None
         for x, y in batch.split(64):
             private.backward(F.cross_entropy(self.model(x), y, reduction="none"))
         if now and self.dying in ("before the release", "in the forward"):
-            die()  # also where a part was empty, so that no forward ran
+            die(self.folder)  # also where a part was empty, so that no forward ran
         private.release()
         with (self.folder / f"seen-{self.rank}").open("a") as file:
             file.write("release\n")
         if now and self.dying == "after the release":
-            die()
+            die(self.folder)
         with torch.no_grad():
             for p in private.parameters.values():
                 assert p.grad is not None
@@ -148,10 +158,10 @@ class Run:
         def recorded(*args: Any, **options: Any) -> None:
             if private.step == DIES_AT and self.dying == "before the ledger":
                 time.sleep(1.0)  # time for the others to go on, if they do not wait
-                die()
+                die(self.folder)
             record(*args, **options)
             if private.step == DIES_AT:
-                die()
+                die(self.folder)
 
         private.ledger.record = recorded  # type: ignore[method-assign]
 
@@ -162,7 +172,7 @@ class Run:
         if self.sharded:
             save_shards({"model": self.model.state_dict()}, checkpoint_id=place)
         if dies:
-            die()
+            die(self.folder)
         if self.rank == 0:
             torch.save(self.model.state_dict() if not self.sharded else {}, place / "whole.pt")
             torch.save(private.state_dict(), place / "private.part")
@@ -195,8 +205,7 @@ def enter(rank: int, world: int, folder: str, case: Case, kills: bool) -> None:
 
 
 def launch(world: int, folder: str, case: Case, *, kills: bool) -> tuple[list[int | None], float]:
-    """Run all ranks; how each ended, and after how many seconds the last one had."""
-    start = time.monotonic()
+    """Run all ranks; how each ended, and how many seconds after the victim's death the last one had."""
     ranks = [CONTEXT.Process(target=enter, args=(rank, world, folder, case, kills)) for rank in range(world)]
     for rank in ranks:
         rank.start()
@@ -205,7 +214,9 @@ def launch(world: int, folder: str, case: Case, *, kills: bool) -> tuple[list[in
         if rank.exitcode is None:
             rank.kill()
             rank.join()
-    return [rank.exitcode for rank in ranks], time.monotonic() - start
+    died = Path(folder, "died")
+    since = float(died.read_text()) if died.exists() else math.inf
+    return [rank.exitcode for rank in ranks], time.monotonic() - since
 
 
 def lines(folder: str) -> int:

@@ -2,6 +2,7 @@
 
     python -m benchmarks.shard_memory                      100 million parameters on 1, 2 and 4 ranks
     python -m benchmarks.shard_memory --blocks 2 --width 256
+    python -m benchmarks.shard_memory --reducer AllReduce --method rgp
 
 The peak is the most bytes that tensors held at once, seen after every torch operation of a step; resident memory would
 count caches of the allocator and of gloo too. What numpy and gloo hold inside is left out.
@@ -42,7 +43,8 @@ class Block(nn.Module):
             nn.Linear(width, 3 * width),
             nn.Linear(width, width),
         )
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.up: nn.Module = nn.Linear(width, 4 * width)
+        self.down: nn.Module = nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         n, t, d = x.shape
@@ -70,6 +72,37 @@ class Transformer(nn.Module):
         return out
 
 
+class LowRankLayer(nn.Module):
+    """A frozen layer and a trained one of low rank beside it."""
+
+    def __init__(self, base: nn.Linear, rank: int) -> None:
+        super().__init__()
+        self.base = base
+        self.down = nn.Linear(base.in_features, rank, bias=False)
+        self.up = nn.Linear(rank, base.out_features, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.base(x) + self.up(self.down(x))
+        return out
+
+
+def build(blocks: int, width: int, method: str) -> Transformer:
+    torch.manual_seed(0)
+    model = Transformer(blocks, width)
+    if method == "lora":
+        model.requires_grad_(False)
+        for block in model.blocks:
+            assert isinstance(block, Block)
+            for name in ("up", "down"):
+                layer = block.get_submodule(name)
+                assert isinstance(layer, nn.Linear)
+                block.set_submodule(name, LowRankLayer(layer, 8))
+    return model
+
+
+METHODS = {"dp_sgd": qg.methods.dp_sgd(), "lora": qg.methods.dp_sgd(), "rgp": qg.methods.rgp(rank=4)}
+
+
 class Storages(TorchDispatchMode):
     """Counts the bytes of all tensors that are alive, after each operation."""
 
@@ -94,23 +127,25 @@ class Storages(TorchDispatchMode):
         return result
 
 
-def measure(rank: int, world: int, folder: str, blocks: int, width: int) -> None:
+def measure(
+    rank: int, world: int, folder: str, blocks: int, width: int, method: str, reducer_name: str
+) -> None:
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world)
-    torch.manual_seed(0)
-    model = Transformer(blocks, width)
+    model = build(blocks, width, method)
     size = sum(p.numel() for p in model.parameters())
-    for block in model.blocks:
-        fully_shard(block)
-    fully_shard(model)
+    reducer = getattr(qg.distributed, reducer_name)()
+    if reducer.lockstep:
+        for block in model.blocks:
+            fully_shard(block)
+        fully_shard(model)
     data = TensorDataset(torch.randint(WORDS, (8, LENGTH)))
     batches = qg.PoissonBatches.replay(data, [list(range(world))], rate=0.5)
-    mechanism = qg.methods.dp_sgd(clip=1.0).with_noise(1.0)
-    reducer = qg.distributed.Sharded()
+    mechanism = METHODS[method].with_noise(1.0)
     with qg.Privatizer(model, mechanism, batches, reducer=reducer, deterministic=True) as private:
         storages = Storages()
-        storages.add(list(private.parameters.values()))
+        storages.add(list(model.parameters()))
         with storages:
             for batch in batches:
                 for (x,) in batch.split(2):
@@ -129,11 +164,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--blocks", type=int, default=8)
     parser.add_argument("--width", type=int, default=1024)
+    parser.add_argument("--method", choices=METHODS, default="dp_sgd")
+    parser.add_argument("--reducer", choices=("Sharded", "AllReduce"), default="Sharded")
     parser.add_argument("--worlds", type=int, nargs="+", default=[1, 2, 4])
     options = parser.parse_args()
     for world in options.worlds:
         with tempfile.TemporaryDirectory() as folder:
-            args = (world, folder, options.blocks, options.width)
+            args = (world, folder, options.blocks, options.width, options.method, options.reducer)
             ranks = [CONTEXT.Process(target=measure, args=(rank, *args)) for rank in range(world)]
             for rank in ranks:
                 rank.start()
@@ -141,11 +178,12 @@ def main() -> None:
                 rank.join()
             found = [[int(word) for word in Path(folder, str(r)).read_text().split()] for r in range(world)]
             size, peak, largest, gathered, sent = (max(column) for column in zip(*found, strict=True))
-            shard = 12 * size // world
+            shard = 12 * size // (world if options.reducer == "Sharded" else 1)
             print(
-                f"world {world}: {size / 1e6:.1f} million parameters, peak {peak / 2**20:.0f} MiB a rank, of which "
-                f"12·P/world are {shard / 2**20:.0f}; largest layer {4 * largest / 2**20:.0f}, gathered together "
-                f"{4 * gathered / 2**20:.0f}; {sent / 2**20:.0f} MiB reduce-scattered",
+                f"world {world}, {options.reducer}, {options.method}: {size / 1e6:.1f} million parameters, peak "
+                f"{peak / 2**20:.0f} MiB a rank ({peak / size:.2f} bytes a parameter), beside 12·P of a rank's "
+                f"{shard / 2**20:.0f}; largest layer {4 * largest / 2**20:.0f}, gathered together "
+                f"{4 * gathered / 2**20:.0f}; {sent / 2**20:.1f} MiB sent",
                 flush=True,
             )
 
