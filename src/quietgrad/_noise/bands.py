@@ -15,8 +15,8 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import optimize, signal
 
 Series = NDArray[np.float64]
 
@@ -36,7 +36,7 @@ def inverse(coefficients: Sequence[float] | Series, length: int) -> Series:
     """Return the first coefficients of the power series 1/c(x)."""
     impulse = np.zeros(length)
     impulse[0] = 1.0
-    result: Series = signal.lfilter([1.0], np.asarray(coefficients, dtype=np.float64), impulse)
+    result: Series = scipy.signal.lfilter([1.0], np.asarray(coefficients, dtype=np.float64), impulse)
     return result
 
 
@@ -51,14 +51,14 @@ def workload(steps: int, momentum: float = 0.0) -> Series:
 def mean_square(coefficients: Sequence[float] | Series, a: Series) -> float:
     """Return E(c) for the workload a, relative to noise of std 1 at sensitivity 1."""
     c, steps = np.asarray(coefficients, dtype=np.float64), len(a)
-    sums = signal.fftconvolve(a, inverse(c, steps))[:steps]
+    sums = scipy.signal.fftconvolve(a, inverse(c, steps))[:steps]
     return float((c @ c) * ((steps - np.arange(steps)) @ sums**2) / steps)
 
 
 def final_square(coefficients: Sequence[float] | Series, a: Series) -> float:
     """Return the mean square noise of the last sum alone, in the units of `mean_square`."""
     c, steps = np.asarray(coefficients, dtype=np.float64), len(a)
-    sums = signal.fftconvolve(a, inverse(c, steps))[:steps]
+    sums = scipy.signal.fftconvolve(a, inverse(c, steps))[:steps]
     return float((c @ c) * (sums @ sums))
 
 
@@ -73,13 +73,13 @@ def optimise(bands: int, steps: int, momentum: float = 0.0) -> Series:
         # With c₀ = 1; the gradient of 1/c(x) in c_j is −x^j/c(x)², so all of them are shifts of one series.
         c = np.concatenate([[1.0], rest])
         series = inverse(c, steps)
-        sums = signal.fftconvolve(a, series)[:steps]
-        twice = signal.fftconvolve(sums, series)[:steps]
+        sums = scipy.signal.fftconvolve(a, series)[:steps]
+        twice = scipy.signal.fftconvolve(sums, series)[:steps]
         size, cost = float(c @ c), float(left @ sums**2)
         slopes = [-2 * float((left * sums)[j:] @ twice[: steps - j]) for j in range(1, bands)]
         return math.log(size * cost), 2 * rest / size + np.array(slopes) / cost
 
-    found = optimize.minimize(value, start[1:], jac=True, method="L-BFGS-B")
+    found = scipy.optimize.minimize(value, start[1:], jac=True, method="L-BFGS-B")
     best = np.concatenate([[1.0], found.x])
     # Where the search leaves the region in which C⁻¹ stays bounded, the square root is kept.
     return best if mean_square(best, a) < mean_square(start, a) else start

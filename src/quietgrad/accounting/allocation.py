@@ -21,9 +21,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+import scipy
 from jaxtyping import Float64
 from numpy import ndarray
-from scipy import fft, special
+from scipy import special
 
 from quietgrad.accounting.base import register_event
 from quietgrad.accounting.events import GaussianNoise, whole_number
@@ -229,15 +230,15 @@ class RatioPart:
             _added(self.without, other.without),
             _added(self.with_record, other.with_record),
         )
-        length = fft.next_fast_len(both._length(steps), real=True)
+        length = scipy.fft.next_fast_len(both._length(steps), real=True)
         whole, whole_with, rest, rest_with = (
-            fft.rfft(masses, length)
+            scipy.fft.rfft(masses, length)
             for masses in (both.without, both.with_record, other.without, other.with_record)
         )
         with_record = whole_with * whole ** (steps - 1) - rest_with * rest ** (steps - 1)
         without = whole**steps - rest**steps
         values = (steps * self.first + self.width * np.arange(length)) / steps
-        return values, *(np.maximum(fft.irfft(one, length), 0.0) for one in (with_record, without))
+        return values, *(np.maximum(scipy.fft.irfft(one, length), 0.0) for one in (with_record, without))
 
     def _length(self, steps: int) -> int:
         """Return how many points hold the sums but for a mass of 10⁻¹³, by Chernoff."""

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from dp_accounting import dp_event
-from dp_accounting.rdp import rdp_privacy_accountant as dp_rdp
 
 from quietgrad.accounting.base import Event, event_from_dict, event_to_dict, register_event
 from quietgrad.accounting.pairs import StepLoss, gaussian_loss
@@ -94,7 +92,11 @@ class GaussianEvent(GaussianNoise):
         return moments
 
     def rdp(self, rate: float, orders: Orders) -> Orders:
-        accountant = dp_rdp.RdpAccountant(orders)
+        # Here, since training needs no dp-accounting and importing it takes as long as all of quietgrad.
+        from dp_accounting import dp_event
+        from dp_accounting.rdp import RdpAccountant
+
+        accountant = RdpAccountant(orders)
         event = dp_event.GaussianDpEvent(self.noise_multiplier)
         accountant.compose(dp_event.PoissonSampledDpEvent(rate, event))
         return np.asarray(accountant.rdp)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-
-from dp_accounting.pld.pld_pmf import DensePLDPmf
-from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+from typing import Any
 
 from quietgrad.accounting.events import Phase, coalesce
 from quietgrad.accounting.pairs import deviation, reach
@@ -42,9 +40,7 @@ class PldEpsilon:
     converged: bool
 
 
-def pld(
-    phases: Iterable[Phase], *, pessimistic: bool = True, discretisation: float = 1e-4
-) -> PrivacyLossDistribution:
+def pld(phases: Iterable[Phase], *, pessimistic: bool = True, discretisation: float = 1e-4) -> Any:
     """Return the run's privacy loss distribution as an object of dp-accounting.
 
     Args:
@@ -58,6 +54,9 @@ def pld(
     remove, add = (
         compose(side) for side in _sides(coalesce(phases), discretisation, pessimistic=pessimistic)
     )
+    # Here, since training needs no dp-accounting and importing it takes as long as all of quietgrad.
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
     return PrivacyLossDistribution(_dense(remove), _dense(add))
 
 
@@ -151,5 +150,7 @@ def _spread(runs: tuple[Phase, ...]) -> float:
     return math.sqrt(variance / sum(run.count for run in runs))
 
 
-def _dense(pmf: LossPmf) -> DensePLDPmf:
+def _dense(pmf: LossPmf) -> Any:
+    from dp_accounting.pld.pld_pmf import DensePLDPmf
+
     return DensePLDPmf(pmf.step, pmf.lower, pmf.mass, pmf.infinity, pmf.pessimistic)

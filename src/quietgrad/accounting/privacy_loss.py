@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import scipy
 from jaxtyping import Float64
 from numpy import ndarray
-from scipy import fft, signal
 
 LARGEST_EXPONENT = 700.0
 """e to this power is still a float."""
@@ -136,13 +136,15 @@ def compose(parts: Sequence[tuple[LossPmf, int]], *, tilt: float = 0.0, tail: fl
     )
     log_scale = sum(count * pmf.log_mgf(tilt) for pmf, count in parts)
     lower, upper = _window(parts, tilt, log_scale, tail)
-    length = fft.next_fast_len(max(upper - lower + 1, max(len(pmf.mass) for pmf, _ in parts)), real=True)
+    length = scipy.fft.next_fast_len(
+        max(upper - lower + 1, max(len(pmf.mass) for pmf, _ in parts)), real=True
+    )
     spectrum = np.ones(length // 2 + 1, dtype=complex)
     start = 0
     for pmf, count in parts:
-        spectrum *= fft.rfft(pmf.tilt_by(tilt), length) ** count
+        spectrum *= scipy.fft.rfft(pmf.tilt_by(tilt), length) ** count
         start += pmf.lower * count
-    mass = np.maximum(np.roll(fft.irfft(spectrum, length), start - lower), 0.0)
+    mass = np.maximum(np.roll(scipy.fft.irfft(spectrum, length), start - lower), 0.0)
     infinity = -math.expm1(sum(count * math.log1p(-pmf.infinity) for pmf, count in parts))
     # The transform is cyclic: what lies beyond the window came back on the other side, at the right total
     # mass.
@@ -209,7 +211,7 @@ def _tails(
     losses, mass = pmf.losses[keep:], pmf.real_mass(slice(keep, None))
     above = np.cumsum(mass[::-1])[::-1]
     # V_j = m_j + exp(-step) V_{j+1}: a filter, because exp(s_j) alone overflows for large losses.
-    weighted = signal.lfilter([1.0], [1.0, -math.exp(-pmf.step)], mass[::-1])[::-1]
+    weighted = scipy.signal.lfilter([1.0], [1.0, -math.exp(-pmf.step)], mass[::-1])[::-1]
     return losses, above, weighted
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from typing import Literal
 
 import numpy as np
-from dp_accounting.rdp import rdp_privacy_accountant as dp_rdp
 
 from quietgrad.accounting.events import Phase, coalesce
 from quietgrad.accounting.pld import is_private
@@ -22,9 +21,11 @@ INTEGER_ORDERS = np.concatenate([np.arange(2, 64), np.arange(64, 257, 8), [512, 
 
 def rdp(phases: Iterable[Phase]) -> tuple[Orders, Orders]:
     """Return orders, and the run's RDP at each: budgets add over steps."""
+    from dp_accounting.rdp.rdp_privacy_accountant import DEFAULT_RDP_ORDERS
+
     runs = coalesce(phases)
     whole = any(run.event.only_whole_orders for run in runs)
-    orders = INTEGER_ORDERS if whole else np.asarray(dp_rdp.DEFAULT_RDP_ORDERS, dtype=float)
+    orders = INTEGER_ORDERS if whole else np.asarray(DEFAULT_RDP_ORDERS, dtype=float)
     if not is_private(runs):
         return orders, np.full_like(orders, np.inf)
     return orders, sum((run.count * run.event.rdp(run.rate, orders) for run in runs), np.zeros_like(orders))
@@ -35,7 +36,7 @@ def rdp_epsilon(phases: Iterable[Phase], delta: float) -> float:
     orders, values = rdp(phases)
     if not values.any():
         return 0.0
-    return float(dp_rdp.compute_epsilon(orders, values, delta)[0])
+    return _epsilon(orders, values, delta)
 
 
 def repeat_and_select(
@@ -64,12 +65,20 @@ def repeat_and_select(
         tuned = values + _negative_binomial_extra(
             orders, values, mean_tries, shape=float(tries == "geometric")
         )
-    return float(dp_rdp.compute_epsilon(orders, tuned + math.log(mean_tries) / (orders - 1), delta)[0])
+    return _epsilon(orders, tuned + math.log(mean_tries) / (orders - 1), delta)
+
+
+def _epsilon(orders: Orders, values: Orders, delta: float) -> float:
+    from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
+
+    return float(compute_epsilon(orders, values, delta)[0])
 
 
 def _poisson_extra(orders: Orders, values: Orders, mean: float) -> Orders:
     """Return mean · δ(ε = log(1 + 1/(a-1))) at each order a."""
-    deltas = [dp_rdp.compute_delta(orders, values, math.log1p(1 / (order - 1)))[0] for order in orders]
+    from dp_accounting.rdp.rdp_privacy_accountant import compute_delta
+
+    deltas = [compute_delta(orders, values, math.log1p(1 / (order - 1)))[0] for order in orders]
     return mean * np.asarray(deltas, dtype=float)
 
 

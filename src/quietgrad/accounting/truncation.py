@@ -22,7 +22,8 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from scipy import special, stats
+import scipy
+from scipy import special
 
 from quietgrad.accounting.base import Event, event_from_dict, event_to_dict, register_event
 from quietgrad.accounting.events import whole_number
@@ -120,9 +121,9 @@ def rates(rate: float, units: int, at_most: int) -> tuple[tuple[float, float], .
     """Return the weights of the sizes of A, and the rate at which x takes part given each."""
     if at_most >= units:
         return ((1.0, rate),)
-    others = stats.binom(units - 1, rate)
+    others = scipy.stats.binom(units - 1, rate)
     few, just = float(others.cdf(at_most - 2)), float(others.pmf(at_most - 1))
-    kept = at_most / units * float(stats.binom.sf(at_most, units, rate))
+    kept = at_most / units * float(scipy.stats.binom.sf(at_most, units, rate))
     parts = [(few, rate), (just + kept, min((rate * just + kept) / max(just + kept, 1e-300), 1.0))]
     parts.append((max(1.0 - few - just - kept, 0.0), 0.0))
     return tuple((weight, one) for weight, one in parts if weight > 0)

@@ -9,15 +9,15 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import scipy
 from jaxtyping import Float64
 from numpy import ndarray
-from scipy import optimize, special, stats
 
 
 def proportion_at_least(successes: int, trials: int, alpha: float) -> float:
     """Clopper-Pearson: the true proportion is below this with probability at most alpha."""
     _check_counts(successes, trials)
-    return 0.0 if successes == 0 else float(stats.beta.ppf(alpha, successes, trials - successes + 1))
+    return 0.0 if successes == 0 else float(scipy.stats.beta.ppf(alpha, successes, trials - successes + 1))
 
 
 def proportion_at_most(successes: int, trials: int, alpha: float) -> float:
@@ -43,7 +43,11 @@ def mu_from_counts(caught: int, members: int, false_alarms: int, others: int, *,
     """μ ≥ Φ⁻¹(TPR) − Φ⁻¹(FPR) if the mechanism is μ-GDP for some μ; needs no Gaussian scores."""
     hit = proportion_at_least(caught, members, alpha / 2)
     alarm = proportion_at_most(false_alarms, others, alpha / 2)
-    return max(float(special.ndtri(hit) - special.ndtri(alarm)), 0.0) if hit > 0 and alarm < 1 else 0.0
+    return (
+        max(float(scipy.special.ndtri(hit) - scipy.special.ndtri(alarm)), 0.0)
+        if hit > 0 and alarm < 1
+        else 0.0
+    )
 
 
 def slope_over_noise(
@@ -71,7 +75,10 @@ def slope_over_noise(
 
 def gaussian_delta(mu: float, epsilon: float) -> float:
     """δ(ε) of the Gaussian mechanism: Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ)."""
-    first, second = special.log_ndtr(mu / 2 - epsilon / mu), special.log_ndtr(-mu / 2 - epsilon / mu)
+    first, second = (
+        scipy.special.log_ndtr(mu / 2 - epsilon / mu),
+        scipy.special.log_ndtr(-mu / 2 - epsilon / mu),
+    )
     return float(math.exp(first) - math.exp(epsilon + second))
 
 
@@ -80,12 +87,14 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     if mu <= 0 or gaussian_delta(mu, 0.0) <= delta:
         return 0.0
     most = mu**2 / 2 + mu * math.sqrt(2 * math.log(1 / delta)) + 1.0
-    return float(optimize.brentq(lambda epsilon: gaussian_delta(mu, epsilon) - delta, 0.0, most, xtol=1e-10))
+    return float(
+        scipy.optimize.brentq(lambda epsilon: gaussian_delta(mu, epsilon) - delta, 0.0, most, xtol=1e-10)
+    )
 
 
 def scores_needed(mu: float, *, alpha: float, share: float) -> int:
     """About how many in/out scores make `slope_over_noise` reach `share` of the true μ."""
-    z = float(special.ndtri(1 - alpha))
+    z = float(scipy.special.ndtri(1 - alpha))
     return math.ceil((z / (1 - share)) ** 2 * (4 / mu**2 + 0.5))
 
 
@@ -109,11 +118,11 @@ def best_threshold(
 
 
 def _noncentrality_at_least(t: float, freedom: int, alpha: float) -> float:
-    exact = float(special.nctdtrinc(freedom, 1 - alpha, t)) if abs(t) < 200 else math.nan
+    exact = float(scipy.special.nctdtrinc(freedom, 1 - alpha, t)) if abs(t) < 200 else math.nan
     if math.isfinite(exact):
         return exact
     # For large t the t distribution is normal to well below what matters here.
-    return t - float(special.ndtri(1 - alpha)) * math.sqrt(1 + t**2 / (2 * freedom))
+    return t - float(scipy.special.ndtri(1 - alpha)) * math.sqrt(1 + t**2 / (2 * freedom))
 
 
 def _log_ratio(upper: float, lower: float) -> float:

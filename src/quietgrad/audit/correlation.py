@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from jaxtyping import Float64
 from numpy import ndarray
-from scipy import special
 
 MOST_STEPS = 400
 """All pairs of so many steps are compared."""
@@ -48,5 +48,5 @@ def compare_noise(noise: Sequence[Float64[ndarray, " _"]], *, alpha: float) -> N
     gram = np.abs(np.triu(rows @ rows.T, k=1))
     first, second = np.unravel_index(int(gram.argmax()), gram.shape)
     pairs = len(rows) * (len(rows) - 1) / 2
-    limit = float(special.ndtri(1 - alpha / (2 * pairs))) / float(np.sqrt(length))
+    limit = float(scipy.special.ndtri(1 - alpha / (2 * pairs))) / float(np.sqrt(length))
     return NoiseCorrelation((int(first), int(second)), float(rows[first] @ rows[second]), limit)

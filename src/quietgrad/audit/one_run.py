@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import scipy
 from jaxtyping import Bool, Float64, Int
 from numpy import ndarray
-from scipy import special, stats
 
 Values = Float64[ndarray, " v"]
 Counts = Int[ndarray, " v"]
@@ -40,11 +40,11 @@ def p_value(right: int, guesses: int, canaries: int, *, epsilon: float, delta: f
 
     p = β + 2mδα,   β = P[Bin(r, e^ε/(1+e^ε)) ≥ v],   α = max_i P[v−i ≤ Bin < v]/i
     """
-    chance = float(special.expit(epsilon))
-    tail = float(stats.binom.sf(right - 1, guesses, chance))
+    chance = float(scipy.special.expit(epsilon))
+    tail = float(scipy.stats.binom.sf(right - 1, guesses, chance))
     if right == 0 or delta == 0:
         return min(tail, 1.0)
-    below = np.cumsum(stats.binom.pmf(np.arange(right - 1, -1, -1), guesses, chance))
+    below = np.cumsum(scipy.stats.binom.pmf(np.arange(right - 1, -1, -1), guesses, chance))
     worst = float(np.max(below / np.arange(1, right + 1)))
     return min(tail + 2 * canaries * delta * worst, 1.0)
 
@@ -106,7 +106,7 @@ def gaussian_trade_off(mu: Values | float) -> Callable[[Values], Values]:
     """f̄⁻¹(x) = Φ(Φ⁻¹(x) − μ)."""
 
     def inverse(chances: Values) -> Values:
-        value: Values = special.ndtr(special.ndtri(np.minimum(chances, 1.0)) - mu)
+        value: Values = scipy.special.ndtr(scipy.special.ndtri(np.minimum(chances, 1.0)) - mu)
         return value
 
     return inverse

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-from scipy import optimize, special
+import scipy
+from scipy import special
 
 from quietgrad.accounting.evaluate import epsilon as epsilon_of
 from quietgrad.accounting.events import Phase
@@ -71,7 +72,7 @@ def _gaussian_guess(kinds: Kinds, rate: float, epsilon: float, delta: float) -> 
         below = math.exp(epsilon) * special.ndtr(-epsilon / mean - mean / 2)
         return float(above - below) - delta
 
-    mean = math.exp(optimize.brentq(excess, math.log(epsilon / 40), math.log(epsilon + 100)))
+    mean = math.exp(scipy.optimize.brentq(excess, math.log(epsilon / 40), math.log(epsilon + 100)))
     return mean / (rate * math.sqrt(sum(2 * count * kind.groups * _unit_zcdp(kind) for kind, count in kinds)))
 
 
