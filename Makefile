@@ -11,7 +11,7 @@ FAST := tests/laws/test_law0_conservation.py tests/laws/test_law2_sensitivity.py
 	tests/laws/test_law1_per_sample.py::test_gradients_equal_the_loop \
 	tests/capture tests/gradients tests/mechanism tests/privatizer tests/representations tests/sampling tests/test_layering.py
 
-.PHONY: demo test test-fast test-all test-rest test-slow test-nightly test-annotations test-without-kernels test-beside lint docs dist
+.PHONY: demo test test-fast test-all test-rest test-slow test-nightly test-annotations test-without-kernels test-levels test-beside lint docs dist
 
 demo: $(DEMO)
 	$(BIN)/python -m quietgrad.lab.cli.demo
@@ -28,7 +28,7 @@ test-fast: $(INSTALLED)
 test-all: test test-rest test-nightly
 
 # What CI runs after `make test`.
-test-rest: test-slow test-annotations test-without-kernels test-beside
+test-rest: test-slow test-annotations test-without-kernels test-levels test-beside
 
 test-slow: $(INSTALLED)
 	$(PYTEST) -m "slow and not nightly"
@@ -45,6 +45,13 @@ test-annotations: $(INSTALLED)
 test-without-kernels: $(INSTALLED)
 	QUIETGRAD_KERNELS=off QUIETGRAD_ANNOTATIONS=0 $(PYTEST) -m "not slow and not nightly" tests/noise tests/kernels tests/gradients \
 		tests/laws/test_law1_per_sample.py tests/laws/test_law2_sensitivity.py tests/laws/test_law2_floating_point.py
+
+# The same laws at every level of the C kernels below the one that this processor takes by itself.
+test-levels: $(INSTALLED)
+	for level in $$($(BIN)/python -c "from quietgrad._kernels.levels import levels; print(*levels()[:-1])"); do \
+		QUIETGRAD_KERNELS=$$level QUIETGRAD_ANNOTATIONS=0 $(PYTEST) -m "not slow and not nightly" tests/kernels tests/gradients \
+			tests/laws/test_law1_per_sample.py tests/laws/test_law2_sensitivity.py tests/laws/test_law2_floating_point.py || exit 1; \
+	done
 
 # Flower and Opacus, each in an environment of its own beside the others' pins.
 test-beside: $(INSTALLED)
