@@ -31,6 +31,9 @@ from quietgrad._gradients.zero import ZeroGrad
 Pool = Callable[[BlockwiseGrads], BlockwiseGrads]
 """From the gradients of records to those of users."""
 
+Visit = Callable[[str, BlockGrads], None]
+"""Looks at the block of a parameter while it still has its factors."""
+
 
 class Recorder:
     """Take per-sample gradients of a plain module.
@@ -145,6 +148,7 @@ class Recorder:
         *,
         keep_factors: bool = True,
         stand_ins: int = 0,
+        visit: Visit | None = None,
     ) -> BlockwiseGrads:
         """Take per-sample gradients of the losses for all of `parameters`, by one backward.
 
@@ -153,6 +157,7 @@ class Recorder:
             stand_ins: so many rows at the end become NaN, which every clip drops: exactly zero of them is added.
             keep_factors: False if nobody will ask for more than norms and weighted sums. Factors are then freed during
                 the backward, where gradients are formed.
+            visit: called with each block of records once, whether or not its factors are kept.
 
         Formal guarantee: a record's views enter one row, ḡ_i = (1/K)·Σ_j g_ij, so the clip bounds the record and not
         each view.
@@ -180,7 +185,8 @@ class Recorder:
             check_coverage(graph, calls, used)
             bad = ~losses.detach().isfinite()
             bad[len(losses) - stand_ins :] = True
-            blocks = self._blocks(losses, bad, calls, graph, keep_factors=keep_factors or pool is not None)
+            keep_factors = keep_factors or pool is not None
+            blocks = self._blocks(losses, bad, calls, graph, keep_factors=keep_factors, visit=visit)
             if not self.in_public:
                 self.graph_shape, self.precision = graph.shape, _lowest_precision(calls)
         assert {name for _, name in used} <= set(blocks), "a parameter that is used has no gradient"
@@ -220,6 +226,7 @@ class Recorder:
         graph: Graph,
         *,
         keep_factors: bool,
+        visit: Visit | None,
     ) -> dict[str, BlockGrads]:
         pieces: dict[str, list[BlockGrads]] = {}
         times_used = Counter(name for call in calls for name in call.unit.names.values())
@@ -239,6 +246,8 @@ class Recorder:
                 rows = [mark_rows(b, bad) for b in rows]
             for local, piece in trained_pieces(call, layouts, rows).items():
                 name = call.unit.names[local]
+                if visit is not None and times_used[name] == 1:
+                    visit(name, piece)
                 # Pieces of a parameter that is used several times are combined first, and need their factors.
                 if not keep_factors and times_used[name] == 1:
                     piece = self._select_algorithm(name, piece).drop_factors()
@@ -249,10 +258,14 @@ class Recorder:
             call.free()
 
         self._backward(losses, calls, graph, take)
-        return {
+        blocks = {
             name: self._checked(name, parts[0] if len(parts) == 1 else combine(parts))
             for name, parts in pieces.items()
         }
+        if visit is not None:
+            for name in (name for name in blocks if times_used[name] > 1):
+                visit(name, blocks[name])
+        return blocks
 
     def _checked(self, name: str, block: BlockGrads) -> BlockGrads:
         assert block.shape == self.parameters[name].shape, (name, block.shape)

@@ -154,7 +154,8 @@ def products_in_runs(
     """
     # By filling in and not by multiplying: zero times NaN is NaN, and a dropped sample is often one that holds a NaN.
     dropped = weights == 0
-    a, b = zero_rows(a, dropped), zero_rows(b, dropped)
+    if a.device.type != "cpu" or bool(dropped.any()):
+        a, b = zero_rows(a, dropped), zero_rows(b, dropped)
     w = weights.to(a.dtype).view(-1, 1, 1)
     # The narrower factor is the cheaper one to scale.
     if a.shape[2] < b.shape[2]:

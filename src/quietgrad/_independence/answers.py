@@ -16,6 +16,7 @@ from quietgrad._independence.direct import evaluation_mode, shapes_of
 from quietgrad._independence.fingerprints import Fingerprints, TakeFingerprints
 from quietgrad._independence.passes import PassResult, ProbePass
 from quietgrad._independence.random_states import RandomStates
+from quietgrad._independence.sketches import Sketch
 
 T = TypeVar("T")
 
@@ -69,9 +70,15 @@ class LoopAnswers:
         """Whether the micro-batch under way is a question."""
         return self._question is not None
 
-    def take(self, losses: Tensor, grads: BlockwiseGrads, precision: torch.dtype, *, spread: bool) -> Answer:
+    def begin_sketch(self) -> Sketch:
+        """Return what takes the blocks of the micro-batch under way as they come."""
+        return self._take.begin()
+
+    def take(
+        self, losses: Tensor, grads: BlockwiseGrads, sketch: Sketch, precision: torch.dtype, *, spread: bool
+    ) -> Answer:
         """Take the fingerprints of the micro-batch under way."""
-        self._answer = Answer(self._take(losses, grads, precision), spread)
+        self._answer = Answer(self._take.finish(losses, grads, sketch, precision), spread)
         return self._answer
 
     def end(self) -> None:

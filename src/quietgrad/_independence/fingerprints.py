@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from quietgrad._gradients.stages import BlockwiseGrads
-from quietgrad._independence.directions import Direction, along
+from quietgrad._independence.sketches import Directions, Sketch
 
 SMALL = 1e-3
 """Gradients below this part of the batch's mean norm are compared on that scale: their own digits are rounding."""
@@ -93,20 +93,23 @@ def _differ(old: Tensor, new: Tensor, allowed: Tensor) -> Bool[Tensor, " n"]:
 
 
 class TakeFingerprints:
-    """Take fingerprints from per-sample gradients, formed only where their kind has no cheaper inner product.
+    """Take fingerprints of a pass, whose gradients are seen while the backward makes them, and not kept for it.
 
-    The random direction follows from a secret seed, so it is the same in every pass, and no memory is kept for it.
+    The random directions follow from a secret seed, so they are the same in every pass.
     """
 
     def __init__(self) -> None:
-        self._seed = secrets.randbits(62)
+        self._directions = Directions(secrets.randbits(62))
 
-    def __call__(self, losses: Tensor, grads: BlockwiseGrads, precision: torch.dtype) -> Fingerprints:
+    def begin(self) -> Sketch:
+        """Return what takes the blocks of a pass as they come."""
+        return Sketch(self._directions)
+
+    def finish(
+        self, losses: Tensor, grads: BlockwiseGrads, sketch: Sketch, precision: torch.dtype
+    ) -> Fingerprints:
+        """Return the fingerprints of a pass, all blocks of which the sketch has seen."""
         losses = losses.mean(1) if losses.dim() == 2 else losses
-        projections = torch.zeros(len(losses), dtype=torch.float64)
-        generator = torch.Generator().manual_seed(self._seed)
-        for block in grads.blocks.values():
-            projections += along(block, Direction.draw(block.shape, block.device, generator)).cpu()
         dtype = min(precision, losses.dtype, key=lambda kind: kind.itemsize)
         norms = grads.squared_norms().double().cpu().sqrt()
-        return Fingerprints(losses.detach().double().cpu(), norms, projections, dtype)
+        return Fingerprints(losses.detach().double().cpu(), norms, sketch.products(len(losses)), dtype)

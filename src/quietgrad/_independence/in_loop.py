@@ -35,6 +35,7 @@ from quietgrad._independence.questions import (
     ask_in_group,
 )
 from quietgrad._independence.random_states import RandomStates
+from quietgrad._independence.sketches import Sketch
 from quietgrad._sampling.padding import PaddingRule
 
 FIRST = 3
@@ -175,17 +176,31 @@ class LoopCheck:
             self._padding = padding
         self._conclude(verdict)
 
-    def answer(self, losses: Tensor, grads: BlockwiseGrads, precision: torch.dtype, *, spread: bool) -> None:
+    def begin_sketch(self) -> Sketch | None:
+        """Return what takes the blocks of a micro-batch as they come; None where no fingerprints are taken."""
+        return self._answers.begin_sketch() if self._answers.is_asking or self.takes_fingerprints else None
+
+    def answer(
+        self,
+        losses: Tensor,
+        grads: BlockwiseGrads,
+        sketch: Sketch | None,
+        precision: torch.dtype,
+        *,
+        spread: bool,
+    ) -> None:
         """Take the fingerprints of the question under way, or of a micro-batch that is to be asked about.
 
         Args:
+            sketch: of all blocks.
             precision: the lowest one that took part.
             spread: whether a number that is not finite may have reached the rows of others.
         """
-        if self._answers.is_asking:
-            self._answers.take(losses, grads, precision, spread=spread)
-        elif self.takes_fingerprints:
-            self._original = self._answers.take(losses, grads, precision, spread=spread)
+        if sketch is None:
+            return
+        taken = self._answers.take(losses, grads, sketch, precision, spread=spread)
+        if not self._answers.is_asking:
+            self._original = taken
 
     @property
     def takes_fingerprints(self) -> bool:

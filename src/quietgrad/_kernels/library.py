@@ -65,6 +65,8 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "qg_key_stream": (PLACE, UNSIGNED, UNSIGNED, WHOLE, PLACE, INT),
     "qg_tents": (PLACE, PLACE, UNSIGNED, UNSIGNED, INT, PLACE, PLACE, WHOLE, WHOLE, PLACE, PLACE, INT, INT),
     "qg_boxes": (*[PLACE] * 4, WHOLE, PLACE, PLACE, INT),
+    "qg_row_squares": (PLACE, WHOLE, WHOLE, WHOLE, PLACE, INT, INT),
+    "qg_row_sums": (PLACE, WHOLE, PLACE, WHOLE, WHOLE, PLACE, INT, INT),
 }
 """Declared to ctypes once, for the functions that are called most: a call then converts its numbers by itself."""
 

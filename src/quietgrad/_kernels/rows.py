@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
-
 import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
 from quietgrad._kernels.levels import level_number
-from quietgrad._kernels.library import address, load_library
+from quietgrad._kernels.library import function
 from quietgrad._kernels.rounding import slack
 
 
@@ -19,15 +17,18 @@ def row_squared_norms(rows: Float[Tensor, "n *rest"]) -> Float64[Tensor, " n"]:
     # pass.
     flat = rows.flatten(1) if rows.dim() > 1 else rows[:, None]
     flat = flat if flat.stride(1) == 1 else flat.contiguous()
-    squared = torch.empty(len(flat), dtype=torch.float64)
-    load_library().qg_row_squares(
-        address(flat),
-        *map(ctypes.c_int64, (flat.stride(0), *flat.shape)),
-        address(squared),
+    squared = torch.empty(flat.shape[0], dtype=torch.float64)
+    count, length = flat.shape
+    function("qg_row_squares")(
+        flat.data_ptr(),
+        flat.stride(0),
+        count,
+        length,
+        squared.data_ptr(),
         level_number(),
         torch.get_num_threads(),
     )
-    return squared * (1 + slack(torch.float64, flat.shape[1]))
+    return squared.mul_(1 + slack(torch.float64, length))
 
 
 def weighted_rows(weights: Float[Tensor, " n"], rows: Float[Tensor, "n p"]) -> Float64[Tensor, " p"]:
@@ -40,12 +41,14 @@ def weighted_rows(weights: Float[Tensor, " n"], rows: Float[Tensor, "n p"]) -> F
     # Weights stay in float64: a tiny one would be rounded coarsely, or to zero, in float32.
     wide = weights.double().contiguous()
     total = torch.empty(rows.shape[1], dtype=torch.float64)
-    load_library().qg_row_sums(
-        address(rows),
-        ctypes.c_int64(rows.stride(0)),
-        address(wide),
-        *map(ctypes.c_int64, rows.shape),
-        address(total),
+    count, length = rows.shape
+    function("qg_row_sums")(
+        rows.data_ptr(),
+        rows.stride(0),
+        wide.data_ptr(),
+        count,
+        length,
+        total.data_ptr(),
         level_number(),
         torch.get_num_threads(),
     )

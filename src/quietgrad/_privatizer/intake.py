@@ -10,6 +10,7 @@ from quietgrad._capture.recorder import Recorder
 from quietgrad._gradients.stages import BlockwiseGrads
 from quietgrad._guards.row_count import RowCount
 from quietgrad._independence.in_loop import LoopCheck
+from quietgrad._independence.sketches import Sketch
 from quietgrad._privatizer.contributions import Units
 
 PoolFrom = Callable[[BlockwiseGrads, int], BlockwiseGrads]
@@ -57,7 +58,10 @@ class Intake:
     def answer(self, losses: Tensor) -> None:
         """Take fingerprints of a micro-batch that only asks; nothing of it reaches a sum."""
         self._rows.consume_question(len(losses))
-        self._take_fingerprints(losses, self._recorder.collect(losses))
+        sketch = self._check.begin_sketch()
+        visit = None if sketch is None else sketch.add
+        grads = self._recorder.collect(losses, keep_factors=False, visit=visit)
+        self._take_fingerprints(losses, grads, sketch)
 
     def count(self, losses: Tensor, step: int) -> Tensor:
         """Count the rows of a micro-batch; return its losses, zero for rows that add nothing."""
@@ -83,14 +87,15 @@ class Intake:
             pooling = self._users.pooling(step, first, len(losses))
         # A micro-batch that is asked about is compared with itself as it was added, which spares a pass.
         compared = self._check.takes_fingerprints and pooling is None and self._stand_ins == 0
+        sketch = self._check.begin_sketch() if compared else None
         grads = self._recorder.collect(
             losses,
             None if pooling is None else lambda records: pool(records, first),
-            keep_factors=self._keep_factors or compared,
+            keep_factors=self._keep_factors,
             stand_ins=self._stand_ins,
+            visit=None if sketch is None else sketch.add,
         )
-        if compared:
-            self._take_fingerprints(losses, grads)
+        self._take_fingerprints(losses, grads, sketch)
         self._pending = grads if self._keep_factors or self._sums > 1 else grads.drop_factors()
         own = losses[: len(losses) - self._stand_ins]
         return self._check.suspect(own, spread=self._recorder.met_not_finite)
@@ -109,6 +114,6 @@ class Intake:
         if self._users is not None:
             self._users.begin()
 
-    def _take_fingerprints(self, losses: Tensor, grads: BlockwiseGrads) -> None:
+    def _take_fingerprints(self, losses: Tensor, grads: BlockwiseGrads, sketch: Sketch | None) -> None:
         recorder = self._recorder
-        self._check.answer(losses, grads, recorder.precision, spread=recorder.met_not_finite)
+        self._check.answer(losses, grads, sketch, recorder.precision, spread=recorder.met_not_finite)
