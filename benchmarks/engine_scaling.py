@@ -1,8 +1,9 @@
-"""How the cost of a private step grows with batch and width, next to the plain step's.
+"""How the cost of a private step grows with batch, width, depth, tokens and classes, next to the plain step's.
 
-    python -m benchmarks.engine_scaling [--json] [--plot docs/engine_scaling.png]
+    python -m benchmarks.engine_scaling [--only tokens] [--json] [--plot docs/engine_scaling.png]
 
-Slopes are those of log(milliseconds) against log(size), fitted over the whole range.
+Slopes are those of log(milliseconds) against log(size), fitted over the whole range. The last range is the draw alone,
+of 256 expected records of up to ten million, next to as many random numbers without a guarantee.
 """
 
 from __future__ import annotations
@@ -12,15 +13,25 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
+import numpy as np
+from torch import nn
+
+import quietgrad as qg
 from benchmarks import contenders
 from benchmarks.engine import Clock, alternate, chosen_clock
-from benchmarks.models import CLASSES, Setting, images, mlp
+from benchmarks.models import CLASSES, Setting, Transformer, images, mlp, words
 from quietgrad.lab.models import build
 
 BATCHES = (32, 64, 128, 256, 512, 1024, 2048)
 WIDTHS = (128, 256, 512, 1024)
+DEPTHS = (1, 2, 4, 8, 16)
+TOKENS = (16, 32, 64, 128, 256)
+CLASS_COUNTS = (10, 100, 1_000, 10_000)
+RECORDS = (10_000, 100_000, 1_000_000, 10_000_000)
+DRAWN = 256
 
 
 @dataclass(frozen=True)
@@ -68,12 +79,43 @@ def by_width(width: int) -> Setting:
     return Setting("mlp", lambda: mlp(width), 512, images(784))
 
 
+def by_depth(depth: int) -> Setting:
+    layers = [layer for _ in range(depth) for layer in (nn.Linear(256, 256), nn.ReLU())]
+    return Setting("deep", lambda: nn.Sequential(*layers, nn.Linear(256, CLASSES)), 256, images(256))
+
+
+def by_tokens(tokens: int) -> Setting:
+    return Setting("transformer", lambda: Transformer(1_000, tokens, 128, 1), 8, words(1_000, tokens))
+
+
+def by_classes(classes: int) -> Setting:
+    return Setting("head", lambda: nn.Linear(256, classes), 128, images(256))
+
+
+def draws(repeats: int, clock: Clock) -> Growth:
+    """Time of a draw over the number of records."""
+    times = []
+    for records in RECORDS:
+        sampler = qg.PoissonSampler(records, rate=DRAWN / records, steps=contenders.MANY)
+        steps: dict[str, contenders.Step] = {
+            "plain": partial(np.random.default_rng().integers, records, size=DRAWN),
+            "quietgrad": sampler.draw,
+        }
+        times.append(alternate(steps, repeats, clock))
+    plain, private = (tuple(time[name] for time in times) for name in ("plain", "quietgrad"))
+    return Growth("records, a draw", RECORDS, plain, private, slope(RECORDS, plain), slope(RECORDS, private))
+
+
 def plot(growths: list[Growth], path: Path) -> None:
     """One panel for each range."""
     from matplotlib import pyplot
 
-    figure, panels = pyplot.subplots(1, len(growths), figsize=(11, 3.4))
-    for growth, axes in zip(growths, panels, strict=True):
+    rows = -(-len(growths) // 4)
+    columns = -(-len(growths) // rows)
+    figure, panels = pyplot.subplots(rows, columns, figsize=(3.7 * columns, 3.4 * rows), squeeze=False)
+    for axes in panels.flat[len(growths) :]:
+        axes.remove()
+    for growth, axes in zip(growths, panels.flat, strict=False):
         axes.loglog(
             growth.sizes,
             growth.plain_ms,
@@ -88,7 +130,7 @@ def plot(growths: list[Growth], path: Path) -> None:
             color="#3367a8",
             label=f"quietgrad, {growth.quietgrad_slope:.2f}",
         )
-        axes.set_xticks(growth.sizes, [str(size) for size in growth.sizes])
+        axes.set_xticks(growth.sizes, [f"{size:g}" for size in growth.sizes])
         axes.minorticks_off()
         axes.tick_params(labelsize=8)
         axes.set_xlabel(growth.over)
@@ -103,14 +145,21 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--repeats", type=int, default=8)
     parser.add_argument("--plot", type=Path)
+    parser.add_argument("--only", help="ranges whose name holds this word")
     parser.add_argument("--processor-time", action="store_true", help="as in benchmarks.engine")
     options = parser.parse_args()
     clock = chosen_clock(options.processor_time)
-    growths = [
-        measure("batch size, MLP", BATCHES, by_batch, options.repeats, clock),
-        measure("batch size, tanh CNN", BATCHES, by_images, options.repeats, clock),
-        measure("width, MLP", WIDTHS, by_width, options.repeats, clock),
-    ]
+    ranges: tuple[tuple[str, tuple[int, ...], Callable[[int], Setting]], ...] = (
+        ("batch size, MLP", BATCHES, by_batch),
+        ("batch size, tanh CNN", BATCHES, by_images),
+        ("width, MLP", WIDTHS, by_width),
+        ("depth, MLP", DEPTHS, by_depth),
+        ("tokens, transformer", TOKENS, by_tokens),
+        ("classes, linear", CLASS_COUNTS, by_classes),
+    )
+    growths = [measure(*each, options.repeats, clock) for each in ranges if (options.only or "") in each[0]]
+    if (options.only or "") in "records, a draw":
+        growths.append(draws(options.repeats, clock))
     if options.plot:
         plot(growths, options.plot)
     if options.json:
@@ -118,6 +167,8 @@ def main() -> None:
         return
     for growth in growths:
         print(f"{growth.over}: slope plain {growth.plain_slope:.3f}, quietgrad {growth.quietgrad_slope:.3f}")
+        for size, plain, private in zip(growth.sizes, growth.plain_ms, growth.quietgrad_ms, strict=True):
+            print(f"{size:>12,}{plain:10.2f} ms{private:10.2f} ms")
 
 
 if __name__ == "__main__":

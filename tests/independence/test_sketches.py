@@ -26,6 +26,8 @@ def test_a_sketch_adds_up_all_blocks() -> None:
     sketch = Sketch(directions)
     for name, block in blocks.items():
         sketch.add(name, block)
-    expected = sum(along(block, directions.of(name, block)) for name, block in blocks.items())
+    expected = along(blocks["w"], directions.of("w", blocks["w"])) + along(
+        blocks["v"], directions.of("v", blocks["v"])
+    )
     assert torch.equal(sketch.products(4), expected)
     assert torch.equal(Sketch(directions).products(3), torch.zeros(3, dtype=torch.float64))
