@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import quietgrad as qg
 from benchmarks.models import CLASSES, Setting
 
-Step = Callable[[], None]
+Step = Callable[[], object]
 MANY = 100_000
 """Steps that a benchmark never reaches."""
 OPACUS_MODES = ("hooks", "functorch", "ew", "ghost")
