@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from quietgrad.lab.cli.app import app
-from quietgrad.lab.report import write_report
+from quietgrad.lab.report import check, write_report
 from quietgrad.lab.report.check import check_report, verify_folder
 from quietgrad.lab.run.config import load_config
 from quietgrad.lab.run.statement.seals import seal
@@ -75,6 +75,20 @@ def test_figures_of_another_version_are_named_as_not_checked(run: Path) -> None:
     found = verify_folder(run)
     assert found.stands, found.said
     assert "NOT checked" in found.said
+
+
+def test_the_words_of_another_version_are_named_and_its_numbers_are_checked(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A newer quietgrad may say the same otherwise; whoever claims another version still cannot change a number."""
+    monkeypatch.setattr(check, "__version__", "99.0")
+    rewritten(run, "Not protected:", "Out of scope:")
+    found = check_report(run)
+    assert not found.problem
+    assert "words were NOT checked (quietgrad" in found.said
+    accuracy = f"{json.loads((run / 'results.json').read_text())['accuracy']:.1%}"
+    rewritten(run, accuracy, "99.9%")
+    assert "is not what the folder gives" in check_report(run).problem
 
 
 def test_a_page_about_several_folders_is_checked_in_part(run: Path, finished: Path) -> None:

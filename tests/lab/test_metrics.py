@@ -41,7 +41,7 @@ def test_a_constant_answer_is_named() -> None:
         0.5,
     )
     assert (
-        "87.00% of the test data right (87.00% are of one class), balanced accuracy 50.0%, AUC 0.500"
+        "test accuracy 87.00% (largest class 87.00%), balanced accuracy 50.0%, AUC 0.500"
         in metrics_text(found)
     )
     warning = one_class_warning(found)
@@ -61,7 +61,7 @@ def test_rows_of_one_class_measure_nothing() -> None:
     found = metrics_of(
         torch.tensor([[1.0, 0.0]]).expand(100, 2), torch.zeros(100, dtype=torch.int64)
     ).as_dict()
-    assert metrics_text(found) == "100.00% of the test data right, which are all of one class"
+    assert metrics_text(found) == "test accuracy 100.00%, but all test rows are of one class"
     warning = one_class_warning(found)
     assert warning is not None
     assert "All test rows are of one class" in warning
@@ -75,7 +75,7 @@ def test_numbers_are_measured_in_their_unit() -> None:
     assert found.as_dict() == pytest.approx(
         {"rows": 3, "r2": 1 - 100 / 800, "mae": 10 / 3, "mean_mae": 40 / 3}
     )
-    assert metrics_text(found.as_dict()) == "R² 0.875, mean absolute error 3.333 (13.33 for always the mean)"
+    assert metrics_text(found.as_dict()) == "test R² 0.875, mean absolute error 3.333 (always predicting the mean: 13.33)"
     assert one_class_warning(found.as_dict()) is None
     same = measure(nn.Identity(), TensorDataset(said[:2], torch.zeros(2)), (0.0, 40.0))
     assert same is not None

@@ -19,10 +19,14 @@ from quietgrad.lab.papers.finding import SCALES
 from quietgrad.lab.papers.queue import items_of
 from quietgrad.lab.papers.registry import experiment_of
 from tests.lab.test_data_idx import FASHION_FIRST, idx_bytes
+from tests.lab.test_own_text import folder as bert_folder
+from tests.lab.test_own_text import table
 from tests.lab.test_page_commands import WITH_CONFIG, WRITTEN
 from tests.lab.tiny import write_config
 from tests.pages import ROOT, blocks
 from tests.tables.test_patients_example import make_patients
+
+__all__ = ["bert_folder"]  # a fixture
 
 PLACES = {"CONFIG": "own.toml", "RUN": "runs/first", "DATA": "data", "cuda": "cpu"}
 """What stands for a reader's own file, and what replaces it."""
@@ -140,6 +144,9 @@ def prepare(written: str) -> None:
     page = written.partition(":")[0]
     if stated(written, "patients.toml"):
         Path("patients.toml").write_text(own_block(page, "toml"))
+    if written.startswith("docs/fine_tuning"):
+        Path("texts.toml").write_text(own_block("docs/fine_tuning.md", "toml"))
+        table(Path(), "csv")
     if stated(written, "tune/config.toml"):
         Path("tune").mkdir(exist_ok=True)
         shutil.copy("own.toml", "tune/config.toml")
@@ -171,9 +178,12 @@ def test_a_command_that_trains_nothing_runs(house: Path, written: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("written", [w for w in RUN if WRITTEN[w][0] not in AT_ONCE])
-def test_a_command_runs_in_its_quick_form(runs: Path, written: str) -> None:
+def test_a_command_runs_in_its_quick_form(runs: Path, bert_folder: Path, written: str) -> None:
     prepare(written)
     words = quick(written)
+    if written.startswith("docs/fine_tuning"):  # a tiny encoder in the place of the packaged one
+        words = ["train", "texts.toml", *words[2:4], "--set", f"data.features=hf:{bert_folder}"]
+        words += ["--set", "data.test=10", "--set", "privacy.delta=1e-3"]
     if words[0] in WITH_CONFIG - {"explain"} and "--out" not in words:
         words += ["--out", f"out/{len(list(Path('out').glob('*'))) if Path('out').exists() else 0}"]
     call(*words)

@@ -44,7 +44,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = write_config(folder, write_csv(folder / "patients.csv", patients(600)), ASKED)
     printed = call("train", config, "--out", folder / "run")
     assert "600 rows: all private, none for testing" in printed
-    assert "of the private rows right" in printed
+    assert "on the private rows (largest class" in printed
     assert "released within ε" in printed
     return folder / "run"
 

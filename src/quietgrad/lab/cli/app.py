@@ -49,9 +49,10 @@ def quietgrad(
     """Train PyTorch models with differential privacy, with more signal per ε."""
 
 
-def add(command: Callable[..., None]) -> None:
-    """Register a command under its name, with `--debug` and errors as one line."""
-    app.command()(_explained(command))
+def add(panel: str, *commands: Callable[..., None]) -> None:
+    """Register commands under their names and a heading of the help, with `--debug` and errors as one line."""
+    for command in commands:
+        app.command(rich_help_panel=panel)(_explained(command))
 
 
 def _explained(command: Callable[..., None]) -> Callable[..., None]:
@@ -86,19 +87,8 @@ def _explained(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-add(train)
-add(compare)
-add(budget)
-add(explain)
-add(report)
-add(data)
-add(columns)
-add(configs)
-add(audit)
-add(verify)
-add(ledger)
-add(predict)
-add(export)
-add(tune)
-add(papers)
-add(federated)
+add("Train", train, compare, tune, federated)
+add("Plan", explain, budget, configs, data, columns)
+add("Check", report, verify, audit, ledger)
+add("Use the model", predict, export)
+add("Research", papers)

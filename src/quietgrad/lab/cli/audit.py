@@ -18,7 +18,7 @@ def audit(
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Attack a run: canaries, one-run, neighbouring runs, membership inference. Exits with 1 if ε does not hold."""
+    """Attack a finished run; exit code 1 if its ε does not hold."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskID, TextColumn
 

@@ -44,11 +44,10 @@ def budget(
     plot: Annotated[Path | None, typer.Option(help="Draw epsilon over the steps into this file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """The noise for an epsilon, the epsilon for a noise, or the steps or batch that both allow.
+    """Plan noise, ε, steps or batch size before training.
 
-    Leave out what is wanted: --noise, --epsilon, --steps/--epochs, or --batch/--rate.
-    A bound on membership attacks may stand in the place of --epsilon: --advantage 0.1, or --found 0.05
-    --at-false-positives 0.01.
+    Leave out what you want to know: --noise, --epsilon, --steps/--epochs, or --batch/--rate.
+    A bound on membership attacks may replace --epsilon: --advantage 0.1, or --found 0.05 --at-false-positives 0.01.
     """
     from rich.console import Console
 

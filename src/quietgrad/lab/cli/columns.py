@@ -42,7 +42,7 @@ def columns(
     out: Annotated[Path | None, typer.Option(help="Write the TOML here instead of printing it.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Begin a config for a table, from the names in its header: nothing is read of its rows."""
+    """Begin a config for a table from its header; no row is read."""
     from quietgrad.lab.data.table_file import read_header
     from quietgrad.lab.files import to_json, write_whole
 

@@ -32,7 +32,7 @@ def compare(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """A leaderboard at equal (ε, δ); started again, it goes on where it was stopped."""
+    """Compare methods at equal (ε, δ); started again, it continues."""
     from rich.console import Console
 
     from quietgrad.lab.cli.compare_view import show, show_progress
@@ -62,7 +62,7 @@ def compare(
         return
     first = next(name for row in made.rows for name in row.runs)
     show(made, Console(), RunFolder(folder / first).read("split.json").get("sizes", ""))
-    typer.echo(f"Everything is in {folder}; to read: {page}")
+    typer.echo(f"Results: {folder}. Report: {page}")
 
 
 def _names(methods: str) -> list[str]:

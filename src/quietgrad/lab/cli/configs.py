@@ -20,7 +20,7 @@ def configs(
     out: Annotated[Path, typer.Option(help="Folder for the copies.")] = Path(),
     as_json: Json = False,
 ) -> None:
-    """List the configs that come with the package, or copy some of them to change. `quietgrad train NAME` runs one."""
+    """List the configs that come with the package, or copy some."""
     from rich.console import Console
     from rich.table import Table
 

@@ -10,7 +10,7 @@ from quietgrad.lab.cli.options import DataDir, Json
 
 
 def data(*, data_dir: DataDir = None, as_json: Json = False) -> None:
-    """Which data sets are found where, and how to get the others."""
+    """List the data sets that were found, and how to get the others."""
     from rich.console import Console
     from rich.table import Table
 

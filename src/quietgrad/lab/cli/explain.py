@@ -21,7 +21,7 @@ def explain(
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """What to try first; per method what it releases, how loud its noise is and what it drops."""
+    """Recommend a method, and show what each one costs, before training."""
     from rich.console import Console
 
     from quietgrad.lab.cli.explain_view import show, show_quiet

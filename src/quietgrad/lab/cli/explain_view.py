@@ -8,17 +8,18 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from quietgrad.lab.formatting import epsilon_text
 from quietgrad.lab.run.linear_probe_preview import LinearProbePlan
 from quietgrad.lab.run.preview import Explained
 
 
 def show_quiet(explained: LinearProbePlan, console: Console) -> None:
     """The joint plan, and the settings that the rule found."""
-    console.print("This is the private linear probe, the first thing to try.", highlight=False)
+    console.print("This config trains the private linear probe, the method to try first.", highlight=False)
     console.print(explained.sizes, highlight=False)
     console.print(
-        f"quiet: {explained.records:,} {explained.many}, {_wanted(explained)}; features {explained.encoder} "
-        f"{list(explained.row)}; {explained.steps} steps on all {explained.many}.",
+        f"Features: {explained.encoder}, {_size(explained.row)}. {_wanted(explained)} "
+        f"{explained.steps} steps on all {explained.records:,} {explained.many}.",
         highlight=False,
     )
     rows = [
@@ -31,8 +32,8 @@ def show_quiet(explained: LinearProbePlan, console: Console) -> None:
         }
         for release in explained.releases
     ]
-    console.print(_table(rows, f"one plan, ε = {explained.epsilon:g} at δ = {explained.delta:g} in all"))
-    console.print("share: part of the squared budget. All lines are in one ledger.", highlight=False)
+    console.print(_table(rows, f"releases, ε = {epsilon_text(explained.epsilon)} at δ = {explained.delta:g} in all"))
+    console.print("share: part of the squared budget; times: how often it is released. All releases are in one ledger.", highlight=False)
     for remark in explained.remarks:
         console.print(remark, highlight=False)
 
@@ -40,11 +41,16 @@ def show_quiet(explained: LinearProbePlan, console: Console) -> None:
 def _wanted(explained: LinearProbePlan) -> str:
     """What is predicted, and the settings that belong to it."""
     if explained.classes == 0:
-        return "a number to predict; moments precondition the steps"
+        return "Predicts a number; released moments precondition the steps."
     return (
-        f"{explained.classes} classes; moments {explained.moments}, at most {explained.directions} directions rescaled "
-        f"to {explained.dimension:.0f} effective dimensions, lr {explained.lr:.3g}, clip {explained.clip:g}"
+        f"Moments: {explained.moments}; at most {explained.directions} directions, rescaled to "
+        f"{explained.dimension:.0f} effective dimensions. Head: {explained.classes} classes, learning rate "
+        f"{explained.lr:.3g}, clip {explained.clip:g}."
     )
+
+
+def _size(row: Sequence[int]) -> str:
+    return f"{' × '.join(map(str, row))} numbers a record"
 
 
 def show(explained: Explained, console: Console, *, layers: bool = False) -> None:

@@ -21,7 +21,7 @@ def federated(
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """The private records split over clients, who train locally and send encoded updates. ε is of a client."""
+    """Simulate federated training; ε protects each client."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
@@ -57,4 +57,4 @@ def federated(
         f"round, {outcome.megabytes_up:.1f} MB up and {outcome.megabytes_down:.1f} MB down expected in all."
         f"{lost_text(outcome.lost, outcome.rounds, 'rounds')}"
     )
-    typer.echo(f"Everything is in {folder}; to read: {page}")
+    typer.echo(f"Results: {folder}. Report: {page}")

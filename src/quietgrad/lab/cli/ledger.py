@@ -18,7 +18,7 @@ def ledger(
     *,
     as_json: Json = False,
 ) -> None:
-    """The register of runs: for each data set its runs, and the ε of all of them together."""
+    """List the runs on each data set and their total ε."""
     from rich.console import Console
     from rich.table import Table
 

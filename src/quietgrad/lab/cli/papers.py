@@ -31,7 +31,7 @@ def papers(
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """What the five papers claim and what was found here; with --scale, run one of their tables or figures."""
+    """List the claims of the five papers; with --scale, run a table or figure again."""
     from quietgrad.lab.cli.papers_view import checked_scale, list_entries, place_of, run_entry, show_entry
     from quietgrad.lab.errors import LabError
     from quietgrad.lab.papers.claims import paper

@@ -26,7 +26,7 @@ def predict(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Predict the class or number of each record of a file; it costs no privacy of the records trained on."""
+    """Predict the class or number of each record of a file; costs no ε."""
     from quietgrad.lab.cli.predict_view import answers_of, check_threshold, read_records, to_csv
     from quietgrad.lab.files import to_json, write_whole
     from quietgrad.lab.serve import load
@@ -56,7 +56,7 @@ def export(
     out: Annotated[Path | None, typer.Option(help="Folder to write; RUN/export if left out.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Write the model of a run for other programs; columns, classes and ε travel along."""
+    """Export a run's model as ONNX or safetensors, or for the Hugging Face hub."""
     from quietgrad.lab.files import to_json
     from quietgrad.lab.run.statement.model_card import FILE as CARD
     from quietgrad.lab.serve import load, to_hugging_face, to_onnx, to_safetensors

@@ -16,7 +16,7 @@ def report(
     out: Annotated[Path | None, typer.Option(help="The file; RUN/report.html if left out.")] = None,
     as_json: Json = False,
 ) -> None:
-    """One self-contained HTML page about runs or a comparison."""
+    """Write one self-contained HTML page about runs or a comparison."""
     from quietgrad.lab.files import to_json
     from quietgrad.lab.report import write_report
 

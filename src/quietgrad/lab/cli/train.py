@@ -20,7 +20,7 @@ def train(
     device: Annotated[str, typer.Option(help="Where the model is trained: cpu, cuda, cuda:1.")] = "cpu",
     as_json: Json = False,
 ) -> None:
-    """One private run: progress with ε spent, checkpoints, ledger, report. Ctrl-C stops it cleanly."""
+    """Train one private model; Ctrl-C stops it cleanly, --resume goes on."""
     from rich.console import Console
 
     from quietgrad.lab.files import to_json
@@ -47,4 +47,4 @@ def train(
     )
     if (warning := one_class_warning(outcome.metrics)) is not None:
         typer.echo(warning)
-    typer.echo(f"Everything is in {folder}; to read: {page}")
+    typer.echo(f"Results: {folder}. Report: {page}")

@@ -34,7 +34,7 @@ def tune(
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Find learning rate, clip, batch and method at the config's ε; started again, it goes on where it was stopped."""
+    """Search learning rate, clip, batch and method at the config's ε; started again, it continues."""
     from quietgrad.lab.cli.tune_view import tune_for_free, tune_privately
     from quietgrad.lab.run.config import load_config
     from quietgrad.lab.tune.search_space import SearchSpace

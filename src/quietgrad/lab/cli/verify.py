@@ -24,7 +24,7 @@ def verify(
     *,
     as_json: Json = False,
 ) -> None:
-    """Hold ledger, privacy.json, weights and config against each other. Exits with 1 if a claim falls."""
+    """Check that a run's files support its claim; exit code 1 if not."""
     from quietgrad.lab.files import to_json
     from quietgrad.lab.report.check import verify_folder
 

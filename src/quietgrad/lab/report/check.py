@@ -7,7 +7,9 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from quietgrad import __version__
 from quietgrad.lab.compare.verification import TableVerdict, is_comparison, verify_comparison
+from quietgrad.lab.files import read_json
 from quietgrad.lab.report.page import FILE, render
 from quietgrad.lab.run.statement.verification import Verdict, verify
 
@@ -57,7 +59,25 @@ def check_report(folder: Path) -> ReportCheck:
     (own,) = re.findall(r"<article>.*?</article>", expected, flags=re.DOTALL)
     if len(articles) > 1 and visible_text(own) in articles:
         return ReportCheck("", f"{FILE} is about other folders too, which were NOT checked.")
-    return ReportCheck(f"{FILE} is not what the folder gives: {_first_difference(words, wanted)}", "")
+    difference = f"{FILE} is not what the folder gives: {_first_difference(words, wanted)}"
+    made_by = _made_by(folder)
+    if made_by == __version__:
+        return ReportCheck(difference, "")
+    versions = f"quietgrad {made_by} made the run, this is {__version__}"
+    if _numbers(words) == _numbers(wanted):
+        return ReportCheck("", f"{FILE} has the folder's numbers; its words were NOT checked ({versions}).")
+    return ReportCheck(f"{difference}; {versions}", "")
+
+
+def _made_by(folder: Path) -> str:
+    """The version of quietgrad that trained the run; this one for a comparison, whose runs may differ."""
+    versions = read_json(folder / "versions.json") if (folder / "versions.json").exists() else {}
+    return str(versions.get("quietgrad", __version__))
+
+
+def _numbers(words: str) -> list[str]:
+    """All numbers of a text, sorted: another version may say the same in another order."""
+    return sorted(re.findall(r"\d+(?:[.,]\d+)*", words))
 
 
 def visible_text(page: str) -> str:

@@ -170,12 +170,12 @@ def metrics_text(found: Mapping[str, Any]) -> str:
         return _number_text(found)
     if "noise" in found:
         return (
-            f"{found['accuracy']:.2%} ± {found['noise']:.2%} of the private rows right ({found['majority']:.2%} are of "
-            f"one class), balanced accuracy {found['balanced_accuracy']:.1%}, released within ε"
+            f"accuracy {found['accuracy']:.2%} ± {found['noise']:.2%} on the private rows (largest class "
+            f"{found['majority']:.2%}), balanced accuracy {found['balanced_accuracy']:.1%}, released within ε"
         )
     if found["majority"] == 1.0:
-        return f"{found['accuracy']:.2%} of the test data right, which are all of one class"
-    said = f"{found['accuracy']:.2%} of the test data right ({found['majority']:.2%} are of one class)"
+        return f"test accuracy {found['accuracy']:.2%}, but all test rows are of one class"
+    said = f"test accuracy {found['accuracy']:.2%} (largest class {found['majority']:.2%})"
     area = "" if found["auc"] is None else f", AUC {found['auc']:.3f}"
     return f"{said}, balanced accuracy {found['balanced_accuracy']:.1%}{area}"
 
@@ -185,7 +185,7 @@ def _number_text(found: Mapping[str, Any]) -> str:
     said = f"{share}, mean absolute error {found['mae']:.4g}"
     if "noise" in found:
         return f"{said} ± {found['noise']:.2g} on the private rows, released within ε"
-    return f"{said} ({found['mean_mae']:.4g} for always the mean)"
+    return f"test {said} (always predicting the mean: {found['mean_mae']:.4g})"
 
 
 def one_class_warning(found: Mapping[str, Any]) -> str | None:
@@ -197,11 +197,11 @@ def one_class_warning(found: Mapping[str, Any]) -> str | None:
         )
     if not found or found.get("predicted") != 1:
         return None
-    said = "The model gives every row the same class: its accuracy is the share of that class."
+    said = "The model predicts one class for every row, so its accuracy is the share of that class."
     area = found.get("auc")
     if area is None or area < WORTH_RANKING:
-        return f"{said} Give more records or a larger ε."
+        return f"{said} Use more records or a larger ε."
     return (
-        f"{said} It tells rows apart all the same, with an AUC of {area:.3f}. Of two classes, quietgrad predict "
-        f"--threshold {1 - found['majority']:.2g}, the share of the rare one, finds more of it."
+        f"{said} It still ranks rows, with an AUC of {area:.3f}. With two classes, quietgrad predict --threshold "
+        f"{1 - found['majority']:.2g}, the share of the rare class, finds more of it."
     )
