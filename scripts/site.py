@@ -144,6 +144,13 @@ def with_formulas(markdown: str) -> str:
     return re.sub(r"^```math\n(.*?)^```\n", render, markdown, flags=re.DOTALL | re.MULTILINE)
 
 
+def on_page_content(html: str, **_: object) -> str:
+    """Let the keyboard reach what scrolls sideways on a narrow screen: code and formulas."""
+    return html.replace("<span></span><code>", '<span></span><code tabindex="0">').replace(
+        '<div class="formula">', '<div class="formula" tabindex="0">'
+    )
+
+
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     """Draw formulas; links to files at the top of the repository, and to notebooks, lead to their pages."""
     markdown = with_formulas(markdown)

@@ -26,7 +26,11 @@ def written(*starts: str) -> list[tuple[str, str]]:
 
 
 MODULES = sorted(
-    {(found[1], found[2].strip()) for _, line in written("python -m ") if (found := re.fullmatch(PYTHON, line))}
+    {
+        (found[1], found[2].strip())
+        for _, line in written("python -m ")
+        if (found := re.fullmatch(PYTHON, line))
+    }
 )
 
 

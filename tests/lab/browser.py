@@ -33,7 +33,7 @@ frame.onload = async () => {
   out.id = 'out';
   out.textContent = JSON.stringify({
     violations: found.violations.map(v => [v.id, v.nodes.map(n => n.target.join(' ')).slice(0, 3)]),
-    cut, paper: view.getComputedStyle(page.body).backgroundColor,
+    cut, sideways: page.documentElement.scrollWidth - width, paper: view.getComputedStyle(page.body).backgroundColor,
   });
   document.body.append(out);
 };

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from quietgrad.lab.cli.app import app
@@ -37,6 +38,7 @@ SHORTER = {
     "quiet_embedded_eps2": ("data.private=1500", "data.test=200"),
     "compare_fashion_mnist": ("data.public=20", "training.epochs=0.2", "training.batch=60"),
     "own": ("training.epochs=0.5",),
+    "pictures": ("data.test=20", "privacy.delta=1e-3"),
 }
 """Config: what makes a run of it take seconds."""
 AT_ONCE = {"--help", "budget", "configs", "data", "columns", "papers"}
@@ -62,6 +64,10 @@ RUN = sorted(filter(is_run, WRITTEN))
 def quick(written: str) -> list[str]:
     """The command with its placeholders replaced, and made short."""
     name, *rest = [PLACES.get(word, word) for word in WRITTEN[written]]
+    if name == "federated":
+        rest[0] = "federated_embedded_eps4"
+    if name == "tune":
+        rest[0] = "dp_sgd_embedded_eps2"
     more: list[str] = []
     if name in WITH_CONFIG:
         stem = Path(rest[0]).stem
@@ -73,7 +79,7 @@ def quick(written: str) -> list[str]:
     if name == "compare":
         more += ["--seeds", "1", "--epsilons", "2"]
     if name == "tune":
-        more += ["--tries", "2"]
+        more += ["--tries", "2", "--set", "data.public_labels=true"]
     if name == "audit":
         more += ["--canaries", "60"]
     return [name, *rest, *more]
@@ -133,6 +139,17 @@ def write_fashion(folder: Path) -> None:
         (folder / f"{split}-labels-idx1-ubyte").write_bytes(idx_bytes(labels))
 
 
+def make_pictures(folder: Path) -> None:
+    """Two classes of 60 small grey pictures, and new ones as an array."""
+    numbers = np.random.default_rng(0)
+    for name, grey in (("cat", 60), ("dog", 180)):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        for number in range(60):
+            pixels = numbers.normal(grey, 30, (16, 16)).clip(0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{number}.png")
+    np.savez("new.npz", x=numbers.integers(0, 256, (5, 1, 16, 16), dtype=np.uint8))
+
+
 def call(*words: str) -> str:
     done = CliRunner().invoke(app, list(words), catch_exceptions=False)
     assert done.exit_code == 0, done.output
@@ -147,6 +164,11 @@ def prepare(written: str) -> None:
     if written.startswith("docs/fine_tuning"):
         Path("texts.toml").write_text(own_block("docs/fine_tuning.md", "toml"))
         table(Path(), "csv")
+    if "pictures" in written:
+        make_pictures(Path("pictures"))
+        Path("pictures.toml").write_text(own_block("docs/images.md", "toml"))
+    if "runs/pictures" in written and not Path("runs/pictures").exists():
+        call("train", "pictures.toml", "--set", "data.test=20", "--set", "privacy.delta=1e-3")
     if stated(written, "tune/config.toml"):
         Path("tune").mkdir(exist_ok=True)
         shutil.copy("own.toml", "tune/config.toml")

@@ -66,3 +66,4 @@ def test_a_browser_finds_nothing_wrong_and_cuts_nothing(
     assert seen["paper"] == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(20, 23, 29)")
     assert seen["violations"] == []
     assert seen["cut"] == []
+    assert seen["sideways"] <= 0, "no sideways scroll"

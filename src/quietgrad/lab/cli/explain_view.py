@@ -32,8 +32,13 @@ def show_quiet(explained: LinearProbePlan, console: Console) -> None:
         }
         for release in explained.releases
     ]
-    console.print(_table(rows, f"releases, ε = {epsilon_text(explained.epsilon)} at δ = {explained.delta:g} in all"))
-    console.print("share: part of the squared budget; times: how often it is released. All releases are in one ledger.", highlight=False)
+    console.print(
+        _table(rows, f"releases, ε = {epsilon_text(explained.epsilon)} at δ = {explained.delta:g} in all")
+    )
+    console.print(
+        "share: part of the squared budget; times: how often it is released. All releases are in one ledger.",
+        highlight=False,
+    )
     for remark in explained.remarks:
         console.print(remark, highlight=False)
 

@@ -177,7 +177,7 @@ def attacker(curve: Sequence[Mapping[str, float]]) -> Figure:
         axes.plot([0, 100], [0, 100], color="#8a8a8a", linestyle=":", label="guessing")
         axes.annotate("impossible", (8, 92), fontsize=10)
         axes.set(
-            xlabel="people wrongly said to be in the data (%)",
+            xlabel="outsiders wrongly accused (%)",
             ylabel="members found (%)",
             xlim=(0, 100),
             ylim=(0, 101),

@@ -39,7 +39,8 @@ pre { background: var(--panel); border: 1px solid var(--line); border-radius: .5
 article + article { margin-top: 4rem; }
 @media (max-width: 34rem) { main { padding: 1.25rem .9rem 3rem; } .facts th { width: 8.5rem; }
   h1 { font-size: 1.4rem; } pre { white-space: pre-wrap; overflow-wrap: anywhere; }
-  .rows thead { position: absolute; clip-path: inset(50%); } .rows tr { display: block; padding: .5rem 0;
+  .rows thead { display: block; position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
+  .rows tr { display: block; padding: .5rem 0;
     border-bottom: 1px solid var(--line); }
   .rows td { display: flex; gap: .75rem; justify-content: space-between; border: 0; padding: .1rem 0;
     overflow-wrap: anywhere; text-align: right; }

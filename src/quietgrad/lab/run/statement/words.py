@@ -106,8 +106,8 @@ def _who(run: RecordedRun) -> str:
         )
     return (
         f"Each of the {run.units:,} private records (its inputs and its label): whether it was used at all, and what "
-        "it says. One record is one row of the data set; who has several rows is protected less, ε grows with their "
-        "number."
+        "it says. One record is one row of the data set: someone with several rows is protected less, because ε grows "
+        "with their number."
     )
 
 
@@ -116,8 +116,8 @@ def protected(run: RecordedRun) -> list[str]:
     labels = "with" if run.split.get("public_labels") else "without"
     return [
         _who(run),
-        "Against anybody who sees everything that left the training: the final model, every checkpoint, every update "
-        "of every step, and who may know all the other records.",
+        "Against anybody who sees everything that leaves the training: the final model, every checkpoint, every update "
+        "of every step. They may also know all other records.",
         f"Not protected: the {run.split.get('public', 0):,} public examples ({labels} labels) and the "
         f"{run.split.get('test', 0):,} test examples.",
     ]
@@ -136,15 +136,15 @@ def meaning(run: RecordedRun) -> list[str]:
         "released model. "
         f"Its probability changes by a factor of at most e^ε = {factor:.3g} when any one {one} is left out, except "
         f"with probability δ = {delta:g}.",
-        f"Seen from an attacker who tosses a fair coin about a {one}'s presence and then guesses: right in at most "
-        f"{guess:.1f}% of the cases, whatever the attack (50% is blind guessing).",
+        f"An attacker who guesses whether a {one} was used, as likely as not, is right in at most {guess:.1f}% of the "
+        "cases, whatever the attack (50% is blind guessing).",
     ]
 
 
 def setting(run: RecordedRun) -> dict[str, str]:
     """Neighbours, sampling, accountant."""
     phases = "; ".join(
-        f"{phase.count} steps of {_event(phase.event)} at rate {phase.rate:.4g}"
+        f"{phase.count} step{'' if phase.count == 1 else 's'} of {_event(phase.event)} at rate {phase.rate:.4g}"
         for phase in (run.ledger.plan or ())[:4]
     )
     more = len(run.ledger.plan or ()) - 4
@@ -214,8 +214,8 @@ def assumptions(run: RecordedRun) -> list[str]:
         "it. Clients may be curious: they see each round's model, and so does everybody."
         if run.many == "clients"
         else "The machine that trains is trusted; the guarantee is about what leaves it.",
-        "Noise is made of whole numbers, on a grid that the sums are rounded to and whose cost is paid for, from a "
-        "generator keyed by the operating system that nobody can predict or read.",
+        "Noise is drawn as integers on a grid to which the sums are rounded; ε accounts for the rounding. Nobody can "
+        "predict or read the generator, which the operating system keys.",
     ]
     if foreign := foreign_code(run):
         said.append(foreign)
@@ -248,8 +248,9 @@ def not_covered(run: RecordedRun) -> list[str]:
         _tuning(run),
         *_measured(run),
         "Facts about the population: that the model works at all may reveal what is true of everybody.",
-        "Time, memory and this report's seconds were not protected against somebody who watches the machine.",
-        "Stopping early because of what was seen does not save privacy: ε is of the whole plan.",
+        "Time and memory, the seconds in this report among them: they are not protected from an observer of the "
+        "machine.",
+        "Stopping early because of what was seen does not lower ε, which is that of the whole plan.",
     ]
     if covered:
         said.append("Research mode was off: no observer read private gradients.")
@@ -266,8 +267,8 @@ def _measured(run: RecordedRun) -> list[str]:
     if run.config.privacy.accuracy is not None:
         return []
     return [
-        "Test accuracy: it was measured on test examples that are taken as public, at about twenty points of training, "
-        "and tells about them freely."
+        "Test examples: they are taken as public, and accuracy was measured on them at about twenty points of "
+        "training."
     ]
 
 
