@@ -145,10 +145,13 @@ def with_formulas(markdown: str) -> str:
 
 
 def on_page_content(html: str, **_: object) -> str:
-    """Let the keyboard reach what scrolls sideways on a narrow screen: code and formulas."""
-    return html.replace("<span></span><code>", '<span></span><code tabindex="0">').replace(
-        '<div class="formula">', '<div class="formula" tabindex="0">'
-    )
+    """Let the keyboard reach formulas and wide tables, which scroll on narrow screens; the theme does so for code."""
+
+    def reachable(table: re.Match[str]) -> str:
+        return table[0] if table[0].count("<th") < 5 else table[0].replace("<table>", '<table tabindex="0">')
+
+    html = html.replace('<div class="formula">', '<div class="formula" tabindex="0">')
+    return re.sub(r"<table>.*?</thead>", reachable, html, flags=re.DOTALL)
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:

@@ -188,8 +188,9 @@ def look_up(words: list[str]) -> None:
     call("papers", paper, entries[0])
 
 
+@pytest.mark.usefixtures("house")
 @pytest.mark.parametrize("written", [w for w in RUN if WRITTEN[w][0] in AT_ONCE])
-def test_a_command_that_trains_nothing_runs(house: Path, written: str) -> None:
+def test_a_command_that_trains_nothing_runs(written: str) -> None:
     words = quick(written)
     if "--scale" in words:
         look_up(words)
@@ -199,12 +200,14 @@ def test_a_command_that_trains_nothing_runs(house: Path, written: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("runs")
 @pytest.mark.parametrize("written", [w for w in RUN if WRITTEN[w][0] not in AT_ONCE])
-def test_a_command_runs_in_its_quick_form(runs: Path, bert_folder: Path, written: str) -> None:
+def test_a_command_runs_in_its_quick_form(bert_folder: Path, written: str) -> None:
     prepare(written)
     words = quick(written)
     if written.startswith("docs/fine_tuning"):  # a tiny encoder in the place of the packaged one
         words = ["train", "texts.toml", *words[2:4], "--set", f"data.features=hf:{bert_folder}"]
+        words += ["--set", "data.tokens=16"]
         words += ["--set", "data.test=10", "--set", "privacy.delta=1e-3"]
     if words[0] in WITH_CONFIG - {"explain"} and "--out" not in words:
         words += ["--out", f"out/{len(list(Path('out').glob('*'))) if Path('out').exists() else 0}"]
