@@ -194,4 +194,4 @@ def test_explain_prints_tables(tmp_path: Path) -> None:
     assert "dp_sgd" in shown
     assert "1.weight" not in shown
     assert "1.weight" in runner.invoke(app, ["explain", config, "--layers"]).output
-    assert "gep needs public data" in shown
+    assert "Not here: gep: needs public data" in shown

@@ -49,7 +49,10 @@ def test_a_constant_answer_is_named() -> None:
     assert "Use more records or a larger ε." in warning
     ranked = one_class_warning({**found, "auc": 0.752})
     assert ranked is not None
-    assert "an AUC of 0.752. With two classes, quietgrad predict --threshold 0.13, the share of the rare" in ranked
+    assert (
+        "an AUC of 0.752. With two classes, quietgrad predict --threshold 0.13, the share of the rare"
+        in ranked
+    )
     assert one_class_warning({**found, "predicted": 2}) is None
 
 

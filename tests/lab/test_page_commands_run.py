@@ -180,7 +180,7 @@ def look_up(words: list[str]) -> None:
     scale = words[words.index("--scale") + 1]
     assert scale in SCALES
     if paper == "queue":
-        assert items_of((), scale)  # type: ignore[arg-type]
+        assert items_of((), scale)
         return
     experiment = experiment_of(paper, entries[0])
     assert experiment is not None

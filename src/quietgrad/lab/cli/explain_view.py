@@ -64,7 +64,7 @@ def show(explained: Explained, console: Console, *, layers: bool = False) -> Non
     console.print()
     console.print(explained.sizes, highlight=False)
     console.print(
-        f"{explained.model}: {explained.parameters:,} parameters; ε = {explained.epsilon:g} at "
+        f"{explained.model}: {explained.parameters:,} parameters; ε = {epsilon_text(explained.epsilon)} at "
         f"δ = {explained.delta:g}, {explained.steps} steps of {explained.batch:g} {explained.units} on average. "
         f"Protected: each {explained.unit}. "
         f"Independence of samples: {explained.independence}.",
@@ -72,7 +72,8 @@ def show(explained: Explained, console: Console, *, layers: bool = False) -> Non
     )
     if layers:
         console.print(_table(explained.layers, f"engine, for {explained.rows} records at a time"))
-    console.print(_table([method.cells() for method in explained.methods], "methods, per step"))
+    usable = [method.cells() for method in explained.methods if not method.problem]
+    console.print(_table(usable, "methods, per step"))
     console.print(
         "noise / signal: length of a step's noise in p.grad over the longest signal that the clips let through. A "
         "method with less noise may also drop signal: see bias.",
@@ -80,7 +81,8 @@ def show(explained: Explained, console: Console, *, layers: bool = False) -> Non
     )
     for method in explained.methods:
         if method.problem:
-            console.print(f"{method.method}: {method.problem}", highlight=False)
+            problem = method.problem.removeprefix(f"{method.method} ")
+            console.print(f"Not here: {method.method}: {problem}", highlight=False)
 
 
 def _table(rows: Sequence[dict[str, Any]], title: str) -> Table:

@@ -267,8 +267,7 @@ def _measured(run: RecordedRun) -> list[str]:
     if run.config.privacy.accuracy is not None:
         return []
     return [
-        "Test examples: they are taken as public, and accuracy was measured on them at about twenty points of "
-        "training."
+        "Test accuracy: it was measured at about twenty points of training, on test examples that are taken as public."
     ]
 
 
