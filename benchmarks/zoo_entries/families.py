@@ -205,7 +205,7 @@ def entries() -> Iterator[Entry]:
     )
 
     for name, own in STATES.items():
-        yield entry("state space", name, {**SMALL, **own}, "Model", words)
+        yield entry("state space", name, {**SMALL, **own, "use_cache": False}, "Model", words)
 
     detr = {**FINDER, "backbone_config": _config("ResNet", BACKBONE)}
     levels = {

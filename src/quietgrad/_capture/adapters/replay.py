@@ -254,6 +254,12 @@ def rows_alike(
 
 def not_reproduced(call: Call) -> PrivacyError:
     """Return what is raised of a module that cannot be run again."""
+    if any(type(value).__name__.endswith("Cache") for value in (*call.args, *call.kwargs.values())):
+        return PrivacyError(
+            f"Module {call.module_name!r} ({type(call.unit.module).__name__}) was given a cache and changed it, so it "
+            "cannot be run again sample by sample. Train without a cache: use_cache=False, in the call of the model or "
+            "in its config."
+        )
     return PrivacyError(
         f"Module {call.module_name!r} ({type(call.unit.module).__name__}) does not give the same output when it is run "
         "again sample by sample. It mixes samples, draws random numbers in a way that cannot be replayed, or changes "
