@@ -25,7 +25,7 @@ from benchmarks.zoo_entries.hugging_face import (
 
 HEADS = {**GROUPED, "head_dim": 8}
 EXPERTS = {
-    **HEADS, "num_experts": 3, "num_local_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 12,
+    **HEADS, "use_cache": False, "num_experts": 3, "num_local_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 12,
     "shared_expert_intermediate_size": 12, "moe_num_experts": 3, "moe_k": 2,
 }  # fmt: skip
 LATENT = {
