@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import statistics
 import subprocess
 import sys
 import time
@@ -52,6 +53,10 @@ class Result:
     batch: int
     first_batch: float = math.nan
     """The first private step, in plain steps; runtime checks and trials are in it."""
+    median_ratio: float = math.nan
+    """Of the ratios of single steps, taken one after the other."""
+    quartiles: tuple[float, ...] = ()
+    """The spread of these ratios."""
     opacus_ms: dict[str, float | None] = field(default_factory=dict)
 
 
@@ -70,10 +75,13 @@ def measure(
     affordable = [mode for mode in modes if mode == "ghost" or 2 * setting.batch * parameters * 4 < TOO_LARGE]
     theirs = {mode: step for mode in affordable if (step := opacus_step(setting, mode)) is not None}
     steps |= theirs
+    steps["plain"]()  # torch's own first step is not quietgrad's
     start = clock()
     steps["quietgrad"]()
     first = 1e3 * (clock() - start)
-    best = alternate(steps, repeats, clock)
+    times = take_turns(steps, repeats, clock)
+    best = {name: min(found) for name, found in times.items()}
+    ratios = [private / plain for private, plain in zip(times["quietgrad"], times["plain"], strict=False)]
     print(f"{setting.name}: {best}", file=sys.stderr)
     opacus = {mode: best.get(mode) for mode in modes}
     winner = min(theirs, key=lambda mode: best[mode], default=None)
@@ -88,6 +96,8 @@ def measure(
         parameters=parameters,
         batch=setting.batch,
         first_batch=first / best["plain"],
+        median_ratio=statistics.median(ratios),
+        quartiles=tuple(statistics.quantiles(ratios, n=4)[::2]) if len(ratios) > 1 else (),
         opacus_ms=opacus,
     )
 
@@ -107,19 +117,26 @@ def opacus_step(setting: Setting, mode: str) -> contenders.Step | None:
 def alternate(
     steps: dict[str, contenders.Step], repeats: int, clock: Clock = time.perf_counter
 ) -> dict[str, float]:
-    """The best time of each contender, taken in turns so that what disturbs one disturbs all."""
+    """The best time of each contender."""
+    return {name: min(found) for name, found in take_turns(steps, repeats, clock).items()}
+
+
+def take_turns(
+    steps: dict[str, contenders.Step], repeats: int, clock: Clock = time.perf_counter
+) -> dict[str, list[float]]:
+    """All times of each contender, taken in turns so that what disturbs one disturbs all."""
     for step in steps.values():
         step()
         step()
-    best = dict.fromkeys(steps, math.inf)
+    times: dict[str, list[float]] = {name: [] for name in steps}
     for turn in range(repeats):
         for name, step in steps.items():
-            if turn >= 2 and best[name] > TOO_SLOW * best["plain"]:
+            if turn >= 2 and min(times[name]) > TOO_SLOW * min(times["plain"]):
                 continue
             start = clock()
             step()
-            best[name] = min(best[name], 1e3 * (clock() - start))
-    return best
+            times[name].append(1e3 * (clock() - start))
+    return times
 
 
 def chosen_clock(processor_time: bool) -> Clock:
@@ -148,15 +165,18 @@ def geometric_mean(values: list[float]) -> float:
 def table(results: list[Result]) -> str:
     """The figures as a table."""
     lines = [
-        "| model (parameters, batch) | plain ms | private ms | ratio | Opacus ms (mode) | faster | memory | first |",
-        "|---|---|---|---|---|---|---|---|",
+        "| model (parameters, batch) | plain ms | private ms | ratio | median (quartiles) | Opacus ms (mode) | faster "
+        "| memory | first |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for r in results:
         theirs = "–" if r.opacus_best_ms is None else f"{r.opacus_best_ms:.1f} ({r.opacus_best_mode})"
         faster = "–" if r.opacus_best_ms is None else f"×{r.opacus_best_ms / r.quietgrad_ms:.2f}"
+        spread = "–".join(f"{ratio:.2f}" for ratio in r.quartiles)
         room = "–" if r.memory_ratio is None else f"×{r.memory_ratio:.2f}"
         lines.append(
             f"| {r.name} ({r.parameters:,}, {r.batch}) | {r.plain_ms:.1f} | {r.quietgrad_ms:.1f} | ×{r.ratio:.2f} "
+            f"| ×{r.median_ratio:.2f} ({spread}) "
             f"| {theirs} | {faster} | {room} | ×{r.first_batch:.1f} |"
         )
     lines.append(f"\ngeometric mean of the ratios: ×{geometric_mean([r.ratio for r in results]):.3f}")
