@@ -239,14 +239,20 @@ class Privatizer:
         # The ledger's line is on disk before any rank draws noise; leaving the block checks that the two agree.
         draw, _ = self._reducer.make_together(self._record)
         assert draw is not None
-        with draw:
-            released = step.release(draw)
-        update = self._state.post_process(step.decode(released), step.public)
-        for observer in self._observers:
-            observer.step(self.step, released, update)
-        write_grads(self._state.space, update)
-        self._guards.end_step()
-        self._end_step()
+        try:
+            with draw:
+                released = step.release(draw)
+            update = self._state.post_process(step.decode(released), step.public)
+            for observer in self._observers:
+                observer.step(self.step, released, update)
+            write_grads(self._state.space, update)
+        except BaseException:
+            # Post-processing, or whoever stopped it, may have seen the release. The draw must not be released again:
+            # two releases of one draw cost more than two draws. Noise that was kept must not meet these sums again.
+            self._state.noise.forget_secrets()
+            self._end_release()
+            raise
+        self._end_release()
         if self.step >= min(FIRST, self.sampler.steps) and self.covered:
             self.independence.warn_unasked()
 
@@ -300,6 +306,10 @@ class Privatizer:
         self._intake.drop()
         if self._current is not None:
             self._current.clear()
+
+    def _end_release(self) -> None:
+        self._guards.end_step()
+        self._end_step()
 
     def _end_step(self) -> None:
         self._rows.next_step(self.step)

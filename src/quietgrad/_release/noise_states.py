@@ -37,10 +37,17 @@ class NoiseStates:
         """Replace the state of a release."""
         self._states[index] = state
 
+    def forget_secrets(self) -> None:
+        """Go on with fresh secrets, as a resumed run does."""
+        self._saved, self._states = self._public, {}
+
+    @property
+    def _public(self) -> dict[int, dict[str, Any]]:
+        return self._saved | {index: state.public for index, state in self._states.items()}
+
     def state_dict(self) -> dict[str, dict[str, Any]]:
         """Return the public parts for a checkpoint; releases without one are left out."""
-        public = self._saved | {index: state.public for index, state in self._states.items()}
-        return {str(index): part for index, part in public.items() if part}
+        return {str(index): part for index, part in self._public.items() if part}
 
     def load_state_dict(self, saved: Mapping[str, dict[str, Any]]) -> None:
         """Go on from a checkpoint, forgetting every secret."""

@@ -215,9 +215,14 @@ class FederatedServer:
         step = self._step
         assert step is not None, "draw() begins a round"
         assert self.shares is None, "the clients' noise is in the secure sum: release_sum()"
-        with self._record() as draw:
-            released = step.release(draw)
-        self._move(step, released)
+        draw = self._record()
+        # Whoever stops this may have seen the release: the round is over, and these clients are not released again.
+        try:
+            with draw:
+                released = step.release(draw)
+            self._move(step, released)
+        finally:
+            self._ended()
 
     def release_sum(self, total: Int64[Tensor, " p"], clients: int) -> None:
         """End the round with an opened secure sum: Σ of what clients sent, with their noise in it.
@@ -244,6 +249,7 @@ class FederatedServer:
             for part in released:
                 draw.accept(part)
         self._move(step, released)
+        self._ended()
 
     def abandon(self) -> None:
         """End a round whose sum could not be opened: it is counted, and the model stays as it was."""
@@ -299,7 +305,6 @@ class FederatedServer:
                 assert parameter.grad is not None
                 parameter.sub_(self.lr * parameter.grad)
                 parameter.grad = None
-        self._ended()
 
     def _ended(self) -> None:
         self._step, self._draw, self._waiting = None, None, set()
