@@ -155,6 +155,21 @@ def test_no_record_is_charged_more_than_the_bill_says() -> None:
         assert total.charges == 40
 
 
+def test_groups_of_other_partitions_share_nothing() -> None:
+    """Two runs on one ledger, each with groups of its own: a record may be in group 0 of both, or in 0 and 5."""
+    total = Bill()
+    for group, partition in ((0, "40 in 4"), (5, "40 in 8"), (1, "39 in 4")):
+        total.add(Charge(event=EVENT, rate=0.5, group=group, partition=partition))
+    assert total.phases == (Phase(event=EVENT, rate=0.5, count=3),)
+    ledger, mechanism = Ledger(), qg.methods.dp_sgd().with_noise(1.1)
+    for groups, rate, steps in ((4, 0.125, 1), (8, 0.0625, 2)):
+        batches = qg.PoissonBatches(records(), rate=rate, steps=steps, groups=groups)
+        with qg.Privatizer(small_net(), mechanism, batches, ledger=ledger) as private:
+            train(private, batches, private._recorder.model, steps)
+    assert sum(phase.count for phase in ledger.phases) == 2
+    assert [phase.rate for phase in ledger.phases] == [0.5] * len(ledger.phases)
+
+
 def test_without_groups_a_bill_is_the_list_of_steps() -> None:
     total = Bill()
     for event in (EVENT, EVENT, OTHER, EVENT):

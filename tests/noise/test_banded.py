@@ -166,6 +166,23 @@ def test_the_inverse_series() -> None:
     assert final_square([1.0], workload(10)) == 10
 
 
+@pytest.mark.parametrize(("bands", "steps"), [(4, 1), (4, 2), (64, 20)])
+def test_more_bands_than_steps_are_cut(bands: int, steps: int) -> None:
+    """What a contribution shows after the last step is never released."""
+    assert qg.BandedNoise.optimised(bands, steps, 0.9).bands <= steps
+
+
+def test_the_loudest_useful_noise_fits_into_its_integers() -> None:
+    """Momentum 0.99 over a thousand steps: slowly falling coefficients, whose noise is 32 times that of one step."""
+    noise = qg.BandedNoise.optimised(4, 1_000, 0.99)
+    loudest = 64 * np.linalg.norm(inverse(noise.coefficients, 4_096)) * SeededSource.std / 64
+    assert 9 * loudest < 2**31
+    with pytest.raises(ValueError, match="stays bounded"):
+        qg.BandedNoise(
+            coefficients=(64, 126, 62)
+        )  # bounded, but 2,000 times as loud: 32 bits would not hold it
+
+
 @pytest.mark.parametrize("wrong", [(), (63, 10), (64, 1.5), (64, 64, 64, 64, -64), (64, 200)])
 def test_odd_coefficients_are_refused(wrong: Any) -> None:
     with pytest.raises(ValueError, match="Expected"):
@@ -228,6 +245,13 @@ def test_federated_rounds_refuse_it() -> None:
     mechanism = replace(qg.methods.dp_sgd(), noise=NOISE).with_noise(1.0)
     with pytest.raises(qg.PrivacyError, match="bands"):
         qg.federated.FederatedServer(small_net(), mechanism, clients=8, rate=0.5, rounds=3)
+
+
+def test_a_rate_that_is_rounded_up_is_no_reason_to_refuse() -> None:
+    """b·q = 1 but for rounding: every record of the group is drawn, and it is charged so."""
+    sampler = qg.PoissonSampler(40, rate=0.25 + 1e-12, steps=4, groups=4)
+    assert sampler.charge(NOISE.event(1.0, 0), 0).rate == 1.0
+    assert sorted(row for draw in sampler for row in draw) == list(range(40))
 
 
 @pytest.mark.parametrize(("rate", "groups"), [(0.5, 3), (0.1, 0), (0.1, 41), (0.01, 2.5)])

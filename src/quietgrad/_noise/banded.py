@@ -19,6 +19,10 @@ from quietgrad._noise.gaussian import add_to_grid, widen_noise, without_noise
 from quietgrad._noise.sources import NoiseSource
 from quietgrad.accounting import events
 
+LOUDEST = 64.0
+"""The noise of a release may be so many times that of z/m₀. Beyond, its integers would leave 32 bits: they have 20 bits
+a standard deviation of z/m₀, so 9 standard deviations take 30. Useful coefficients stay below 33."""
+
 LONGEST = 4096
 """Coefficients of C⁻¹ that the gain of a release is computed from; it hardly grows after that."""
 
@@ -70,7 +74,8 @@ class BandedNoise(Noise):
                 "BandedNoise.optimised(bands=…, steps=…) or BandedNoise.square_root(bands=…)."
             )
         object.__setattr__(self, "coefficients", whole)
-        if not self._gain(LONGEST) < 2 * self._gain(LONGEST // 2):
+        louder = math.hypot(*inverse(whole, LONGEST)) * WHOLE
+        if not (self._gain(LONGEST) < 2 * self._gain(LONGEST // 2) and louder < LOUDEST):
             raise ValueError(
                 f"Expected coefficients whose noise stays bounded, got {whole}: it grows from step to step. Let them "
                 "fall towards the end, as those of BandedNoise.square_root do."
@@ -90,7 +95,9 @@ class BandedNoise(Noise):
             steps: of the plan.
             momentum: of the optimizer.
         """
-        return cls(coefficients=whole_coefficients(optimise(_checked_bands(bands), steps, momentum)))
+        return cls(
+            coefficients=whole_coefficients(optimise(min(_checked_bands(bands), steps), steps, momentum))
+        )
 
     @property
     def bands(self) -> int:

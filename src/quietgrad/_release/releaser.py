@@ -52,7 +52,9 @@ class Releaser:
             ValueError: the plan of the ledger does not contain this event, or no more of it.
         """
         multiplier = gaussian_multiplier(charge.event)
-        self.ledger.record(charge.event, charge.rate, step=step, group=charge.group)
+        self.ledger.record(
+            charge.event, charge.rate, step=step, group=charge.group, partition=charge.partition
+        )
         return AccountedDraw(self, multiplier, step)
 
 

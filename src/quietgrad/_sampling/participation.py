@@ -82,7 +82,7 @@ class CyclicPoisson(Scheme):
         groups, rate = self.groups, self.rate
         if int(groups) != groups or not 1 <= groups <= self.units:
             raise ValueError(f"Expected groups to be a whole number from 1 to {self.units}, got {groups}.")
-        if groups * rate > 1:
+        if groups * rate > 1 + 1e-9:
             raise ValueError(
                 f"Expected groups·rate <= 1, got {groups}·{rate:g}: one group does not hold an expected batch. Lower "
                 f"the rate, or use at most {int(1 / rate)} groups."
@@ -90,11 +90,20 @@ class CyclicPoisson(Scheme):
 
     def draw(self, step: int, words: RandomWords) -> Numbers:
         members = group_members(self.units, self.groups, step % self.groups)
-        return members[heads(len(members), self.groups * self.rate, words)]
+        return members[heads(len(members), self._group_rate, words)]
+
+    @property
+    def _group_rate(self) -> float:
+        return min(self.groups * self.rate, 1.0)
 
     def charge(self, event: Event, step: int) -> Charge:
-        group = step % self.groups
-        return Charge(event=event, rate=self.groups * self.rate, group=group, separation=self.groups)
+        return Charge(
+            event=event,
+            rate=self._group_rate,
+            group=step % self.groups,
+            partition=f"{self.units} in {self.groups}",
+            separation=self.groups,
+        )
 
     def describe(self) -> dict[str, Any]:
         return {"groups": self.groups}

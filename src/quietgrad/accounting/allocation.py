@@ -158,7 +158,7 @@ def allocation_ratios(noise_multiplier: float, steps: int) -> Ratios:
     )
 
 
-Masses = Float64[ndarray, " k"]
+Masses = Float64[ndarray, " _"]
 
 
 @dataclass(frozen=True, eq=False)

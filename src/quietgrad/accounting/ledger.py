@@ -148,7 +148,9 @@ class Ledger:
         """
         return self._balance.upcoming
 
-    def record(self, event: Event, rate: float, *, step: int, group: int | None = None) -> None:
+    def record(
+        self, event: Event, rate: float, *, step: int, group: int | None = None, partition: str = ""
+    ) -> None:
         """Write one release down, to the disk if there is a file, before it becomes visible.
 
         Args:
@@ -156,6 +158,7 @@ class Ledger:
             rate: the probability with which each record took part.
             step: of the run.
             group: the group of records that could take part; None for all of them. See `Charge`.
+            partition: names how records are divided into groups.
 
         Raises:
             PrivacyError: the plan does not contain this release, or a fork of the writing process records it.
@@ -170,11 +173,13 @@ class Ledger:
                 f"Expected the process that made the ledger, got a fork of it (process {os.getpid()}): both would "
                 "count the same steps. Train in one of them, or make the Privatizer after the fork."
             )
-        charge = Charge(event=event, rate=rate, group=group, separation=event.separation)
+        charge = Charge(event=event, rate=rate, group=group, partition=partition, separation=event.separation)
         self._balance.check(charge)
         entry = {"step": int(step), "event": event_to_dict(event), "rate": charge.rate}
         if group is not None:
             entry["group"] = int(group)
+        if partition:
+            entry["partition"] = partition
         if self._run is not None:
             # The first line of every session. Else two runs of one plan, or two copies of one run that both went on,
             # would have the same chain, and one's checkpoint would pass for the other's.
@@ -275,7 +280,11 @@ class Ledger:
             entry, link = parse_line(line, self._head, path, number, self._key)
             event = event_from_dict(entry["event"])
             charge = Charge(
-                event=event, rate=entry["rate"], group=entry.get("group"), separation=event.separation
+                event=event,
+                rate=entry["rate"],
+                group=entry.get("group"),
+                partition=entry.get("partition", ""),
+                separation=event.separation,
             )
             self._balance.check(charge)
             self._count_one(charge, link)

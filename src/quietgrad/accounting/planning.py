@@ -27,6 +27,7 @@ class Charge:
         rate: the probability with which each of these records takes part.
         group: the number of the group of records that may take part; None for all records. A record is in one group,
             and stays there over resumes.
+        partition: names how records are divided into groups. Only charges of one partition share what they cost.
         separation: in how many steps in a row, of an uninterrupted run, a record takes part at most once.
 
     Raises:
@@ -40,6 +41,7 @@ class Charge:
     event: Event
     rate: float
     group: int | None = None
+    partition: str = ""
     separation: int = 1
 
     def __post_init__(self) -> None:
@@ -55,8 +57,8 @@ class Charge:
 class Bill:
     """Add up charges to phases that cover every record.
 
-    A record pays the charges of its own group and those of all records. For each event and rate the bill counts the
-    latter, and the former in the group that has most of them.
+    A record pays the charges of its own group and those of all records. For each event, rate and partition the bill
+    counts the latter, and the former in the group that has most of them.
 
     Guarantee: whatever its group, the charges of a record are among the phases.
     Checked by: tests/accounting/test_participation.py
@@ -67,8 +69,8 @@ class Bill:
 
     def __init__(self) -> None:
         self.charges = 0
-        self._used = Counter[tuple[Event, float, int]]()
-        self._most = Counter[tuple[Event, float]]()
+        self._used = Counter[tuple[Event, float, str, int]]()
+        self._most = Counter[tuple[Event, float, str]]()
         self._runs: list[tuple[Event, float, int, int]] = []
         self._exclusive: Event | None = None
 
@@ -76,8 +78,8 @@ class Bill:
         """Whether this charge would cost more than what is on the bill."""
         if charge.group is None:
             return True
-        used = self._used[charge.event, charge.rate, charge.group]
-        return used == self._most[charge.event, charge.rate]
+        used = self._used[charge.event, charge.rate, charge.partition, charge.group]
+        return used == self._most[charge.event, charge.rate, charge.partition]
 
     def add(self, charge: Charge) -> None:
         """Add what a step costs.
@@ -88,8 +90,8 @@ class Bill:
         self.check(charge)
         grows = self.grows_by(charge)
         if charge.group is not None:
-            self._used[charge.event, charge.rate, charge.group] += 1
-            self._most[charge.event, charge.rate] += grows
+            self._used[charge.event, charge.rate, charge.partition, charge.group] += 1
+            self._most[charge.event, charge.rate, charge.partition] += grows
         if grows:
             self._count(charge)
         if charge.event.is_exclusive:
