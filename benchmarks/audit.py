@@ -2,17 +2,21 @@
 
 python -m benchmarks.audit methods [--json FILE] [--only NAME ...]    step canaries, 13k-parameter MLP, T = 1200
 python -m benchmarks.audit broken  [--json FILE]                      the table of broken mechanisms
+python -m benchmarks.audit one-run [--json FILE]                      one-run bounds of DP-SGD and banded noise, T = 120
+python -m benchmarks.audit order   [--json FILE]                      one-run bounds of simulated canaries
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -20,7 +24,11 @@ from torch.utils.data import TensorDataset
 
 import quietgrad as qg
 from benchmarks import broken
-from quietgrad.audit import audit_mechanism, compare_neighbours
+from quietgrad.audit import audit_mechanism, audit_one_run, compare_neighbours
+from quietgrad.audit.bounds import gaussian_epsilon
+from quietgrad.audit.one_run import gaussian_trade_off, guess, one_run_epsilon, one_run_mu
+from quietgrad.audit.one_run_report import SHARES
+from quietgrad.audit.order_statistics import refuted_by_order
 from quietgrad.lab.models import build
 from quietgrad.public_losses import random_label_losses
 
@@ -97,6 +105,79 @@ def audited_methods(only: list[str], epsilons: list[float]) -> Iterator[Row]:
             }
 
 
+def audited_runs(epsilons: list[float], steps: int = 120, canaries: int = 400) -> Iterator[Row]:
+    """Claimed ε of a whole run and what 400 canaries show of it, by each of the three bounds."""
+    for bands in (1, 4, 8):
+        for target in epsilons:
+            batches = qg.PoissonSampler(RECORDS, rate=BATCH / RECORDS, steps=steps, groups=bands)
+            noise = qg.BandedNoise.optimised(bands, steps) if bands > 1 else qg.Gaussian()
+            made = dataclasses.replace(qg.methods.dp_sgd(clip=1.0), noise=noise)
+            mechanism = qg.calibrate(made, batches, epsilon=target, delta=DELTA)
+            started = time.process_time()
+            report = audit_one_run(
+                model(),
+                mechanism,
+                records=RECORDS,
+                rate=BATCH / RECORDS,
+                steps=steps,
+                delta=DELTA,
+                canaries=canaries,
+                groups=bands,
+            )
+            bounds = ("epsilon_delta_bound", "trade_off_bound", "order_statistics_bound")
+            yield {
+                "bands": bands,
+                "claimed": report.claimed,
+                **{name: report.details[name] for name in bounds},
+                "share": report.lower_bound / report.claimed,
+                "verdict": report.verdict,
+                "seconds": time.process_time() - started,
+            }
+
+
+def ordered_scores(repetitions: int = 9, alpha: float = 0.05) -> Iterator[Row]:
+    """Medians of the bounds by guesses with m canaries, and of that by order with a quarter of them."""
+    rng = np.random.default_rng(1)
+
+    def scores(mu: float, canaries: int) -> tuple[Any, Any]:
+        included = rng.random(canaries) < 0.5
+        return mu * included + rng.standard_normal(canaries), included
+
+    for mu in (0.5, 1.0, 2.0):
+        for canaries in (400, 800):
+            by_guesses, by_order = list[float](), list[float]()
+            for _ in range(repetitions):
+                by_guesses.append(_by_guesses(*scores(mu, canaries), alpha))
+                by_order.append(_by_order(*scores(mu, canaries // 4), alpha / 2))
+            yield {
+                "mu": mu,
+                "truth": gaussian_epsilon(mu, DELTA),
+                "canaries": canaries,
+                "by_guesses": float(np.median(by_guesses)),
+                "by_order_of_a_quarter": float(np.median(by_order)),
+            }
+
+
+def _by_guesses(scores: Any, included: Any, alpha: float) -> float:
+    """The better of both bounds, as a report computes them."""
+    canaries, each, best = len(scores), alpha / 2 / len(SHARES), 0.0
+    for share in SHARES:
+        right, guesses = guess(scores, included, max(2, 2 * round(share * canaries / 2)))
+        mu = float(one_run_mu(np.array([right]), guesses, canaries, alpha=each)[0])
+        plain = one_run_epsilon(right, guesses, canaries, delta=DELTA, alpha=each)
+        best = max(best, plain, gaussian_epsilon(mu, DELTA))
+    return best
+
+
+def _by_order(scores: Any, included: Any, alpha: float) -> float:
+    low, high = 0.0, 8.0
+    while high - low > 0.02:
+        middle = (low + high) / 2
+        refuted = refuted_by_order(scores, included, gaussian_trade_off(middle), alpha=alpha)
+        low, high = (middle, high) if refuted else (low, middle)
+    return gaussian_epsilon(low, DELTA)
+
+
 def audited_bugs() -> Iterator[Row]:
     """Each bug under the tool that can see it, and the same settings without it."""
     sound = qg.methods.dp_sgd(clip=1.0).with_noise(2.0)
@@ -162,13 +243,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("table", choices=["methods", "broken"])
+    parser.add_argument("table", choices=["methods", "broken", "one-run", "order"])
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--epsilons", nargs="*", type=float, default=EPSILONS)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
+    tables = {
+        "methods": lambda: audited_methods(args.only, args.epsilons),
+        "broken": audited_bugs,
+        "one-run": lambda: audited_runs(args.epsilons),
+        "order": ordered_scores,
+    }
     rows = []
-    for row in audited_methods(args.only, args.epsilons) if args.table == "methods" else audited_bugs():
+    for row in tables[args.table]():
         rows.append(row)
         cells = (f"{value:.3g}" if isinstance(value, float) else str(value) for value in row.values())
         print("| " + " | ".join(cells) + " |", flush=True)

@@ -42,6 +42,28 @@ def made(folder: Path, privacy: str) -> Path:
     return folder / "run"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("option", "attacks", "said"),
+    [
+        ("bands = 4", ["one-run gradient canaries"], "step canaries: left out"),
+        ("at_most = 400", ["step canaries", "one-run gradient canaries"], "consistent"),
+        ("once_an_epoch = true", [], "once an epoch"),
+    ],
+)
+def test_runs_with_other_participation(option: str, attacks: list[str], said: str, tmp_path: Path) -> None:
+    config = tmp_path / "run.toml"
+    config.write_text(CONFIG.format(privacy="epsilon = 8.0") + option + "\n")
+    train(load_config(config), tmp_path / "run")
+    code, output = invoke(tmp_path / "run")
+    assert code == 0, output
+    assert said in output
+    kept = json.loads((tmp_path / "run" / "audit.json").read_text())
+    assert [attack["attack"] for attack in kept["attacks"]] == attacks
+    assert all(attack["claimed"] == pytest.approx(8.0, rel=1e-2) for attack in kept["attacks"])
+    assert kept["neighbouring_runs"]["passed"]
+
+
 def invoke(run: Path, *options: str) -> tuple[int, str]:
     result = CliRunner().invoke(app, ["audit", str(run), "--canaries", "60", *options])
     return result.exit_code, result.output

@@ -13,9 +13,10 @@ from torch.utils.data import TensorDataset
 
 import quietgrad as qg
 from quietgrad._noise.sources import SeededSource
-from quietgrad.accounting import GaussianEvent, Phase
+from quietgrad.accounting import AllocationEvent, GaussianEvent, Phase
 from quietgrad.audit import audit_input_canaries, audit_one_run
 from quietgrad.audit.bounds import gaussian_epsilon
+from quietgrad.audit.composition import louder
 from quietgrad.audit.input_canaries import mislabelled
 from quietgrad.audit.one_run import gaussian_trade_off
 from quietgrad.audit.one_run_report import one_run_report, trade_off
@@ -121,19 +122,19 @@ def test_input_canaries_refute_a_private_claim_of_a_model_that_memorises() -> No
         audit_input_canaries(memorise, data, claim, canaries=1, classes=4, delta=DELTA)
 
 
-def banded_run(noise: qg.Noise) -> AuditReport:
+def banded_run(noise: qg.Noise, sigma: float = 1.0, steps: int = 60, **options: Any) -> AuditReport:
     return audit_one_run(
         small_net(),
-        replace(qg.methods.dp_sgd(clip=0.5), noise=noise).with_noise(1.0),
+        replace(qg.methods.dp_sgd(clip=0.5), noise=noise).with_noise(sigma),
         records=2_000,
-        rate=0.3,
-        steps=60,
+        steps=steps,
         delta=DELTA,
         canaries=200,
+        confidence=0.99,
         seed=0,
         noise_source=SeededSource(1),
         deterministic=True,
-        groups=3,
+        **{"rate": 0.3, "groups": 3, **options},
     )
 
 
@@ -142,6 +143,35 @@ def test_banded_noise_shows_something_and_no_more_than_claimed() -> None:
     report = banded_run(qg.BandedNoise(coefficients=(64, 40, 25)))
     assert report.verdict == "consistent"
     assert 0.5 < report.lower_bound < report.claimed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forgetful(qg.BandedNoise):
+    """Planted bug: the bands are not in the event, so that a record may take part in every step."""
+
+    def event(self, noise_multiplier: float, step: int) -> GaussianEvent:
+        return GaussianEvent(noise_multiplier=noise_multiplier)
+
+
+@pytest.mark.parametrize("kind", [pytest.param(qg.BandedNoise, marks=pytest.mark.slow), Forgetful])
+def test_bands_that_the_event_forgets_are_caught(kind: type[qg.BandedNoise]) -> None:
+    """Records take part in every step: twice the μ that independent noise would give, and that is claimed."""
+    forgets = kind is Forgetful
+    options = {"rate": 1.0, "groups": 1} if forgets else {"rate": 0.25, "groups": 4}
+    report = banded_run(kind(coefficients=(64, 50, 40, 30)), 3.0, 12, **options)
+    assert report.verdict == ("violated" if forgets else "consistent")
+    assert report.lower_bound == report.details["order_statistics_bound"]
+
+
+def test_scores_that_hang_together_get_no_bound_by_order() -> None:
+    """Canaries in a subspace share coordinates: only the bounds that allow for that are used."""
+    assert one_run("rgp", 1.0, steps=4).details["order_statistics_bound"] is None
+
+
+def test_random_allocation_has_no_price_from_below() -> None:
+    phase = Phase(event=AllocationEvent(noise_multiplier=1.0, steps=4), rate=1.0, count=1)
+    with pytest.raises(ValueError, match="No price from below"):
+        louder(phase, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,8 +187,6 @@ class QuietBanded(qg.BandedNoise):
         return replace(released, blocks=blocks), state
 
 
-def test_more_is_shown_of_banded_noise_that_is_too_small() -> None:
-    sound, broken = (
-        banded_run(kind(coefficients=(64, 40, 25))).lower_bound for kind in (qg.BandedNoise, QuietBanded)
-    )
-    assert broken > sound  # all canaries are found, and 200 of them cannot show more
+def test_banded_noise_that_is_too_small_is_caught() -> None:
+    report = banded_run(QuietBanded(coefficients=(64, 40, 25)), 4.0, 12)
+    assert report.verdict == "violated"

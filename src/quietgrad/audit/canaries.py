@@ -62,6 +62,7 @@ def audit_mechanism(
     seed: int | None = None,
     progress: Progress | None = None,
     most_records: int | None = None,
+    claimed: Sequence[Phase] | None = None,
     **options: Any,
 ) -> AuditReport:
     """Attack the releases of a mechanism on a model with gradient canaries.
@@ -80,6 +81,7 @@ def audit_mechanism(
         seed: of the canaries and of public randomness (the noise is the privatizer's).
         progress: called with (scores made, scores wanted).
         most_records: where users are protected, how many records of a user a step uses; canaries are then users.
+        claimed: what the run costs; plain Poisson draws if left out.
         options: for the privatizer.
 
     Returns:
@@ -113,7 +115,8 @@ def audit_mechanism(
                 if done >= wanted:
                     break
         seed = None if seed is None else seed + 1
-    return _report(made, multipliers, plan(mechanism, rate, steps), delta, confidence)
+    phases = plan(mechanism, rate, steps) if claimed is None else claimed
+    return _report(made, multipliers, phases, delta, confidence)
 
 
 def canary_steps(

@@ -34,6 +34,11 @@ def shown_epsilon(phases: Sequence[Phase], delta: float, times: float) -> float:
 
 def louder(phase: Phase, times: float) -> Phase:
     """The phase at `times` its μ; selections are left out, as forgetting them is a post-processing."""
+    if phase.event.is_exclusive:
+        raise ValueError(
+            f"No price from below is known for {phase.event}, so canaries show nothing of it. Audit the same mechanism "
+            "with Poisson draws."
+        )
     precision = gaussian_precision(phase.event)
     assert precision > 0, "every step of a mechanism has a Gaussian part"
     event = GaussianEvent(noise_multiplier=precision**-0.5 / times)

@@ -6,7 +6,7 @@ left out because of a record, a ledger that depends on the data, a sum that move
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,6 +92,7 @@ def compare_neighbours(
     unit: Ids | None = None,
     most_records: int | None = None,
     pooled: Pooled = "mean",
+    participation: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> NeighbourReport:
     """Run pairs of short trainings that differ in one record, or in one user with all records, and compare them.
@@ -105,6 +106,7 @@ def compare_neighbours(
         privatizer: Privatizer or a subclass of it.
         seed: of noise, public randomness and torch's generator, the same in both runs.
         unit, most_records, pooled: users, as for `PoissonBatches`.
+        participation: `groups`, `at_most` or `once_an_epoch`, as for `PoissonBatches`.
         options: for the privatizer.
 
     Returns:
@@ -112,6 +114,7 @@ def compare_neighbours(
     """
     draws = [[record, *others], [record], list(others), [record, others[0]]]
     users: dict[str, Any] = {"unit": unit, "most_records": most_records, "pooled": pooled}
+    users |= participation or {}
 
     def replay(chosen: Sequence[Sequence[int]]) -> PoissonBatches:
         return PoissonBatches.replay(dataset, chosen, rate=rate, **users)

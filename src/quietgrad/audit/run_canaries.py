@@ -9,7 +9,7 @@ every b steps with probability b·q; its releases are made white first, CᵀC·y
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,9 @@ from quietgrad._gradients.stages import BlockwiseGrads, ClippedSum
 from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad._noise.banded import BandedNoise
 from quietgrad._noise.base import Noise
+from quietgrad._noise.gaussian import Gaussian
 from quietgrad._privatizer.privatizer import Privatizer
+from quietgrad.accounting.events import Phase
 from quietgrad.accounting.planning import plan
 from quietgrad.audit.canaries import CONFIDENCE, Progress, move_along
 from quietgrad.audit.each_row import clipped_rows
@@ -58,12 +60,14 @@ def audit_one_run(
     progress: Progress | None = None,
     most_records: int | None = None,
     groups: int = 1,
+    claimed: Sequence[Phase] | None = None,
     **options: Any,
 ) -> AuditReport:
     """Run all steps once with gradient canaries and guess which were members. Arguments as in `audit_mechanism`.
 
     Args:
         groups: of the batches, for banded noise.
+        claimed: what the run costs; plain Poisson draws, or those of groups, if left out.
 
     Returns:
         the lower bound on ε beside the claim.
@@ -82,10 +86,11 @@ def audit_one_run(
         "one-run gradient canaries",
         run.scores,
         run.members,
-        plan(mechanism, sampler),
+        plan(mechanism, sampler) if claimed is None else claimed,
         delta=delta,
         confidence=confidence,
         assumptions=ASSUMPTIONS,
+        independent=run.independent,
     )
 
 
@@ -109,6 +114,9 @@ class RunCanaries:
         self._signals: list[Float64[ndarray, " m"]] = []
         self._squares: list[Float64[ndarray, " m"]] = []
         self._last = LastRelease()
+        # A selection is made of all records: what it shows of one canary depends on the others.
+        self.independent = isinstance(private.mechanism.noise, Gaussian | BandedNoise)
+        """Whether no score depends on another canary: releases so far had coordinates of each canary's own."""
         private.watch(self._last)
 
     def release(self) -> None:
@@ -163,6 +171,7 @@ class RunCanaries:
                 shown = (seen != 0).flatten()  # a selection releases exact zeros where it shows nothing
                 left = ((seen.double() * divisor - known.blocks[name]) / std).flatten() * shown
                 flat = each.flatten(1).double() * shown / std
+                self.independent &= bool((flat != 0).sum(0).max() <= 1)
                 signal += (flat @ left).cpu().numpy()
                 squared += flat.square().sum(1).cpu().numpy()
         return signal, squared

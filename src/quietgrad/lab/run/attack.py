@@ -75,6 +75,16 @@ class AuditedRun:
             "delta": self.setup.config.privacy.delta,
         }
 
+    @property
+    def participation(self) -> dict[str, Any]:
+        """How records take part, as `PoissonBatches` takes it."""
+        training = self.setup.config.training
+        return {
+            "groups": self.setup.batches.sampler.groups,
+            "at_most": training.at_most,
+            "once_an_epoch": training.once_an_epoch,
+        }
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunAudit:
@@ -84,6 +94,7 @@ class RunAudit:
     reports: tuple[AuditReport, ...]
     neighbours: NeighbourReport
     membership: MembershipReport
+    left_out: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> str:
@@ -101,11 +112,12 @@ class RunAudit:
             "attacks": [report.as_dict() for report in self.reports],
             "neighbouring_runs": self.neighbours.as_dict(),
             "membership": self.membership.as_dict(),
+            **({"left_out": list(self.left_out)} if self.left_out else {}),
         }
 
     def __str__(self) -> str:
         parts: Sequence[object] = (*self.reports, self.neighbours, self.membership)
-        return "\n".join([*map(str, parts), f"verdict: {self.verdict}"])
+        return "\n".join([*map(str, parts), *self.left_out, f"verdict: {self.verdict}"])
 
 
 def open_run(path: Path, *, data_dir: Path | None = None) -> AuditedRun:
@@ -149,21 +161,35 @@ def audit_run(run: AuditedRun, *, confidence: float, one_run_canaries: int, prog
     Neighbouring runs and membership inference read private records; what they report is about the attacks, and is not
     covered by ε.
     """
-    steps = audit_mechanism(
-        run.setup.model,
-        run.mechanism,
-        audited_steps=min(MOST_STEPS, run.setup.batches.steps),
-        confidence=confidence,
-        progress=lambda done, total: progress("step canaries", done, total),
-        **run.facts,
-    )
-    reports = [steps]
-    if one_run_canaries and run.private:
+    reports, left_out = list[AuditReport](), list[str]()
+    once = run.participation["once_an_epoch"]
+    if once:
+        left_out.append(
+            "canaries: left out. What they show has no price from below for records that take part once an epoch."
+        )
+    elif isinstance(run.mechanism.noise, qg.BandedNoise):
+        left_out.append(
+            "step canaries: left out. They read steps one by one, and banded noise spans several."
+        )
+    else:
+        steps = audit_mechanism(
+            run.setup.model,
+            run.mechanism,
+            audited_steps=min(MOST_STEPS, run.setup.batches.steps),
+            confidence=confidence,
+            claimed=run.phases,
+            progress=lambda done, total: progress("step canaries", done, total),
+            **run.facts,
+        )
+        reports.append(steps)
+    if one_run_canaries and run.private and not once:
         one_run = audit_one_run(
             run.setup.model,
             run.mechanism,
             canaries=one_run_canaries,
             confidence=confidence,
+            groups=run.participation["groups"],
+            claimed=run.phases,
             progress=lambda done, total: progress("one-run canaries", done, total),
             **run.facts,
         )
@@ -174,7 +200,11 @@ def audit_run(run: AuditedRun, *, confidence: float, one_run_canaries: int, prog
     membership = _membership(run, confidence)
     progress("membership inference", 1, 1)
     return RunAudit(
-        method=run.mechanism.name, reports=tuple(reports), neighbours=neighbours, membership=membership
+        method=run.mechanism.name,
+        reports=tuple(reports),
+        neighbours=neighbours,
+        membership=membership,
+        left_out=tuple(left_out),
     )
 
 
@@ -190,6 +220,7 @@ def _neighbours(run: AuditedRun) -> NeighbourReport:
         unit=run.setup.parts.users,
         most_records=config.data.most_records,
         pooled=config.data.pooled,
+        participation=run.participation,
     )
 
 
