@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy import special
+from scipy import signal, special
 
 from quietgrad.accounting import (
     AllocationEvent,
@@ -54,6 +54,59 @@ def test_two_steps_against_an_integral(sigma: float, eps: float) -> None:
     claimed = hockey_sticks(AllocationEvent(noise_multiplier=sigma, steps=2).step_loss(1.0, 1e-3), eps)
     for exactly, claim in zip(exact, claimed, strict=True):
         assert exactly - 2e-4 * exactly - 1e-8 <= claim <= 1.02 * exactly + 1e-6
+
+
+def merged(sigma: float, cells: int) -> tuple[np.ndarray, np.ndarray]:
+    """X with its outcomes merged in cells: exact masses without the record, and the exact means in each."""
+    edges = np.concatenate([[-np.inf], np.linspace(-9, 9 + 1 / sigma, cells - 1), [np.inf]])
+    tails = [special.ndtr(np.stack([edges - s, s - edges])) for s in (0.0, 1 / sigma)]
+    mass, mean = (np.maximum(np.diff(left), -np.diff(right)) for left, right in tails)
+    return mass, mean / np.maximum(mass, 1e-300)
+
+
+def merged_ratio(sigma: float, steps: int, cells: int) -> tuple[np.ndarray, np.ndarray]:
+    """R of merged outcomes: a post-processing of the block, so what it costs is a bound from below. No tolerance."""
+    mass, x = merged(sigma, cells)
+    masses, sums = mass, x
+    for _ in range(steps - 1):
+        masses, sums = np.outer(masses, mass).ravel(), np.add.outer(sums, x).ravel()
+    return masses, sums / steps
+
+
+@pytest.mark.parametrize(("steps", "cells"), [(2, 700), (3, 100)])
+@pytest.mark.parametrize("sigma", [pytest.param(0.46, marks=pytest.mark.slow), 0.7, 1.0, 5.0])
+def test_never_below_what_merged_outcomes_cost(sigma: float, steps: int, cells: int) -> None:
+    mass, ratio = merged_ratio(sigma, steps, cells)
+    loss = AllocationEvent(noise_multiplier=sigma, steps=steps).step_loss(1.0, 1e-3)
+    for eps in (-1.0, -0.3, 0.0, 0.2, 0.7, 1.5, 3.0):
+        gains = np.maximum(ratio - math.exp(eps), 0.0), np.maximum(1 - math.exp(eps) * ratio, 0.0)
+        for gain, claim in zip(gains, hockey_sticks(loss, eps), strict=True):
+            least = float(mass @ gain)
+            assert least <= claim * (1 + 1e-12)
+            if least > 1e-4:
+                assert claim <= (1.01 if steps == 2 else 1.05) * least
+
+
+@pytest.mark.parametrize("count", [2, 5])
+@pytest.mark.parametrize("sigma", [0.6, 1.5])
+def test_blocks_compose_and_are_never_below_merged_outcomes(sigma: float, count: int) -> None:
+    """Epochs one after the other: the convolution of merged losses, rounded down, is below; both directions."""
+    mass, ratio = merged_ratio(sigma, 2, 300)
+    grid, below = 1e-3, []
+    for losses, own in ((np.log(ratio), mass * ratio), (-np.log(ratio), mass)):
+        places = np.floor(losses / grid).astype(int)
+        one = np.bincount(places - places.min(), own)
+        whole = one
+        for _ in range(count - 1):
+            whole = signal.fftconvolve(whole, one)
+        below.append((count * int(places.min()) + np.arange(len(whole)), whole))
+    for eps in (0.1, 1.0, 2.0):
+        least = max(
+            float(own @ np.maximum(-np.expm1(np.minimum(eps - where * grid, 0.0)), 0.0))
+            for where, own in below
+        )
+        claimed = delta(blocks(sigma, 2, count), eps)
+        assert least - 1e-12 <= claimed <= 1.03 * least + 1e-6
 
 
 @pytest.mark.parametrize(("sigma", "steps"), [(0.6, 12), (1.0, 20), (2.0, 50)])

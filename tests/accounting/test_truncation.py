@@ -82,6 +82,28 @@ def test_no_step_of_five_records_costs_more(at_most: int, eps: float, values: tu
         assert exact <= loss.infinity + float(loss.mass @ gain) + 1e-7
 
 
+@pytest.mark.parametrize(("units", "at_most"), [(3, 1), (4, 2), (2, 2)])
+@pytest.mark.parametrize("eps", [0.1, 0.6])
+def test_two_steps_by_brute_force(units: int, at_most: int, eps: float) -> None:
+    """Both releases together, integrated over the plane; the others conspire."""
+    rate, grid = 0.4, np.linspace(-9, 9, 701)
+    with_record, without = np.zeros_like(grid), np.zeros_like(grid)
+    for kept, chance in kept_sets(units, rate, at_most).items():
+        others = sum((-1) ** i for i in kept - {0})
+        without += chance * stats.norm.pdf(grid, others, SIGMA)
+        with_record += chance * stats.norm.pdf(grid, others + (0 in kept), SIGMA)
+    first, second = np.outer(with_record, with_record), np.outer(without, without)
+    area = (grid[1] - grid[0]) ** 2
+    exact = max(
+        float(np.maximum(a - math.exp(eps) * b, 0.0).sum() * area)
+        for a, b in ((first, second), (second, first))
+    )
+    claimed = delta([Phase(event=truncated(units, at_most), rate=rate, count=2)], eps)
+    assert exact <= claimed + 1e-6
+    if at_most == units:
+        assert claimed == pytest.approx(delta([Phase(event=GAUSSIAN, rate=rate, count=2)], eps), rel=1e-3)
+
+
 def test_generous_bounds_cost_nothing_and_small_ones_more() -> None:
     plain = epsilon([Phase(event=GAUSSIAN, rate=0.01, count=300)], 1e-5)
     values = [
@@ -93,14 +115,17 @@ def test_generous_bounds_cost_nothing_and_small_ones_more() -> None:
     assert plain < values[2] < values[3]
 
 
-@pytest.mark.parametrize("at_most", [110, 130])
-def test_never_above_the_bound_of_dp_accounting(at_most: int) -> None:
+@pytest.mark.parametrize(
+    ("units", "rate", "at_most"), [(10_000, 0.01, 110), (10_000, 0.01, 130), (20, 0.2, 5), (20, 0.5, 19)]
+)
+def test_never_above_the_bound_of_dp_accounting(units: int, rate: float, at_most: int) -> None:
     """Theirs covers add-or-remove too, where another record takes the place: so it is larger."""
     theirs = dp_pld.from_truncated_subsampled_gaussian_mechanism(
-        10_000, 0.01, at_most, SIGMA, value_discretization_interval=1e-3
-    ).self_compose(100)
-    ours = epsilon([Phase(event=truncated(10_000, at_most), rate=0.01, count=100)], 1e-5)
+        units, rate, at_most, SIGMA, value_discretization_interval=1e-3
+    ).self_compose(20)
+    ours = epsilon([Phase(event=truncated(units, at_most), rate=rate, count=20)], 1e-5)
     assert ours <= theirs.get_epsilon_for_delta(1e-5)
+    assert ours > 0.99 * epsilon([Phase(event=GAUSSIAN, rate=rate, count=20)], 1e-5)
 
 
 def test_rdp_is_no_smaller_than_the_pld() -> None:
