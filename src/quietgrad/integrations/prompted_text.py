@@ -26,7 +26,9 @@ from quietgrad.integrations.pretrained import causal_model, causal_tokenizer
 PREFIX = "prompt:"
 GAP = "{}"
 ROWS = 16
-"""Texts that the model reads at a time."""
+"""Texts that the model reads at a time; smaller groups are filled up, so that no rounding follows other texts."""
+CLASS = 8
+"""A prompt is padded to the next multiple of this many tokens: most texts are far shorter than the longest."""
 WORTH_KEEPING = 32
 """Rows from which on a call's features are kept on the disk."""
 
@@ -105,6 +107,9 @@ class PromptEncoder(nn.Module):
         self.model = causal_model(name)[0].base_model.eval().requires_grad_(False)
         self.padding, self.cache = padding, cache
         self._identity = _identity(self.model, self.layer)
+        if self.layer is not None and hasattr(self.model, "layers"):
+            # One more than asked for: the last one's state is normalised. Those above it are not needed.
+            self.model.layers = self.model.layers[: self.layer + 1]
 
     @torch.no_grad()
     def forward(self, ids: Int64[Tensor, "n t"]) -> Float[Tensor, "n d"]:
@@ -116,12 +121,17 @@ class PromptEncoder(nn.Module):
         return _kept(self.cache / f"{key}.pt", lambda: self._states(ids))
 
     def _states(self, ids: Int64[Tensor, "n t"]) -> Float[Tensor, "n d"]:
-        return torch.cat([self._last(few) for few in ids.split(ROWS)])
+        # A prompt's class follows its own length alone, and every group has ROWS rows.
+        last = (ids.ne(self.padding) * torch.arange(ids.shape[1])).argmax(1)
+        widths = ((last // CLASS + 1) * CLASS).clamp(max=ids.shape[1])
+        states = torch.empty(len(ids), self.model.config.hidden_size)
+        for width in widths.unique().tolist():
+            for few in (widths == width).nonzero()[:, 0].split(ROWS):
+                filled = torch.cat([few, few[:1].expand(ROWS - len(few))])
+                states[few] = self._last(ids[filled, :width], last[filled])[: len(few)]
+        return states
 
-    def _last(self, ids: Int64[Tensor, "n t"]) -> Float[Tensor, "n d"]:
-        # Never cut to the longest of these prompts: the rounding of all of them would follow its length.
-        real: Bool[Tensor, "n t"] = ids.ne(self.padding)
-        last = (real * torch.arange(ids.shape[1])).argmax(1)
+    def _last(self, ids: Int64[Tensor, "n t"], last: Int64[Tensor, " n"]) -> Float[Tensor, "n d"]:
         inside = torch.arange(ids.shape[1]) <= last[:, None]
         out = self.model(
             input_ids=ids,
