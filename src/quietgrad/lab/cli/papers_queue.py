@@ -28,7 +28,8 @@ def run_queue(
         table = Table("entry", "status", "verdict", "training time")
         for row in rows:
             took = "" if row.get("seconds") is None else duration_text(row["seconds"])
-            table.add_row(row["item"], row["status"], row.get("verdict", row.get("error", "")), took)
+            said = row.get("verdict", row.get("error", f"{row['rows']} rows so far" if "rows" in row else ""))
+            table.add_row(row["item"], row["status"], said, took)
         Console().print(table)
     if any(row["status"] == "failed" for row in rows):
         raise typer.Exit(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ from quietgrad.lab.files import make_folder, to_json
 from quietgrad.lab.formatting import duration_text
 from quietgrad.lab.papers.claims import Paper, PaperEntry
 from quietgrad.lab.papers.committed import (
+    PARTIAL,
     Result,
     command_of,
     committed,
+    keep_partial,
     status_of,
     verdict_of,
     verdict_text,
@@ -119,17 +122,25 @@ def run_entry(
     )
     make_folder(place.out)
     started = time.perf_counter()
-    finding = experiment.run(scale, place)
-    took = round(time.perf_counter() - started, 1)
-    result = Result(
-        paper=one.id,
-        entry=item.id,
-        scale=scale,
-        command=command_of(one.id, item.id, scale),
-        seconds=took if finding.seconds is None else finding.seconds,
-        finding=finding,
-    )
+
+    def result_of(finding: Finding) -> Result:
+        took = round(time.perf_counter() - started, 1)
+        return Result(
+            paper=one.id,
+            entry=item.id,
+            scale=scale,
+            command=command_of(one.id, item.id, scale),
+            seconds=took if finding.seconds is None else finding.seconds,
+            finding=finding,
+        )
+
+    def keep(found: Finding) -> None:
+        keep_partial(result_of(found), place.out)
+
+    finding = experiment.run(scale, dataclasses.replace(place, keep=keep))
+    result = result_of(finding)
     written = write_result(result, place.out)
+    (place.out / f"{result.name}.{PARTIAL}").unlink(missing_ok=True)
     picture = draw(finding, written.with_suffix(".png"), one.heading(item))
     if as_json:
         typer.echo(to_json(result.as_dict()))

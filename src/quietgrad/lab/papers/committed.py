@@ -13,6 +13,8 @@ from quietgrad.lab.files import to_json, write_whole
 from quietgrad.lab.papers.claims import PaperEntry, Verdict
 from quietgrad.lab.papers.finding import SCALES, Finding, Scale, finding_from
 
+PARTIAL = "partial.json"
+"""How the file of an unfinished table ends."""
 FOLDER = files("quietgrad.lab.papers") / "results"
 
 
@@ -50,6 +52,13 @@ def command_of(paper: str, entry: str, scale: Scale) -> str:
 def write_result(result: Result, folder: Path) -> Path:
     """`PAPER.ENTRY.SCALE.json` in the folder."""
     path = folder / f"{result.name}.json"
+    write_whole(path, (to_json(result.as_dict()) + "\n").encode())
+    return path
+
+
+def keep_partial(result: Result, folder: Path) -> Path:
+    """Write the rows that a long table has so far to `PAPER.ENTRY.SCALE.partial.json`."""
+    path = folder / f"{result.name}.{PARTIAL}"
     write_whole(path, (to_json(result.as_dict()) + "\n").encode())
     return path
 

@@ -15,11 +15,16 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where an experiment keeps its runs, finds its data and tells its progress."""
+    """Where an experiment keeps its runs, finds its data and tells its progress.
+
+    Args:
+        keep: takes what is found so far, after each row of a long table.
+    """
 
     out: Path
     data_dir: Path | None = None
     tell: Tell = field(default=lambda _: None)
+    keep: Callable[[Finding], None] = field(default=lambda _: None)
 
 
 class Experiment(ABC):

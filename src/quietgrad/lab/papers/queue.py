@@ -25,6 +25,7 @@ from typing import IO, Any, Literal
 from quietgrad.lab.errors import LabError
 from quietgrad.lab.files import make_folder, read_json
 from quietgrad.lab.papers.claims import paper
+from quietgrad.lab.papers.committed import PARTIAL
 from quietgrad.lab.papers.experiment import Experiment, Place
 from quietgrad.lab.papers.finding import SCALES, Scale
 from quietgrad.lab.papers.registry import EXPERIMENTS, experiment_of
@@ -168,6 +169,8 @@ class Queue:
 
     def _row(self, item: QueueItem) -> dict[str, Any]:
         row: dict[str, Any] = {"item": item.name, "status": self._status(item)}
+        if (partial := self._file(item, PARTIAL)).exists():
+            row["rows"] = len(read_json(partial)["finding"]["rows"])
         if item in self._failed:
             row["error"] = self._failed[item]
         if row["status"] == "done":

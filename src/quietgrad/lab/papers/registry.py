@@ -12,7 +12,7 @@ from quietgrad.lab.papers.experiments import (
     random_freeze_figures,
     rgp_figures,
 )
-from quietgrad.lab.papers.training_entries import trainings_of
+from quietgrad.lab.papers.training_entries import regimes_of, trainings_of
 
 _COMPUTED = {
     "gep": gep_figures.COMPUTED,
@@ -22,7 +22,7 @@ _COMPUTED = {
     "gip": gip_figures.COMPUTED,
 }
 EXPERIMENTS: Mapping[str, Mapping[str, Experiment]] = {
-    paper: {**trainings_of(paper), **computed} for paper, computed in _COMPUTED.items()
+    paper: {**trainings_of(paper), **regimes_of(paper), **computed} for paper, computed in _COMPUTED.items()
 }
 
 

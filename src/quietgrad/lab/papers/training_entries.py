@@ -1,5 +1,6 @@
 """Read the trainings of a paper's tables and figures from its TOML file.
 
+An entry with `[entry.regimes]` is a map of one method over budgets and sizes, on the grid of `shared.toml`.
 An entry that is a table of accuracies has `[entry.trainings]`: its cells, what the paper claims about them (`above`,
 `level`) and a plan for each scale. A change that begins with "@" stands for a list in `[changes]` of the same file or
 of `shared.toml`. A plan that is a name stands for one in `[plans]`. Cells without a config have that of their table.
@@ -13,6 +14,7 @@ from typing import Any
 
 from quietgrad.lab.papers.claims import one_line, read_entries
 from quietgrad.lab.papers.finding import SCALES
+from quietgrad.lab.papers.regimes import Corner, Regimes
 from quietgrad.lab.papers.trainings import Cell, TrainingPlan, Trainings
 from quietgrad.lab.papers.verdicts import Level, Order
 
@@ -27,6 +29,33 @@ def trainings_of(paper: str) -> Mapping[str, Trainings]:
     }
 
 
+@cache
+def regimes_of(paper: str) -> Mapping[str, Regimes]:
+    """Return the paper's maps by entry."""
+    shared = read_entries("shared")
+    grid, reader = shared["regimes"], _Reader(shared["changes"], {})
+    corners = {
+        scale: tuple(
+            Corner(size=size, epsilon=epsilon, changes=(*changes, f"privacy.epsilon={epsilon}"))
+            for size, changes in axes["size"].items()
+            for epsilon in axes["epsilon"]
+        )
+        for scale, axes in grid["grid"].items()
+    }
+    return {
+        entry["id"]: Regimes(
+            label=entry["regimes"]["label"],
+            config=grid["config"],
+            base=tuple(grid["base"]),
+            method=tuple(entry["regimes"]["method"]),
+            plans={scale: reader.plan(raw, grid["config"]) for scale, raw in grid["plans"].items()},
+            corners=corners,
+        )
+        for entry in read_entries(paper)["entry"]
+        if "regimes" in entry
+    }
+
+
 class _Reader:
     """Resolve the names of one file while reading its tables."""
 
@@ -35,14 +64,14 @@ class _Reader:
 
     def trainings(self, raw: Mapping[str, Any]) -> Trainings:
         config = raw["config"]
-        plans = {scale: self._plan(raw["plans"][scale], config) for scale in SCALES if scale in raw["plans"]}
+        plans = {scale: self.plan(raw["plans"][scale], config) for scale in SCALES if scale in raw["plans"]}
         above = (Order(*claim) for claim in raw.get("above", ()))
         level = (Level(*claim) for claim in raw.get("level", ()))
         options = {key: raw[key] for key in ("curves", "x_label", "log_x") if key in raw}
         cells = self._cells(raw["cells"], config)
         return Trainings(cells=cells, plans=plans, claims=(*above, *level), **options)
 
-    def _plan(self, raw: Any, config: str) -> TrainingPlan:
+    def plan(self, raw: Any, config: str) -> TrainingPlan:
         own = dict(self._plans[raw] if isinstance(raw, str) else raw)
         own["changes"] = self._expanded(own.get("changes", ()))
         own["cells"] = self._cells(own.get("cells", ()), config)

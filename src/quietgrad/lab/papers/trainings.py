@@ -119,7 +119,9 @@ class Trainings(Experiment):
 
     def run(self, scale: Scale, place: Place) -> Finding:
         plan = self.plans[scale]
-        rows, curves, seconds = [], [], 0.0
+        rows: list[Row] = []
+        curves: list[Curve] = []
+        seconds = 0.0
         for cell, config in zip(self.cells_at(scale), self.configs(scale).values(), strict=True):
             place.tell(f"{cell.label}: {config.method.name} on {config.data.name}")
             tried = _tried(config, plan.factors, place)
@@ -131,6 +133,12 @@ class Trainings(Experiment):
             rows.append(_row(cell, results, lr, plan.seed_spread))
             curves.append(_curve(cell.label, results[0]))
             seconds += sum(float(result["seconds"]) for result in (*tried.values(), *results[1:]))
+            place.keep(self._finding(plan, rows, curves, seconds))
+        return self._finding(plan, rows, curves, seconds)
+
+    def _finding(
+        self, plan: TrainingPlan, rows: Sequence[Row], curves: Sequence[Curve], seconds: float
+    ) -> Finding:
         verdict, why = judge(rows, self.claims)
         return Finding(
             rows=tuple(rows),
