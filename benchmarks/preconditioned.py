@@ -5,8 +5,9 @@
 Both contenders see centred inputs, average their weights, and have the same grid of learning rates and clips. The
 setting is chosen on other training images with one noise. Three other noises are judged by the test images. Probes are
 made-up images: no data and no budget. Finished runs are lines of the file and not run again, so that a run that was
-stopped goes on. `--records`, `--steps`, `--batch` and `--model` set the size, `--damping 0.3 1 10` makes a contender of
-each number; `--json` prints the table as JSON.
+stopped goes on. `--methods gep gep+scaled` compares a paper's method with its own form in scaled coordinates, on the
+same grid. `--records`, `--steps`, `--batch` and `--model` set the size, `--damping 0.3 1 10` makes a contender of each
+number; `--json` prints the table as JSON.
 """
 
 from __future__ import annotations
@@ -40,6 +41,10 @@ CENTRES = {
     "fashion-mnist": ((0.1307, 0.3081), (0.2860, 0.3530)),
 }
 """Constants that the lab scales with, and the published ones of the data set itself."""
+SCALED = "+scaled"
+"""How the form of a method in scaled coordinates ends."""
+RANKS = {"gep": 50, "biased_gep": 50, "rgp": 4}
+METHODS = ("dp_sgd", "preconditioned", *(name + end for name in RANKS for end in ("", SCALED)))
 DECAY, PROBES, DELTA = 0.98, 400, 1e-5
 
 
@@ -65,12 +70,17 @@ class Setting:
     seed: int = 0
 
     @property
+    def scaled(self) -> bool:
+        """Whether the method has a scaling, of its own or in front of it."""
+        return self.method == "preconditioned" or self.method.endswith(SCALED)
+
+    @property
     def key(self) -> str:
-        """What a line of the file is found by; DP-SGD has no scaling."""
+        """What a line of the file is found by; what is not scaled has no scaling."""
         fields = dataclasses.asdict(self)
-        if self.method == "dp_sgd":
-            for name in ("power", "damping", "sides", "refresh", "probes"):
-                del fields[name]
+        unused = [] if self.scaled else ["power", "damping", "sides", "refresh"]
+        for name in [*unused, *(["probes"] if self.method in ("dp_sgd", "rgp") else [])]:
+            del fields[name]
         return json.dumps(fields, sort_keys=True)
 
 
@@ -119,11 +129,28 @@ def probe_losses(setting: Setting, found: Images) -> Any:
 
 def mechanism_of(setting: Setting, found: Images) -> qg.Mechanism:
     """Not calibrated."""
-    if setting.method == "dp_sgd":
+    plain = setting.method.removesuffix(SCALED)
+    if plain == "preconditioned":
+        return qg.methods.dp_sgd(clip=setting.clip) @ _scaling(setting, found)
+    mechanism = _plain(plain, setting, found)
+    return mechanism @ _scaling(setting, found) if setting.scaled else mechanism
+
+
+def _plain(name: str, setting: Setting, found: Images) -> qg.Mechanism:
+    """The method by itself."""
+    if name == "dp_sgd":
         return qg.methods.dp_sgd(clip=setting.clip)
-    return qg.methods.preconditioned(
-        probe_losses(setting, found),
-        clip=setting.clip,
+    if name == "rgp":
+        return qg.methods.rgp(rank=RANKS[name], clip=setting.clip)
+    make: Any = {"gep": qg.methods.gep, "biased_gep": qg.methods.biased_gep}[name]
+    residual = {"residual_clip": setting.clip / 2} if name == "gep" else {}
+    public = probe_losses(setting, found)
+    return make(public, rank=RANKS[name], clip=setting.clip, refresh_every=4, **residual)
+
+
+def _scaling(setting: Setting, found: Images) -> qg.Preconditioned:
+    return qg.Preconditioned(
+        probes=probe_losses(setting, found),
         power=setting.power,
         damping=setting.damping,
         sides="both" if setting.sides == "both" else "input",
@@ -229,7 +256,7 @@ def rows(
         ]
         yield {
             "method": base.method,
-            "damping": base.damping if base.method == "preconditioned" else None,
+            "damping": base.damping if base.scaled else None,
             "epsilon": base.epsilon,
             "rate": chosen.rate,
             "clip": chosen.clip,
@@ -250,6 +277,7 @@ def main() -> None:
     parser.add_argument("--epsilon", type=float, nargs="+", default=[1.0, 2.0])
     parser.add_argument("--rates", type=float, nargs="+", default=[0.5, 1.0, 2.0, 4.0])
     parser.add_argument("--clips", type=float, nargs="+", default=[0.3, 1.0])
+    parser.add_argument("--methods", nargs="+", default=["dp_sgd", "preconditioned"], choices=METHODS)
     parser.add_argument("--power", type=float, default=0.5)
     parser.add_argument("--damping", type=float, nargs="*", default=[1.0])
     parser.add_argument("--sides", default="input")
@@ -262,12 +290,13 @@ def main() -> None:
     results = Results(args.results, args.data_dir)
     shared = {name: getattr(args, name) for name in ("data", "model", "records", "steps", "batch")}
     scaling = {name: getattr(args, name) for name in ("power", "sides", "refresh", "probes")}
-    contenders = [("dp_sgd", 1.0), *(("preconditioned", damping) for damping in args.damping)]
-    bases = [
+    every = [
         Setting(method=method, epsilon=epsilon, rate=1.0, clip=1.0, damping=damping, **shared, **scaling)
         for epsilon in args.epsilon
-        for method, damping in contenders
+        for method in args.methods
+        for damping in args.damping
     ]
+    bases = list({base.key: base for base in every}.values())
     table = []
     for row in rows(results, bases, args.rates, args.clips, args.seeds):
         table.append(row)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float, Int64
 from numpy import ndarray
 from torch import Tensor, nn
 

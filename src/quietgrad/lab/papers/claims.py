@@ -115,7 +115,9 @@ def _paper(name: str) -> Paper:
     raw = read_entries(name)
     head = {key: one_line(value) for key, value in raw.items() if key not in ("entry", "changes", "plans")}
     entries = tuple(
-        PaperEntry(**{key: one_line(value) for key, value in row.items() if key not in ("trainings", "regimes")})
+        PaperEntry(
+            **{key: one_line(value) for key, value in row.items() if key not in ("trainings", "regimes")}
+        )
         for row in raw["entry"]
     )
     return Paper(id=name, entries=entries, **head)
