@@ -145,7 +145,8 @@ def _plain(name: str, setting: Setting, found: Images) -> qg.Mechanism:
     make: Any = {"gep": qg.methods.gep, "biased_gep": qg.methods.biased_gep}[name]
     residual = {"residual_clip": setting.clip / 2} if name == "gep" else {}
     public = probe_losses(setting, found)
-    return make(public, rank=RANKS[name], clip=setting.clip, refresh_every=4, **residual)
+    mechanism: qg.Mechanism = make(public, rank=RANKS[name], clip=setting.clip, refresh_every=4, **residual)
+    return mechanism
 
 
 def _scaling(setting: Setting, found: Images) -> qg.Preconditioned:
