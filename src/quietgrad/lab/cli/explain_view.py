@@ -21,6 +21,7 @@ def show_quiet(explained: LinearProbePlan, console: Console) -> None:
         f"Features: {explained.encoder}, {_size(explained.row)}. {_wanted(explained)} "
         f"{explained.steps} steps on all {explained.records:,} {explained.many}.",
         highlight=False,
+        soft_wrap=True,
     )
     rows = [
         {
@@ -33,7 +34,7 @@ def show_quiet(explained: LinearProbePlan, console: Console) -> None:
         for release in explained.releases
     ]
     console.print(
-        _table(rows, f"releases, ε = {epsilon_text(explained.epsilon)} at δ = {explained.delta:g} in all")
+        _table(rows, f"one plan, ε = {epsilon_text(explained.epsilon)} at δ = {explained.delta:g} in all")
     )
     console.print(
         "share: part of the squared budget; times: how often it is released. All releases are in one ledger.",
