@@ -120,7 +120,7 @@ class Regimes(Experiment):
             label=corner.name,
             ours=round(one.ours - other.ours, 2),
             spread=round(math.hypot(one.error, other.error), 2),
-            note=f"{one.ours:.1f} ({_rate(one)}) for {other.ours:.1f} ({_rate(other)})",
+            note=f"{one.ours:.1f} ({_run(one)}) for {other.ours:.1f} ({_run(other)})",
         )
 
     def _map(self, scale: Scale, rows: list[Row]) -> Picture:
@@ -147,8 +147,9 @@ def judge_map(rows: list[Row]) -> tuple[Verdict, str]:
     return ("lead seen in part" if sure else "lead not seen"), why
 
 
-def _rate(row: Row) -> str:
-    return next(part for part in row.note.split(", ") if part.startswith("lr "))
+def _run(row: Row) -> str:
+    """The learning rate that was chosen, and steps that a crash lost."""
+    return ", ".join(part for part in row.note.split(", ") if part.startswith("lr ") or "lost" in part)
 
 
 def _curve(label: str, points: list[tuple[float, float]]) -> Curve:
