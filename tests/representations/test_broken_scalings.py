@@ -73,7 +73,7 @@ class RefreshedInside(qg.Preconditioned):
     def refresh(self, public: qg.Public, state: dict[str, Any]) -> tuple[qg.Codec, dict[str, Any]]:
         codec, state = super().refresh(public, state)
         assert isinstance(codec, PreconditionedCodec)
-        return EveryCall(codec.space, codec.scales, codec.length, codec.since, []), state
+        return EveryCall(codec.space, codec.scales, state, []), state
 
 
 def real() -> qg.Mechanism:
