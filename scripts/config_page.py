@@ -24,25 +24,25 @@ from quietgrad.tables import Schema
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 HEAD = """# Config keys
 
-Everything a TOML file of `quietgrad train`, `explain`, `compare` and `tune` may say. Keys that are left out have the
-value shown; misspelt ones are refused with the nearest name. `--set section.key=value` changes one for a single run.
+All keys of a TOML file for `quietgrad train`, `explain`, `compare` and `tune`. A key that is left out has the
+default shown; a misspelt key is refused, with the nearest name. `--set section.key=value` changes one for a single run.
 This page is made by `python -m scripts.config_page`; a test keeps it current.
 """
 
 COLUMNS = """## `[columns]`
 
-What is known of a table's columns without looking at its rows ([tables](tables.md)). With it, `method.name` is `quiet`
-if left out.
+What is known about a table's columns without looking at its rows ([tables](tables.md)). With this section,
+`method.name` is `quiet` by default.
 
 | key | meaning |
 |---|---|
-| `age = [0, 110]` | a number and its bounds; beyond them counts as the bound |
-| `sugar = { number = [0, 400], unit = "mg/dl" }` | the same, and what it is measured in |
+| `age = [0, 110]` | a number and its bounds; a value beyond them counts as the bound |
+| `sugar = { number = [0, 400], unit = "mg/dl" }` | the same, with its unit of measurement |
 | `ward = ["er", "icu"]` | categories; any other value is "other" |
-| `grade = { category = [1, 2] }` | categories that are two numbers |
+| `grade = { category = [1, 2] }` | categories that are numbers (a plain `[1, 2]` would be bounds) |
 | `smoker = "boolean"` | yes or no, true or false, 1 or 0 |
 | `admitted = [2015-01-01, 2024-12-31]` | a date and its range |
-| `born = { date = ["1900-01-01", "2024-12-31"], format = "%d.%m.%Y" }` | the same, written otherwise |
+| `born = { date = ["1900-01-01", "2024-12-31"], format = "%d.%m.%Y" }` | the same in another format |
 | `notes = "skip"` | left out, as are columns that are not named |
 """
 
@@ -118,13 +118,16 @@ def described(docstring: str) -> dict[str, str]:
 
 def _kind(annotation: Any) -> str:
     """A type in words."""
+    names = {int: "whole number", float: "number", str: "text", bool: "true or false", type(None): ""}
+    if annotation in names:
+        return names[annotation]
     if get_origin(annotation) is Literal:
         return " or ".join(f"`{value}`" for value in get_args(annotation))
-    names = {int: "whole number", float: "number", str: "text", bool: "true or false", type(None): ""}
-    options = [names.get(part, str(part)) for part in get_args(annotation)] or [
-        names.get(annotation, str(annotation))
-    ]
-    return " or ".join(option for option in options if option)
+    if get_origin(annotation) is tuple:
+        return f"list of {_kind(get_args(annotation)[0])}s"
+    if get_origin(annotation) is dict:
+        return "table"
+    return " or ".join(said for part in get_args(annotation) if (said := _kind(part)))
 
 
 def _annotation(annotation: Any) -> str:
@@ -135,12 +138,16 @@ def _annotation(annotation: Any) -> str:
 def _default(value: Any) -> str:
     if value is inspect.Parameter.empty:
         return "required"
-    return "" if value is None else f"`{str(value).lower() if isinstance(value, bool) else value}`"
+    if value in (None, "", ()):
+        return ""
+    if isinstance(value, tuple):
+        value = list(value)
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 
 def _table(rows: list[tuple[str, str, str, str]]) -> str:
     lines = [f"| `{key}` | {kind} | {default} | {said} |" for key, kind, default, said in rows]
-    return "\n".join(["| key | what | if left out | meaning |", "|---|---|---|---|", *lines]) + "\n"
+    return "\n".join(["| key | type | default | meaning |", "|---|---|---|---|", *lines]) + "\n"
 
 
 if __name__ == "__main__":

@@ -45,13 +45,14 @@ After this page you know which claims of the five papers hold here, and how to c
 ```
 quietgrad papers                             # every claim with its verdict
 quietgrad papers gep table1 --scale quick    # run a table or figure
-quietgrad papers queue --scale reduced --jobs 2    # run all of a scale; started again, it goes on
+quietgrad papers queue --scale reduced --jobs 2    # run all of a scale; started again, it continues
 ```
 
-A *statement* is a theorem, an algorithm or a measurement without a contest: it holds, in part, or not. A *lead* is one
-method above another in accuracy. It is seen if it is above twice its error, and in part if it is below half of the
-paper's. A lead that was not seen is not refuted: the paper's own scale may show it. "full" is the paper's plan,
-"reduced" real data on a smaller network or in fewer steps, "quick" a few minutes on the embedded images.
+A *statement* is a theorem, an algorithm or a measurement that compares no methods: it holds, holds in part, or does
+not. A *lead* is one method above another in accuracy. It is seen if it exceeds twice its error, and seen in part if it is
+also less than half of the paper's. A lead that was not seen is not refuted: the paper's own scale may show it. "full" is
+the paper's plan, "reduced" is real data with a smaller network or fewer steps, and "quick" takes a few minutes on the
+embedded images.
 
 | paper | {" | ".join(GROUPS)} |
 |---|{"---|" * len(GROUPS)}
@@ -67,7 +68,9 @@ def _together(results: Results) -> str:
     head = ["", "## Side by side on CIFAR-10", "", f"`{result.command}`:", ""]
     table = [_cells(result.finding.unit, "ours", "setting"), "|---|---|---|", *rows]
     settings = f"[Settings](notes/papers/{TOGETHER[0]}.md)"
-    tail = f"One small network in few steps; the papers' figures are of larger ones. {settings}."
+    tail = (
+        f"These are one small network, few steps and one seed; the papers' networks are larger. {settings}."
+    )
     return "\n".join([*head, *table, "", tail, ""])
 
 

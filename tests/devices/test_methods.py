@@ -96,7 +96,7 @@ def test_a_step_waits_as_seldom_as_it_did(case: MethodCase) -> None:
                     private.backward(losses_of(model, x, y))
                 private.release()
             counts.append(watched.waits)
-    # The first steps ask whether records influence each other, and so does one of 96 later ones.
+    # The first steps ask whether records influence each other, and so do a few later ones.
     least = min(counts, key=lambda waits: waits.total())
     assert least.total() == WAITS[case.name], f"lower WAITS if this is less, else see {dict(least)}"
 

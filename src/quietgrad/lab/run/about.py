@@ -17,12 +17,12 @@ PURPOSE_OF_HASH = b"quietgrad data file"
 
 
 class AboutConfig(BaseModel):
-    """For the report and the statement; nothing of it changes the run."""
+    """Facts for the report and the statement; they do not change the run."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     who: str = Field("", description="Who is responsible for the run.")
     purpose: str = Field("", description="What the model is for.")
-    data_owner: str = Field("", description="Whose data they are, or who may decide about them.")
+    data_owner: str = Field("", description="Who owns the data, or decides about them.")
 
 
 def facts_at_start(data_name: str) -> dict[str, Any]:

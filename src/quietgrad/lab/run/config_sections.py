@@ -34,7 +34,7 @@ class DataConfig(Section):
         "images.",
     )
     private: int | None = Field(
-        None, ge=1, description="How many records are private; all that are left if not given."
+        None, ge=1, description="How many records are private; if left out, all that remain."
     )
     public: int | None = Field(
         None, ge=0, description="How many records are public: no guarantee covers them."
@@ -44,24 +44,25 @@ class DataConfig(Section):
     test: int | None = Field(
         None,
         ge=0,
-        description="How many records are measured on, not protected by ε; 0: none. Needed where the data have no test "
-        "part of their own.",
+        description="How many records accuracy is measured on; ε does not protect them. 0: none. "
+        "Required where the data have no test part.",
     )
-    seed: int = Field(0, description="Which records fall into which part.")
+    seed: int = Field(0, description="Seed of the split into private, public and test records.")
     features: str = Field(
         "none",
-        description="Of a frozen encoder: `scatter`, `mobilenet_v2`, `efficientnet_lite0` for images; `minilm`, "
-        "`hf:PATH`, `prompt:MODEL` for texts.",
+        description="Train on the output of a frozen encoder: `scatter`, `mobilenet_v2`, `efficientnet_lite0` for "
+        "images; `minilm`, `hf:PATH`, `prompt:MODEL` for texts.",
     )
     prompt: str | None = Field(
         None,
-        description='Around a text, with {} in its place: "Review: {}\\nSentiment:". For `prompt:MODEL`.',
+        description='For `prompt:MODEL`: what stands around each text, {} in its place: "Review: {}\\nSentiment:".',
     )
     text: str | None = Field(
-        None, description="The column of texts, where a CSV, TSV or JSONL file is read as texts."
+        None,
+        description="The column of texts. With it, a CSV, TSV or JSONL file is read as texts, not as a table.",
     )
     label: str = Field("label", description="The column of labels: what is predicted.")
-    tokens: int = Field(64, ge=2, description="Of a text, where a model's own tokenizer cuts it.")
+    tokens: int = Field(64, ge=2, description="Length at which a text is cut, in tokens.")
     tokenizer: str | None = Field(
         None,
         description="A public WordPiece vocabulary for texts (vocab.txt, tokenizer.json); else words are hashed.",
@@ -71,7 +72,9 @@ class DataConfig(Section):
         description="The column that says whose a record is: users are then drawn, clipped and protected, and "
         "`training.batch` counts users.",
     )
-    most_records: int | None = Field(None, ge=1, description="Of each user, that a step uses at most.")
+    most_records: int | None = Field(
+        None, ge=1, description="The most records of one user that a step uses. Required with `unit`."
+    )
     pooled: Literal["mean", "sum"] = Field(
         "mean", description="Whether the gradients of a user's records are averaged or added."
     )
@@ -106,8 +109,8 @@ class PrivacyConfig(Section):
         None,
         gt=0,
         le=0.5,
-        description="Part of the squared budget for the accuracy on the private rows, released with noise; with "
-        'data.test = 0 and method.name = "quiet".',
+        description="Part of the squared budget that is spent on a noisy accuracy of the private rows; with "
+        'data.test = 0 and method.name = "quiet" only.',
     )
 
     @model_validator(mode="after")
@@ -125,7 +128,7 @@ class MethodConfig(OpenSection):
     )
     within: dict[str, Any] | None = Field(
         None,
-        description='A mask around the method: {freeze = 0.4}, with `mask` "random" or "ranked", `redraw`.',
+        description='Run the method inside a mask: {freeze = 0.4}; with `mask` ("random" or "ranked") and `redraw`.',
     )
 
 
@@ -138,34 +141,36 @@ class TrainingConfig(Section):
     )
     bands: int | Literal["best"] = Field(
         1,
-        description='Bands of correlated noise, with as many groups of records; "best" chooses by plan and budget.',
+        description='Bands of correlated noise; records form as many groups. "best" chooses by plan and budget.',
     )
     at_most: int | None = Field(
         None,
         ge=1,
-        description="Rows of every batch: some of larger draws are left out, smaller ones filled up.",
+        description="Size of every batch: larger draws lose rows at random, smaller ones get rows that count nothing.",
     )
     once_an_epoch: bool = Field(
         False,
-        description="Each record takes part once in an epoch, at a random step; private records / batch is whole.",
+        description="Each record takes part once in an epoch, at a random step. `batch` must divide `private`.",
     )
     optimizer: Literal["sgd", "adam", "adamw"] = Field(
         "sgd", description="What updates the weights by released gradients."
     )
     lr: float = Field(1.0, gt=0, description="Learning rate.")
-    momentum: float = Field(0.0, ge=0, lt=1, description="Of SGD.")
+    momentum: float = Field(0.0, ge=0, lt=1, description="Momentum of SGD.")
     weight_decay: float = Field(0.0, ge=0, description="Pulls weights to zero; costs no privacy.")
     schedule: Literal["constant", "linear", "cosine", "halfway", "drops"] = Field(
-        "constant", description="How the learning rate falls; `halfway`: a tenth from the middle on."
+        "constant", description="How the learning rate falls; `halfway`: to a tenth from the middle on."
     )
     drops: tuple[float, ...] = Field(
         (0.3, 0.6, 0.8),
-        description='Parts of training after which schedule = "drops" lowers the learning rate.',
+        description='Fractions of training after which schedule = "drops" lowers the learning rate.',
     )
     drop_factor: float = Field(0.2, gt=0, le=1, description="What a drop multiplies the learning rate by.")
-    warmup: float = Field(0.0, ge=0, lt=1, description="Part of training over which the learning rate rises.")
-    micro_batch: int = Field(512, ge=1, description="Records computed at a time; less needs less memory.")
-    seed: int = Field(0, description="Of the first weights; never of noise or draws.")
+    warmup: float = Field(
+        0.0, ge=0, lt=1, description="Fraction of training over which the learning rate rises."
+    )
+    micro_batch: int = Field(512, ge=1, description="Records computed at a time; fewer need less memory.")
+    seed: int = Field(0, description="Seed of the initial weights; noise and draws have none.")
     checkpoint_every: int = Field(100, ge=1, description="Steps between two checkpoints.")
     warm_start: Literal["none", "public"] = Field(
         "none", description="Train on labelled public records first, without noise."
@@ -188,7 +193,7 @@ class AveragingConfig(Section):
     """Exponential average of the weights (free); 0 switches it off."""
 
     decay: float = Field(
-        0.99, ge=0, lt=1, description="Share of the average that stays at each step; 0: no average."
+        0.99, ge=0, lt=1, description="Share of the old average that each step keeps; 0: no average."
     )
 
 
@@ -205,7 +210,7 @@ class TuningConfig(Section):
     on: Literal["unstated", "nothing", "public", "synthetic", "private"] = Field(
         "unstated", description="Which data the tries saw; `private` adds the price of the search to ε."
     )
-    tries: int | None = Field(None, ge=1, description="How many settings were tried, if that was free.")
+    tries: int | None = Field(None, ge=1, description="How many settings were tried, where trying cost no ε.")
     mean_tries: float | None = Field(None, ge=1, description="Mean of the random number of private tries.")
 
     @model_validator(mode="after")
@@ -225,9 +230,11 @@ Columns: TypeAlias = Annotated[
 class FederatedConfig(Section):
     """Clients of `quietgrad federated`; `training.batch` is then the expected number of clients a round."""
 
-    clients: int = Field(200, ge=1, description="Among whom the private records are split.")
-    split: Literal["iid", "class"] = Field("iid", description="At random, or two classes a client.")
-    epochs: int = Field(1, ge=1, description="Of a client's own training in a round.")
-    batch: int = Field(16, ge=1, description="Of a client's own training.")
-    lr: float = Field(0.1, gt=0, description="Of a client's own training.")
-    server_lr: float = Field(1.0, gt=0, description="By which a released update is multiplied.")
+    clients: int = Field(200, ge=1, description="Number of clients that the private records are split among.")
+    split: Literal["iid", "class"] = Field(
+        "iid", description="Split at random, or with two classes for each client."
+    )
+    epochs: int = Field(1, ge=1, description="Epochs of a client's own training in a round.")
+    batch: int = Field(16, ge=1, description="Batch size of a client's own training.")
+    lr: float = Field(0.1, gt=0, description="Learning rate of a client's own training.")
+    server_lr: float = Field(1.0, gt=0, description="What the server multiplies a released update by.")

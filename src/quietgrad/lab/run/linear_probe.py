@@ -53,10 +53,10 @@ class LinearProbeOptions(Section):
             with square roots of its moduli (docs/linear_probe.md).
         moments: "auto" is "public" if there are public records, else chosen by the rule. "mixed" is for large budgets
             (docs/linear_probe.md).
-        mirrored: an image and its mirror image mean the same (clothes do, digits do not), and get the same row.
-            "patches" are so by themselves.
-        products: directions are those of all products of features too, for large budgets (docs/linear_probe.md);
-            with "public" or "synthetic" moments.
+        mirrored: give an image and its mirror image the same features, where both mean the same (clothes do,
+            digits do not). "patches" always do.
+        products: take the directions from products of features too, for large budgets (docs/linear_probe.md);
+            needs "public" or "synthetic" moments.
     """
 
     encoder: Literal["auto", "scatter", "roots", "patches", "pixels"] = "auto"
