@@ -43,12 +43,29 @@ def another_tensor(graph: Data) -> None:
     graph.batch = torch.ones(graph.num_nodes, dtype=torch.long)
 
 
+def another_width(graph: Data) -> None:
+    """Collated alone it is fine; the first draw that has it would stop the run."""
+    graph.x = graph.x[:, :5]
+
+
+def another_type(graph: Data) -> None:
+    """Collating would turn the labels of its whole batch into floats."""
+    graph.y = graph.y.double()
+
+
+def another_kind_of_entry(graph: Data) -> None:
+    graph.y = 1
+
+
 LIES: list[Callable[[Data], None]] = [
     foreign_edge,
     negative_edge,
     too_many_rows,
     too_few_nodes,
     another_tensor,
+    another_width,
+    another_type,
+    another_kind_of_entry,
 ]
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("sklearn")
-from quietgrad.sklearn import PrivateClassifier
+from quietgrad.sklearn import PrivateClassifier, PrivateRegressor
 
 RECORDS = 60
 
@@ -58,6 +58,28 @@ def test_an_error_shows_no_record(odd: Any) -> None:
     assert "4242" not in str(caught.value)
     assert caught.value.__cause__ is None
     assert caught.value.__context__ is None
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_an_error_shows_no_label() -> None:
+    values, labels = data()
+    odd = [*labels[1:], 4242.0 + 1j]
+    with pytest.raises(ValueError, match="no real numbers") as caught:
+        classifier().fit(values, odd)
+    assert "4242" not in str(caught.value)
+    assert caught.value.__context__ is None
+    PrivateRegressor(epsilon=8.0, delta=1e-3, bounds=(-3, 3), target=(0, 1)).fit(
+        values, np.array(odd)[:, None]
+    )
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "error::RuntimeWarning")
+def test_a_number_that_is_too_large_warns_of_nothing() -> None:
+    values, labels = data()
+    huge = values.astype(np.longdouble)
+    labels[3], huge[4, 1] = 1e300, np.longdouble("1e400")
+    for target in ("private", (0, 1)):
+        PrivateRegressor(epsilon=8.0, delta=1e-3, bounds=(-3, 3), target=target).fit(huge, labels)
 
 
 def test_a_wrong_number_of_dimensions_shows_no_record() -> None:

@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import quietgrad as qg
 from quietgrad.lab.data.errors import DataError
 from quietgrad.lab.data.glue import TASKS
+from quietgrad.lab.data.text_table import read_text_table
 from quietgrad.lab.data.torch_dataset import from_datasets
 from tests.attacks.harness import influence
 
@@ -146,7 +147,38 @@ def test_readers_quote_no_label_and_no_shape(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         rows(tmp_path / "train.tsv", [header, "a\tb\tmrs smith has it"], task.labels)
     assert "smith" not in str(caught.value)
+    table = tmp_path / "texts.jsonl"
+    table.write_text('{"text": "a", "label": 1}\n{"text": "b", "mrs smith has it": 1}\n')
+    with pytest.raises(DataError, match="the first has text, label") as caught:
+        read_text_table(table)
+    assert "smith" not in str(caught.value)
+    table.write_text('{"text": "a", "label": 1}\n{"text": "b", "label": ' + "7" * 5000 + "}\n")
+    with pytest.raises(DataError, match="line 2: not JSON"):
+        read_text_table(table)
+    first = (torch.zeros(3), 0)
+    for label in ("mrs smith has it", 713 * 2**70):
+        with pytest.raises(DataError, match="no whole numbers") as caught:
+            from_datasets([first, (first[0], label)], [first], num_classes=2)
+        assert "smith" not in str(caught.value)
+        assert caught.value.__cause__ is None
     uneven = [(torch.zeros(3), 0), (torch.zeros(713), 1)]
     with pytest.raises(DataError) as caught:
         from_datasets(uneven, uneven, num_classes=2)
     assert "713" not in str(caught.value)
+
+
+def test_no_text_stops_the_reader(tmp_path: Path) -> None:
+    """Half a character and a long text ended in a traceback."""
+    lines, rows = tmp_path / "texts.jsonl", tmp_path / "texts.csv"
+    lines.write_text('{"text": "a \\ud800", "label": 1}\n{"text": "b", "label": 0}\n')
+    rows.write_text(f"text,label\n{'a' * 200_000},1\nb,0\n")
+    for path in (lines, rows):
+        assert len(read_text_table(path).train) == 2
+
+
+def test_a_client_without_records_stops_no_round() -> None:
+    model = nn.Linear(2, 1)
+    before = [parameter.clone() for parameter in model.parameters()]
+    nothing = TensorDataset(torch.zeros(0, 2), torch.zeros(0))
+    qg.federated.train_locally(model, nothing, lambda model, x, y: model(x)[:, 0] - y)
+    assert all(map(torch.equal, before, model.parameters()))

@@ -12,7 +12,13 @@ import torch
 from torch import nn
 
 import quietgrad as qg
-from quietgrad.integrations.hugging_face import PrivacyArguments, PrivateTrainer, private_trainer
+from quietgrad.integrations.hugging_face import (
+    PrivacyArguments,
+    PrivateTrainer,
+    example_losses,
+    private_trainer,
+)
+from quietgrad.integrations.hugging_face.unfit_records import refuse_unfit
 from tests.integrations.tiny_text import Records, arguments, bert, llama, pad
 from tests.integrations.tokens import tokenizer
 
@@ -318,6 +324,57 @@ def test_one_bad_record_is_found_before_anything_is_drawn(tmp_path: Path, fault:
         run.train()
     assert run.private is None
     assert not (tmp_path / "ledger.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ({"input_ids": [1, 2, 713]}, "input_ids are not among 0 to 23"),
+        ({"input_ids": [-1]}, "input_ids are not among"),
+        ({"labels": 1.0}, "no whole numbers"),
+        ({"token_type_ids": [0]}, "other entries"),
+    ],
+    ids=["token", "negative token", "fraction", "entry"],
+)
+@pytest.mark.parametrize("count", [40, 257], ids=["together", "alone in the last part"])
+def test_a_record_that_changes_its_batch_is_found_before_anything_is_drawn(
+    fault: dict[str, Any], said: str, count: int
+) -> None:
+    """One fraction among the labels gave the whole micro-batch another loss; one odd token stopped its step."""
+    from transformers import default_data_collator
+
+    records = [{"input_ids": [1, 2, 3], "labels": index % 3} for index in range(count)]
+    records[-1] = records[-1] | fault
+    collator = default_data_collator if "token_type_ids" in fault else pad
+    with pytest.raises(ValueError, match=said) as caught:
+        refuse_unfit(records, collator, bert())
+    assert "713" not in str(caught.value)
+
+
+def test_a_record_of_another_shape_is_found_though_it_is_alone_in_its_part() -> None:
+    from transformers import default_data_collator
+
+    records: list[dict[str, Any]] = [{"input_ids": [1, 2, 3], "labels": 0} for _ in range(257)]
+    records[-1]["input_ids"] = [1, 2]
+    with pytest.raises(ValueError, match="expected sequence of length 3"):
+        refuse_unfit(records, default_data_collator, bert())
+
+
+def test_an_odd_label_in_a_step_counts_as_nothing() -> None:
+    """A data set that transforms its records anew may have one after the check."""
+    logits = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    labels = torch.tensor([0, 2**40, -7, 2])
+    losses = example_losses(logits, labels, "ForSequenceClassification")
+    kept = example_losses(logits[[0, 3]], labels[[0, 3]], "ForSequenceClassification")
+    assert torch.equal(losses[[0, 3]], kept)
+    (gradient,) = torch.autograd.grad(losses.sum(), logits)
+    assert gradient[[1, 2]].abs().sum() == 0
+
+
+def test_targets_for_each_class_have_one_loss_whatever_their_type() -> None:
+    logits, labels = torch.randn(2, 3), torch.tensor([[0, 1, 1], [1, 0, 0]])
+    kind = "ForSequenceClassification"
+    assert torch.equal(example_losses(logits, labels, kind), example_losses(logits, labels.float(), kind))
 
 
 class _Unlabelled(Records):

@@ -75,40 +75,43 @@ def check_graphs(records: Iterable[Data]) -> None:
     """Refuse records whose rows or indices reach beyond themselves.
 
     A tensor has one row for each node in all graphs, or one entry for each edge in all, or one shape in all, or it
-    holds numbers of nodes. In a batch its rows then begin where the record's nodes, edges or place begin.
+    holds numbers of nodes. In a batch its rows then begin where the record's nodes, edges or place begin. Width and
+    type are the same in all graphs: another width would stop the draw that has it, another type change its batch's.
 
     Raises:
         PrivacyError: there is such a record.
     """
     possible: dict[str, set[Any]] | None = None
     for record in records:
-        found = {key: _kinds(record, key, value) for key, value in _tensors(record)}
+        found = {key: _kinds(record, key, value) for key, value in record.to_dict().items()}
         if possible is None:
             possible = found
         elif possible.keys() != found.keys():
-            raise PrivacyError("Some graphs have other tensors than the first one. Give all graphs the same.")
+            raise PrivacyError("Some graphs have other entries than the first one. Give all graphs the same.")
         for key, kinds in found.items():
             possible[key] &= kinds
             if not possible[key]:
                 raise PrivacyError(
                     f"{key!r} has neither one row for each node in every graph, nor one for each edge, nor one shape, "
-                    "nor the numbers of the graph's own nodes: after collating, records would read each other's rows. "
-                    "Repair or leave out such graphs; torch_geometric's data.validate() names the fault."
+                    "nor the numbers of the graph's own nodes, or not one width and type in all graphs: after "
+                    "collating, records would change each other's rows. Repair or leave out such graphs; "
+                    "torch_geometric's data.validate() names the fault."
                 )
 
 
-def _kinds(record: Data, key: str, value: Tensor) -> set[Any]:
-    """Return what a tensor of a record may be: of nodes, of edges, of one shape, or numbers of nodes."""
+def _kinds(record: Data, key: str, value: Any) -> set[Any]:
+    """Return what an entry may be: of nodes, of edges, of one shape, or numbers of nodes; each with its type."""
+    if not isinstance(value, Tensor):
+        return {type(value)}
+    along = (record.__cat_dim__(key, value) or 0) % max(1, value.dim())
+    width = (value.dtype, *value.shape[:along], "rows", *value.shape[along + 1 :])
     if _is_index(record, key, value):
         inside = not value.numel() or (int(value.min()) >= 0 and int(value.max()) < record.num_nodes)
-        return {"numbers"} if inside else set()
-    size = value.shape[record.__cat_dim__(key, value) or 0] if value.dim() else None
+        return {("numbers", *width)} if inside else set()
+    size = value.shape[along] if value.dim() else None
     sizes = {"nodes": record.num_nodes, "edges": record.num_edges}
-    return {name for name, expected in sizes.items() if size == expected} | {value.shape}
-
-
-def _tensors(record: Data) -> list[tuple[str, Tensor]]:
-    return [(key, value) for key, value in record.to_dict().items() if isinstance(value, Tensor)]
+    found = {(name, *width) for name, expected in sizes.items() if size == expected}
+    return found | {(value.dtype, value.shape)}
 
 
 def _is_index(record: Data, key: str, value: Tensor) -> bool:

@@ -36,9 +36,10 @@ from quietgrad.sklearn.records import as_array, read_rows
 from quietgrad.tables.records import number_users
 
 NOT_NUMBERS = "X holds entries that are no real numbers. State columns=, or encode or drop their columns."
+COMPLEX = "Complex data not supported"
 SHOWS_RECORDS = {
     "could not convert string to float": NOT_NUMBERS,
-    "Complex data not supported": NOT_NUMBERS,
+    COMPLEX: NOT_NUMBERS,
     "Expected 2D array": "X has another number of dimensions. Reshape your data to (records, columns).",
 }
 """How messages of scikit-learn and numpy begin that go on with records, and what to say in their place."""

@@ -37,7 +37,7 @@ from quietgrad.accounting.calibrate import calibrate
 from quietgrad.features.encoders import encode
 from quietgrad.features.images import image_encoder
 from quietgrad.features.pipeline import Rescale
-from quietgrad.sklearn.base import PrivateEstimator, Table, flatten_images
+from quietgrad.sklearn.base import COMPLEX, PrivateEstimator, Table, flatten_images
 from quietgrad.sklearn.column_effects import ColumnEffects
 from quietgrad.sklearn.inputs import scale_to_bounds, single
 from quietgrad.sklearn.record_weights import balanced_weights, class_weights, joined_weights, record_weights
@@ -274,5 +274,10 @@ def _refuse_identifiers(classes: int, records: int) -> None:
 def _column_of_labels(y: Any) -> ndarray:
     from sklearn.utils.validation import column_or_1d
 
-    found: ndarray = column_or_1d(y, warn=True)
-    return found
+    try:
+        found: ndarray = column_or_1d(y, warn=True)
+        return found
+    except ValueError as error:
+        if not str(error).startswith(COMPLEX):  # which goes on with all labels
+            raise
+    raise ValueError(f"{COMPLEX}: y holds labels that are no real numbers. Encode them, or pass classes=[…].")

@@ -33,7 +33,7 @@ def read_rows(X: Any) -> Float[ndarray, "n d"]:
     """
     whole = as_array(X)
     if whole is not None and whole.ndim == 2 and whole.dtype.kind in "biuf":
-        return whole if whole.dtype.itemsize <= _EXACT else whole.astype(np.float64, copy=False)
+        return whole if whole.dtype.itemsize <= _EXACT else _double(whole)
     rows = [_row(record) for record in (X if whole is None else whole)]
     columns = Counter(len(row) for row in rows if row is not None).most_common(1)
     width = columns[0][0] if columns else 0
@@ -70,7 +70,7 @@ def read_numbers(y: Any) -> Float[ndarray, " n"]:
             f"Expected one target for each record, got an array of shape {whole.shape}. Take one column."
         )
     if whole is not None and whole.dtype.kind in "biuf":
-        return whole.ravel().astype(np.float64)
+        return _double(whole.ravel())
     return np.array([_number_or_nan(entry) for entry in (y if whole is None else whole.ravel().tolist())])
 
 
@@ -79,6 +79,12 @@ def as_array(values: Any) -> ndarray | None:
     if isinstance(values, Sequence):
         return None
     return np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values)
+
+
+def _double(values: ndarray) -> Float[ndarray, "..."]:
+    """In float64, without a word about what is beyond it."""
+    with np.errstate(over="ignore"):
+        return values.astype(np.float64, copy=False)
 
 
 def _row(record: Any) -> Float[ndarray, " d"] | None:

@@ -29,6 +29,7 @@ from quietgrad.accounting.calibrate import calibrate
 from quietgrad.sklearn.base import PrivateEstimator, Table
 from quietgrad.sklearn.column_bounds import SHARE, unknown_bounds
 from quietgrad.sklearn.column_effects import ColumnEffects
+from quietgrad.sklearn.inputs import single
 from quietgrad.sklearn.record_weights import record_weights
 from quietgrad.sklearn.records import read_numbers
 
@@ -125,7 +126,8 @@ class PrivateRegressor(ColumnEffects, RegressorMixin, PrivateEstimator):  # type
             raise ValueError("This estimator requires y to be passed, but the target y is None.")
         table = self._read_table(X, one_by_one=isinstance(self.bounds, tuple | list))
         if getattr(y, "ndim", 1) == 2 and y.shape[1] == 1:
-            y = column_or_1d(np.asarray(y), warn=True)  # scikit-learn's warning; the shape alone decides
+            # scikit-learn's warning, of the shape alone: its errors show records.
+            column_or_1d(np.zeros(tuple(y.shape)), warn=True)
         values = read_numbers(y)
         check_consistent_length(table.inputs, values)
         return table, values
@@ -153,7 +155,7 @@ class PrivateRegressor(ColumnEffects, RegressorMixin, PrivateEstimator):  # type
         return Program(training=program.training, statistics={**planned, **program.statistics})
 
     def _paid_target(self, statistics: Statistics, values: ndarray) -> tuple[float, float]:
-        released = statistics.release("target", torch.from_numpy(values.astype(np.float32))[:, None])
+        released = statistics.release("target", single(values)[:, None])
         lower, upper = unknown_bounds(1).support(released.blocks["bins"], released.std)
         return float(lower), float(upper)
 

@@ -74,7 +74,8 @@ class Number(Column):
     def read(self, values: Values) -> Float[ndarray, " n"]:
         """Return the numbers as they are, NaN where one is missing."""
         if isinstance(values, ndarray) and values.dtype.kind in "biuf":
-            numbers = values.astype(np.float64)
+            with np.errstate(over="ignore"):  # what is beyond counts as missing, without a word
+                numbers = values.astype(np.float64)
             return np.where(np.isfinite(numbers), numbers, np.nan)
         return np.array([read_number(value) for value in values], dtype=np.float64)
 

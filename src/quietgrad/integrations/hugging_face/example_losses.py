@@ -32,6 +32,8 @@ def example_losses(
     Token losses are averaged over the example's own labelled tokens. Their sum would weigh long texts more where
     nothing is clipped. For the guarantee it makes no difference: the clip bounds every example's gradient.
 
+    A label that is none of the classes does not count: whether a step is refused must not depend on one example.
+
     Args:
         logits: [n, classes] or [n, tokens, vocabulary].
         labels: [n], [n, tokens], or one target per output; −100 does not count.
@@ -40,7 +42,7 @@ def example_losses(
         smoothing: of labels: (1 − s)·nll + s·mean over classes.
 
     Raises:
-        ValueError: the kind of loss is not known, or labels are none of its classes.
+        ValueError: the kind of loss is not known.
     """
     if kind in CAUSAL:
         return _tokens(logits[:, :-1], labels[:, 1:], smoothing)
@@ -55,38 +57,32 @@ def example_losses(
 
 
 def _classes(logits: Float[Tensor, "n o"], labels: Tensor, smoothing: float) -> Float[Tensor, " n"]:
-    if labels.is_floating_point() and labels.shape == logits.shape and logits.shape[1] > 1:
-        return F.binary_cross_entropy_with_logits(logits, labels, reduction="none").mean(1)
+    if labels.shape == logits.shape and logits.shape[1] > 1:
+        # Also of whole numbers: a micro-batch without a fraction must not have another loss.
+        return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="none").mean(1)
     if labels.is_floating_point() or logits.shape[1] == 1:
         return F.mse_loss(logits.view(len(labels), -1), labels.view(len(labels), -1), reduction="none").mean(
             1
         )
-    refuse_labels(labels, logits.shape[1])
-    return F.cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)
+    counted = _counted(labels, logits.shape[1])
+    return F.cross_entropy(logits, counted, reduction="none", label_smoothing=smoothing)
 
 
 def _tokens(
     logits: Float[Tensor, "n t v"], labels: Int64[Tensor, "n t"], smoothing: float
 ) -> Float[Tensor, " n"]:
     """Σ over labelled tokens / their number; an example without any has loss 0."""
-    refuse_labels(labels, logits.shape[2])
+    counted = _counted(labels, logits.shape[2])
     each = F.cross_entropy(
         logits.transpose(1, 2).float(),
-        labels,
+        counted,
         reduction="none",
         ignore_index=IGNORED,
         label_smoothing=smoothing,
     )
-    return each.sum(1) / labels.ne(IGNORED).sum(1).clamp_min(1)
+    return each.sum(1) / counted.ne(IGNORED).sum(1).clamp_min(1)
 
 
-def refuse_labels(labels: Tensor, classes: int) -> None:
-    """Labels that are none of the classes and not −100.
-
-    Raises:
-        ValueError: there are some.
-    """
-    if bool(torch.any((labels != IGNORED) & ((labels < 0) | (labels >= classes)))):
-        raise ValueError(
-            f"Some labels are not among 0 to {classes - 1}. Renumber them from 0, or give the model num_labels=."
-        )
+def _counted(labels: Tensor, classes: int) -> Tensor:
+    """Labels, and −100 in the place of those that are none of the classes."""
+    return torch.where((labels >= 0) & (labels < classes), labels, IGNORED)

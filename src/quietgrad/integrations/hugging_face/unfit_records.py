@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from quietgrad.integrations.hugging_face.example_losses import CLASSES, TOKENS, refuse_labels
+from quietgrad.integrations.hugging_face.example_losses import CLASSES, IGNORED, TOKENS
 from quietgrad.integrations.hugging_face.loss_kind import (
     is_language_model,
     is_sequence_to_sequence,
@@ -22,19 +23,84 @@ CHUNK = 256
 
 
 def refuse_unfit(dataset: Any, collator: Callable[[list[Any]], Any], model: nn.Module) -> None:
-    """All records, through the collator once, in their order.
+    """All records, through the collator once, each beside the first one.
 
     Raises:
-        ValueError: some record is longer than the model takes, or its label is none of the classes.
+        ValueError: some record is longer than the model takes, has tokens that it does not know, a label that is none
+            of the classes, or other entries than the first record.
+        Exception: of the collator, if some record does not go into one batch with the first.
     """
     classes = label_classes(model)
     for start in range(0, len(dataset), CHUNK):
-        records = [dataset[index] for index in range(start, min(start + CHUNK, len(dataset)))]
+        # The first record goes along: else one of another shape, alone at the end, would stop the step that draws it.
+        records = [dataset[index] for index in (0, *range(start, min(start + CHUNK, len(dataset))))]
         inputs = dict(collator(records))
+        _refuse_other_entries(records, collator)
         refuse_long(inputs, model)
+        refuse_tokens(inputs, model)
         labels = inputs.get("labels")
-        if labels is not None and classes is not None and not labels.is_floating_point():
+        if labels is not None and classes is not None:
             refuse_labels(labels, classes)
+
+
+def refuse_labels(labels: Tensor, classes: int) -> None:
+    """Labels that are none of the classes and not −100.
+
+    Raises:
+        ValueError: there are some.
+    """
+    if labels.is_floating_point():
+        # One fraction turns the labels of its whole micro-batch into floats, and so their loss into another.
+        if labels.shape[1:] != (classes,):
+            raise ValueError(
+                f"Some labels are no whole numbers. Number the {classes} classes from 0, or give one target for each."
+            )
+    elif bool(torch.any((labels != IGNORED) & ((labels < 0) | (labels >= classes)))):
+        raise ValueError(
+            f"Some labels are not among 0 to {classes - 1}. Renumber them from 0, or give the model num_labels=."
+        )
+
+
+def refuse_tokens(inputs: Mapping[str, Any], model: nn.Module) -> None:
+    """Token numbers that the model has no embedding for.
+
+    Raises:
+        ValueError: there are some.
+    """
+    types = getattr(getattr(model, "config", None), "type_vocab_size", None) or None
+    tokens = _embeddings(model)
+    for name, size in (("input_ids", tokens), ("decoder_input_ids", tokens), ("token_type_ids", types)):
+        ids = inputs.get(name)
+        if size is None or ids is None:
+            continue
+        if ids.is_floating_point() or bool(torch.any((ids < 0) | (ids >= size))):
+            raise ValueError(
+                f"Some {name} are not among 0 to {size - 1}. Tokenize with the model's own tokenizer, or resize its "
+                "embeddings."
+            )
+
+
+def _refuse_other_entries(records: list[Any], collator: Callable[[list[Any]], Any]) -> None:
+    """Refuse records that a batch would take its entries from if they came first in it."""
+    first = records[0]
+    for record in records:
+        if not isinstance(record, Mapping) or record.keys() == first.keys():
+            continue
+        try:
+            alike = dict(collator([record, first])).keys() == dict(collator([first, record])).keys()
+        except KeyError:
+            alike = False
+        if not alike:
+            raise ValueError("Some records have other entries than the first one. Give all records the same.")
+
+
+def _embeddings(model: nn.Module) -> int | None:
+    """Return how many tokens the model knows; None where it looks up no tokens."""
+    try:
+        found = model.get_input_embeddings()  # type: ignore[operator]
+    except (AttributeError, NotImplementedError):
+        return None
+    return getattr(found, "num_embeddings", None)
 
 
 def refuse_long(inputs: Mapping[str, Any], model: nn.Module) -> None:

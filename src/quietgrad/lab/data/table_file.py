@@ -91,7 +91,7 @@ def _csv_columns(path: Path, text: str, wanted: list[str]) -> dict[str, list[Any
     header = _header(path, text)
     _check_names(path, wanted, header)
     separator = _separator(path, text.splitlines()[0])
-    with _fields_of_any_length():
+    with fields_of_any_length():
         _, *rows = (row for row in csv.reader(io.StringIO(text, newline=""), delimiter=separator) if row)
     there = {
         name: place for place, name in enumerate(header)
@@ -103,7 +103,7 @@ def _csv_columns(path: Path, text: str, wanted: list[str]) -> dict[str, list[Any
 
 
 @contextmanager
-def _fields_of_any_length() -> Iterator[None]:
+def fields_of_any_length() -> Iterator[None]:
     """Lift csv's limit while reading: a file must not be refused for one long value."""
     before = csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
     try:

@@ -19,6 +19,7 @@ from quietgrad.lab.data.errors import DataError
 from quietgrad.lab.data.examples import checked
 from quietgrad.lab.data.files import read_text
 from quietgrad.lab.data.source import Source
+from quietgrad.lab.data.table_file import fields_of_any_length
 
 SUFFIXES = (".csv", ".tsv", ".jsonl")
 MOST_CLASSES = 1000
@@ -76,15 +77,18 @@ def is_text_table(path: Path) -> bool:
 
 def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     """Text, name of the class and perhaps the user of every row; a row that cannot be used is named by its number."""
+    known = ""
     for number, record in enumerate(_records(path), start=1):
+        # Of the first record alone: entries of a later one may be its own.
+        known = known or ", ".join(str(key) for key in record if key is not None)
         for column in columns:
             if record.get(column) is None:
-                known = ", ".join(str(key) for key in record if key is not None)
                 raise DataError(
-                    f"{path}, record {number}: no column {column!r} (it has {known}). Set data.text, data.label and, "
-                    "to protect users, data.unit."
+                    f"{path}, record {number}: no column {column!r} (the first has {known}). Set data.text, data.label "
+                    "and, to protect users, data.unit."
                 )
-        text, *others = (str(record[column]) for column in columns)
+        # Half a character, which JSON may spell, would stop tokenizers.
+        text, *others = (str(record[column]).encode(errors="replace").decode() for column in columns)
         if not text.strip():
             raise DataError(f"{path}, record {number}: the text is empty. Leave such records out.")
         if len(others) == 2 and not others[1].strip():
@@ -99,10 +103,11 @@ def _records(path: Path) -> Iterator[dict[Any, Any]]:
     name = path.name.removesuffix(".gz")
     if name.endswith(".jsonl"):
         yield from _json_lines(path, content)
-    elif name.endswith(".tsv"):
-        yield from csv.DictReader(io.StringIO(content), delimiter="\t", quoting=csv.QUOTE_NONE)
-    else:
-        yield from csv.DictReader(io.StringIO(content, newline=""))
+        return
+    tabs: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if name.endswith(".tsv") else {}
+    with fields_of_any_length():
+        records = list(csv.DictReader(io.StringIO(content, newline="" if not tabs else "\n"), **tabs))
+    yield from records
 
 
 def _json_lines(path: Path, content: str) -> Iterator[dict[Any, Any]]:
@@ -110,8 +115,9 @@ def _json_lines(path: Path, content: str) -> Iterator[dict[Any, Any]]:
         if line.strip():
             try:
                 record = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise DataError(f"{path}, line {number}: not JSON ({error.msg}). Repair the line.") from None
+            except ValueError as error:
+                reason = getattr(error, "msg", "a number of too many digits")
+                raise DataError(f"{path}, line {number}: not JSON ({reason}). Repair the line.") from None
             except RecursionError:
                 raise DataError(f"{path}, line {number}: nested too deeply. Repair the line.") from None
             if not isinstance(record, dict):

@@ -83,7 +83,14 @@ def _stacked(dataset: MapDataset, part: str) -> list[Tensor]:
             f"inputs of the {part} dataset are no tensors of one shape ({type(error).__name__}). Add a transform."
         ) from None
     inputs = inputs.float() if inputs.is_floating_point() else inputs.long()
-    return [inputs, *([torch.tensor([int(row[1]) for row in rows])] if len(rows[0]) == 2 else [])]
+    if len(rows[0]) == 1:
+        return [inputs]
+    try:
+        return [inputs, torch.tensor([int(row[1]) for row in rows])]
+    except (RuntimeError, OverflowError, TypeError, ValueError) as error:
+        raise DataError(
+            f"labels of the {part} dataset are no whole numbers ({type(error).__name__}). Number them from 0."
+        ) from None
 
 
 def _labelled(tensors: list[Tensor], part: str, num_classes: int) -> TensorDataset:
