@@ -22,15 +22,7 @@ from tests.annotations import executed, is_executed
 # The server imports torch once; each rank is then a fork of it that has never run a backward. Ranks execute annotations
 # if the test does: what does that is imported before the library.
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(
-    [
-        "torch.distributed",
-        "tests.annotations",
-        "quietgrad._names",
-        "quietgrad.distributed",
-        "quietgrad.methods",
-    ]
-)
+CONTEXT.set_forkserver_preload(["tests.distributed.preloaded"])
 
 
 @dataclass(frozen=True)

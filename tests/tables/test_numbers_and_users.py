@@ -62,7 +62,7 @@ def test_a_run_of_numbers_is_verified_resumed_and_explained(number_run: Path) ->
     assert "The claim stands" in call("verify", number_run)
     call("train", config, "--out", number_run, "--resume")
     assert "The claim stands" in call("verify", number_run)
-    assert "a number to predict" in call("explain", config)
+    assert "Predicts a number" in call("explain", config)
 
 
 def test_a_model_of_numbers_predicts_and_travels(number_run: Path, tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_number_has_nothing_to_compare(number_run: Path) -> None:
 def test_bounds_one_apart_are_a_number_where_they_say_so(tmp_path: Path) -> None:
     data = write_csv(tmp_path / "stays.csv", stays(100))
     config = write_config(tmp_path, data, NUMBER.replace("[0, 40]", "[0, 1]"))
-    assert "a number to predict" in call("explain", config)
+    assert "Predicts a number" in call("explain", config)
 
 
 @pytest.fixture(scope="module")

@@ -95,6 +95,9 @@ def ask(
     return (yield from _Interrogation(records, others, known).verdict(rounds=rounds, alone=alone))
 
 
+PAIRS = 16
+"""Pairs of records that are asked about alone where collated shapes follow the records."""
+
 GROUP = 8
 """Records of a micro-batch that are asked about by themselves, in all ways."""
 
@@ -149,6 +152,12 @@ class _Interrogation:
             if alone and turn == 0:
                 for half in self._halves():
                     found = yield from self._alone(half)
+                    if found is not None:
+                        return found
+                # Of a half, only the longest records lose their padding, and a maximum over words hardly sees it. Of
+                # each pair, one record loses all of it.
+                for pair in torch.cat(self._halves())[: 2 * PAIRS].split(2) if self._ragged else ():
+                    found = yield from self._alone(pair.sort().values)
                     if found is not None:
                         return found
         return IndependenceVerdict(IndependenceOutcome.APART, ragged=self._ragged)

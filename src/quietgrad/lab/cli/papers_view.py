@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from quietgrad.accounting.disk import disk
 from quietgrad.lab.errors import LabError
 from quietgrad.lab.files import make_folder, to_json
 from quietgrad.lab.formatting import duration_text
@@ -140,7 +141,7 @@ def run_entry(
     finding = experiment.run(scale, dataclasses.replace(place, keep=keep))
     result = result_of(finding)
     written = write_result(result, place.out)
-    (place.out / f"{result.name}.{PARTIAL}").unlink(missing_ok=True)
+    disk().remove(place.out / f"{result.name}.{PARTIAL}")
     picture = draw(finding, written.with_suffix(".png"), one.heading(item))
     if as_json:
         typer.echo(to_json(result.as_dict()))
