@@ -91,14 +91,29 @@ def accuracy(model: nn.Module) -> float:
     return float((model(x[400:]).argmax(1) == y[400:]).float().mean())
 
 
+def pair(name: str, seed: int) -> tuple[nn.Module, nn.Module]:
+    """The fixed network and the one by hand, from the same weights."""
+    made = []
+    for replace in (qg.fix, with_layer_norm):
+        torch.manual_seed(seed)
+        made.append(replace(NETWORKS[name]()))
+    return made[0], made[1]
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_fixed_network_is_the_one_with_layer_norm_by_hand_and_learns(name: str) -> None:
+    fixed, by_hand = pair(name, 1)
+    torch.testing.assert_close(fixed(table()[0]), by_hand(table()[0]), rtol=0, atol=1e-3)
+    assert accuracy(fixed) > 0.7  # half of the rows are of each class
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_fixed_network_learns_as_well_as_with_layer_norm_by_hand(name: str) -> None:
-    torch.manual_seed(0)
-    fixed = accuracy(qg.fix(NETWORKS[name]()))
-    torch.manual_seed(0)
-    by_hand = accuracy(with_layer_norm(NETWORKS[name]()))
-    assert fixed >= by_hand - 0.02
-    assert fixed > 0.7  # half of the rows are of each class
+    """Rounding alone moves TabNet's accuracy by 3.5 points, and so the mean of eight by one: the bound is three of it."""
+    pairs = [[accuracy(model) for model in pair(name, seed)] for seed in range(8)]
+    fixed, by_hand = torch.tensor(pairs).mean(0).tolist()
+    assert fixed >= by_hand - 0.04
 
 
 @pytest.mark.parametrize(
