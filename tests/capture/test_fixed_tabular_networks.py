@@ -110,7 +110,7 @@ def test_a_fixed_network_is_the_one_with_layer_norm_by_hand_and_learns(name: str
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_fixed_network_learns_as_well_as_with_layer_norm_by_hand(name: str) -> None:
-    """Rounding alone moves TabNet's accuracy by 3.5 points, and so the mean of eight by one: the bound is three of it."""
+    """Rounding moves TabNet's accuracy by 3.5 points, and so the mean of eight by one: the bound is three of it."""
     pairs = [[accuracy(model) for model in pair(name, seed)] for seed in range(8)]
     fixed, by_hand = torch.tensor(pairs).mean(0).tolist()
     assert fixed >= by_hand - 0.04
