@@ -50,17 +50,6 @@ PHASES = (
 RESUMED = {2: 4, 4: 2}
 PATIENCE = 60.0
 CONTEXT = multiprocessing.get_context("forkserver")
-# Every rank is a fork of a server that has imported all of it: `quietgrad` alone imports its parts when they are used.
-CONTEXT.set_forkserver_preload(
-    [
-        "torch.distributed.fsdp",
-        "torch.distributed.tensor",
-        "torch.distributed.checkpoint",
-        "quietgrad._names",
-        "quietgrad.distributed",
-        "quietgrad.methods",
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -273,6 +262,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--summary", action="store_true")
     options = parser.parse_args()
+    # Ranks are forks of a server that has imported all of it. Not at import: tests set what their own server imports.
+    CONTEXT.set_forkserver_preload(
+        [
+            "torch.distributed.fsdp",
+            "torch.distributed.tensor",
+            "torch.distributed.checkpoint",
+            "quietgrad._names",
+            "quietgrad.distributed",
+            "quietgrad.methods",
+        ]
+    )
     rows = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
     done = {Case(row["phase"], row["victim"], row["world"], row["reducer"]) for row in rows}
     for case in () if options.summary else cases():

@@ -170,11 +170,6 @@ def test_a_client_of_another_model_is_refused() -> None:
         unpack(b"not a message")
 
 
-def test_a_client_without_records_is_refused() -> None:
-    with pytest.raises(ValueError, match="no records"):
-        train_locally(small_net(), TensorDataset(*records()[:0]), losses_of)
-
-
 def test_empty_rounds_count_and_the_plan_ends(tmp_path: Path) -> None:
     running = server(METHODS[0].build(CLIP).with_noise(1.0), rate=1e-9, rounds=2, file=tmp_path / "l.jsonl")
     for _ in range(2):
