@@ -17,7 +17,7 @@ from quietgrad.lab.run.config import Config, parse_config
 from quietgrad.lab.run.presets import QUIET
 
 EPSILON = 2.0
-METHODS = "dp_sgd,preconditioned,dp_sgd_warm,gep,random_freeze"
+METHODS = "dp_sgd,dp_sgd_warm,gep,random_freeze"
 CURVES: Curves = {QUIET: ((0.15, 0.3, 0.5, 1.0, 2.0), 3), "dp_sgd": ((0.3,), 1)}
 """The private linear probe takes seconds, so that it can show its spread; a network at every ε would take too long."""
 
