@@ -164,8 +164,9 @@ def test_groups_of_other_partitions_share_nothing() -> None:
     ledger, mechanism = Ledger(), qg.methods.dp_sgd().with_noise(1.1)
     for groups, rate, steps in ((4, 0.125, 1), (8, 0.0625, 2)):
         batches = qg.PoissonBatches(records(), rate=rate, steps=steps, groups=groups)
-        with qg.Privatizer(small_net(), mechanism, batches, ledger=ledger) as private:
-            train(private, batches, private._recorder.model, steps)
+        model = small_net()
+        with qg.Privatizer(model, mechanism, batches, ledger=ledger) as private:
+            train(private, batches, model, steps)
     assert sum(phase.count for phase in ledger.phases) == 2
     assert [phase.rate for phase in ledger.phases] == [0.5] * len(ledger.phases)
 
