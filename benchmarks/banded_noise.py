@@ -23,7 +23,7 @@ from quietgrad._sampling.poisson import ReplayedSampler
 RECORDS, BATCH, DELTA = 50_000, 500, 1e-5
 EPOCHS = (1.3, 3.0, 40.0)
 EPSILONS = (1.0, 3.0, 8.0)
-MOST_MEASURED = 400
+MOST_MEASURED = 4_000
 """Steps of a run that is measured; longer ones are computed alone."""
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 import quietgrad as qg
 from quietgrad._release.releaser import AccountedDraw, Releaser
+from quietgrad.accounting.events import GaussianEvent
 from quietgrad.accounting.planning import Charge
 
 
@@ -51,6 +52,14 @@ class NoClip(qg.FlatClip):
     def __call__(self, grads: qg.PerSampleGrads, step: int) -> qg.ClippedSum:
         ones = torch.ones(grads.samples, dtype=torch.float64)
         return qg.ClippedSum(blocks=grads.weighted_sum(ones), sensitivity=self.sensitivity(step))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForgottenBands(qg.BandedNoise):
+    """Has an event without bands, so that a record may take part in every step."""
+
+    def event(self, noise_multiplier: float, step: int) -> GaussianEvent:
+        return GaussianEvent(noise_multiplier=noise_multiplier)
 
 
 class OneReleaseAccounted(qg.Mechanism):

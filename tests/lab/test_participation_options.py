@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+import quietgrad as qg
 from quietgrad.accounting import AllocationEvent, BandedEvent, TruncatedEvent
 from quietgrad.accounting.ledger import Ledger
 from quietgrad.lab.errors import LabError
 from quietgrad.lab.run.config import load_config
+from quietgrad.lab.run.methods import build_mechanism
+from quietgrad.lab.run.setup import set_up, smoothing
 from quietgrad.lab.run.statement.verification import verify
 from quietgrad.lab.run.train import train
 from tests.lab.test_budget import ask, refused
@@ -81,6 +84,34 @@ def test_the_budget_of_bands() -> None:
     assert plain["relative_noise"] is None
 
 
+def test_the_best_number_of_bands_of_a_budget() -> None:
+    best = ask(*PLAN, "--bands", "best")
+    found = {bands: ask(*PLAN, "--bands", bands)["relative_noise"] for bands in (8, 32)}
+    assert best["relative_noise"] < min(found.values())
+    assert best["bands"] == qg.choose_bands(rate=0.01, steps=130, epsilon=8.0, delta=1e-5).bands
+
+
+def test_bands_follow_the_momentum_and_the_average_of_a_config(tmp_path: Path) -> None:
+    """Both smooth the noise over steps, so other coefficients are best; the price is the same."""
+    noises, events = set(), set()
+    options = (
+        ["averaging.decay=0"],
+        ["averaging.decay=0.95"],
+        ["averaging.decay=0", "training.momentum=0.9"],
+    )
+    for changes in options:
+        config = load_config(write_config(tmp_path), ["training.bands=4", *changes])
+        setup = set_up(config)
+        args = config.method, config.privacy, setup.parts, setup.model, setup.batches, smoothing(config)
+        mechanism = build_mechanism(*args)
+        noises.add(mechanism.noise)
+        events.add(mechanism.event(0))
+    assert len(noises) == 3
+    assert len(events) == 1
+    config = load_config(write_config(tmp_path), ["training.optimizer=adam", "training.momentum=0.9"])
+    assert smoothing(config)["momentum"] == 0.0
+
+
 def test_the_budgets_of_cut_draws_and_epochs() -> None:
     plain, cut, once = ask(*PLAN), ask(*PLAN, "--at-most", 520), ask(*PLAN, "--once-an-epoch")
     assert cut["noise_multiplier"] > plain["noise_multiplier"]
@@ -93,6 +124,8 @@ def test_the_budgets_of_cut_draws_and_epochs() -> None:
         ([*PLAN, "--bands", 200], "at most 100 groups"),
         (["--rate", 0.01, "--steps", 10, "--epsilon", 1, "--at-most", 9], "--examples"),
         (["--rate", 0.01, "--noise", 1, "--epsilon", 1, "--bands", 2], "Give the rate and the steps"),
+        ([*PLAN[:-2], "--noise", 1, "--bands", "best"], "Give the rate, the steps and --epsilon"),
+        ([*PLAN, "--bands", "many"], "whole number above 0"),
     ],
 )
 def test_odd_questions_are_refused(options: list[Any], said: str) -> None:

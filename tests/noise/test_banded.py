@@ -131,19 +131,30 @@ def test_memory_is_four_bytes_a_coordinate_and_band() -> None:
 # ---- coefficients -----------------------------------------------------------------------------------------
 
 
-def brute_mean_square(c: Sequence[float], steps: int, momentum: float) -> float:
+def brute_mean_square(c: Sequence[float], steps: int, momentum: float, averaging: float) -> float:
     matrix = sum(np.diag(np.full(steps - j, c[j]), -j) for j in range(min(len(c), steps)))
     weights = np.tril(np.ones((steps, steps)))
     if momentum:
         powers = sum(np.diag(np.full(steps - j, momentum**j), -j) for j in range(steps))
         weights = weights @ powers
+    if averaging:
+        kept = sum(np.diag(np.full(steps - j, averaging**j), -j) for j in range(steps))
+        weights = (1 - averaging) * kept @ weights
     return float(sum(v * v for v in c) * (np.linalg.norm(weights @ np.linalg.inv(matrix)) ** 2) / steps)
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_mean_square_noise_agrees_with_matrices(momentum: float) -> None:
+@pytest.mark.parametrize(("momentum", "averaging"), [(0.0, 0.0), (0.9, 0.0), (0.0, 0.95), (0.8, 0.9)])
+def test_mean_square_noise_agrees_with_matrices(momentum: float, averaging: float) -> None:
     c = [1.0, 0.6, 0.3]
-    assert mean_square(c, workload(20, momentum)) == pytest.approx(brute_mean_square(c, 20, momentum))
+    brute = brute_mean_square(c, 20, momentum, averaging)
+    assert mean_square(c, workload(20, momentum, averaging)) == pytest.approx(brute)
+
+
+def test_an_average_of_weights_changes_what_is_best() -> None:
+    """What is gained in an average is less than in the weights themselves, and its own coefficients gain most there."""
+    averaged = workload(60, averaging=0.9)
+    own, others = (mean_square(optimise(4, 60, averaging=kept), averaged) for kept in (0.9, 0.0))
+    assert own < others < mean_square([1.0], averaged)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -283,6 +294,16 @@ GROUPS = {"groups": 3}
 
 def mechanism(noise_multiplier: float = 1.0) -> qg.Mechanism:
     return replace(qg.methods.dp_sgd(clip=1.0), noise=NOISE).with_noise(noise_multiplier)
+
+
+def test_explain_says_what_correlation_does() -> None:
+    with privatizer(mechanism(), DRAWS, users=GROUPS) as (private, _, _):
+        said = private.explain().noise
+    assert said.startswith("correlated over 3 steps; ×1.")
+    share = float(said.split("and ×")[1].split(" ")[0])
+    assert 0.5 < share < 1.0
+    with privatizer(qg.methods.dp_sgd().with_noise(1.0), [[]]) as (private, _, _):
+        assert private.explain().noise == ""
 
 
 def test_a_run_ends_with_the_ledger_of_its_plan() -> None:

@@ -13,7 +13,15 @@ from torch import Tensor
 
 from quietgrad._gradients.space import Space
 from quietgrad._gradients.stages import ClippedSum, Released
-from quietgrad._noise.bands import WHOLE, inverse, optimise, square_root, whole_coefficients
+from quietgrad._noise.bands import (
+    WHOLE,
+    inverse,
+    mean_square,
+    optimise,
+    square_root,
+    whole_coefficients,
+    workload,
+)
 from quietgrad._noise.base import Noise, NoiseDraw, NoiseState
 from quietgrad._noise.gaussian import add_to_grid, widen_noise, without_noise
 from quietgrad._noise.sources import NoiseSource
@@ -87,17 +95,17 @@ class BandedNoise(Noise):
         return cls(coefficients=whole_coefficients(square_root(_checked_bands(bands))))
 
     @classmethod
-    def optimised(cls, bands: int, steps: int, momentum: float = 0.0) -> BandedNoise:
+    def optimised(cls, bands: int, steps: int, momentum: float = 0.0, averaging: float = 0.0) -> BandedNoise:
         """Return noise of at most `bands` bands whose partial sums over `steps` have least mean square.
 
         Args:
             bands: at most as many as groups of the batches.
             steps: of the plan.
             momentum: of the optimizer.
+            averaging: what each step keeps of an exponential average of the model's weights, if that is released.
         """
-        return cls(
-            coefficients=whole_coefficients(optimise(min(_checked_bands(bands), steps), steps, momentum))
-        )
+        most = min(_checked_bands(bands), steps)
+        return cls(coefficients=whole_coefficients(optimise(most, steps, momentum, averaging)))
 
     @property
     def bands(self) -> int:
@@ -119,6 +127,14 @@ class BandedNoise(Noise):
         # z has the std of the source, and noise of std s on the sum is ‖m‖ times as wide in Y: so a step of the sum's
         # grid is ‖m‖ steps of the source's.
         return source.std / self.norm
+
+    def remark(self, steps: int) -> str:
+        sums = workload(steps)
+        share = math.sqrt(mean_square(self.coefficients, sums) / mean_square([1.0], sums))
+        return (
+            f"correlated over {self.bands} steps; ×{self._gain(steps):.3g} in a step and ×{share:.3g} in the sum of "
+            "updates, relative to independent noise of the same multiplier. qg.choose_bands compares at the same ε"
+        )
 
     def init(self, space: Space) -> NoiseState:
         return NoiseState()

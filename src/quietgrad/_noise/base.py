@@ -115,6 +115,10 @@ class Noise(ABC):
         """Return how many steps of the grid make one std of noise: the source's own, unless its draws are mixed."""
         return float(source.std)
 
+    def remark(self, steps: int) -> str:
+        """Say what a reader of `explain()` should know of it in a run of so many steps; nothing by default."""
+        return ""
+
     @abstractmethod
     def release(self, total: ClippedSum, draw: NoiseDraw, state: NoiseState) -> tuple[Released, NoiseState]:
         """Return (Σ over ranks of total + std·z)/divisor, and the state from here on."""

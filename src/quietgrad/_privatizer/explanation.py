@@ -62,6 +62,7 @@ class Explanation:
     padding: str
     kernels: str
     not_finite: str = NOT_FINITE
+    noise: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -72,6 +73,7 @@ class Explanation:
             f"{self.mechanism}, per step; protected: {self.unit}",
             _table([_without_remark(release) for release in self.releases]),
             *(f"  {release.representation}: {release.remark}" for release in self.releases if release.remark),
+            *([f"noise: {self.noise}"] if self.noise else []),
             "layers",
             _table([dataclasses.asdict(layer) for layer in self.layers]),
             f"independence of samples: {self.independence}",
@@ -95,6 +97,7 @@ def explain(
         independence=_independence(recorder, check, inputs),
         padding=check.padding,
         kernels=describe(next(iter(recorder.parameters.values())).device.type),
+        noise=step.mechanism.noise.remark(sampler.steps),
     )
 
 

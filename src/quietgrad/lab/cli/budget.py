@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
 
@@ -33,8 +33,9 @@ def budget(
     noise: Annotated[float | None, typer.Option(help="Effective noise multiplier; 0: epsilon = inf.")] = None,
     method: Annotated[str, typer.Option(help="A method of quietgrad.methods.")] = "dp_sgd",
     bands: Annotated[
-        int, typer.Option(help="Bands of correlated noise, with as many groups of records.")
-    ] = 1,
+        str,
+        typer.Option(help='Bands of correlated noise, with as many groups of records; "best" chooses.'),
+    ] = "1",
     at_most: Annotated[int | None, typer.Option(help="Records that a step uses at most.")] = None,
     once_an_epoch: Annotated[
         bool, typer.Option("--once-an-epoch", help="Each record takes part once in 1/rate steps.")
@@ -68,10 +69,11 @@ def budget(
         advantage=advantage,
         found=found,
         false_positives=false_positives,
-        bands=bands,
+        bands=1,
         at_most=at_most,
         once_an_epoch=once_an_epoch,
     )
+    question = replace(question, bands=_number_of_bands(bands, question))
     solved = solve(question, method, release_shares(method, split))
     if plot is not None:
         draw(solved, plot)
@@ -88,3 +90,21 @@ def _accountant(name: str) -> Accountant:
         if name == known:
             return name  # type: ignore[return-value]
     raise ValueError(f"Expected --accountant best, pld or rdp, got {name!r}.")
+
+
+def _number_of_bands(wanted: str, question: Question) -> int:
+    """Read a number of bands; "best" leaves least noise in the sum of all updates.
+
+    Raises:
+        ValueError: it is neither, or "best" lacks a plan or a budget.
+    """
+    import quietgrad as qg
+
+    if wanted != "best":
+        if not wanted.isdecimal() or int(wanted) < 1:
+            raise ValueError(f'Expected --bands to be a whole number above 0 or "best", got {wanted!r}.')
+        return int(wanted)
+    rate, steps, within = question.known_rate, question.known_steps, question.epsilon
+    if rate is None or steps is None or within is None:
+        raise ValueError("--bands best is solved for the noise. Give the rate, the steps and --epsilon.")
+    return qg.choose_bands(rate=rate, steps=steps, epsilon=within, delta=question.delta).bands

@@ -33,7 +33,7 @@ from quietgrad.lab.run.folder import RunFolder
 from quietgrad.lab.run.methods import build_mechanism
 from quietgrad.lab.run.metrics import logits_of
 from quietgrad.lab.run.presets import QUIET
-from quietgrad.lab.run.setup import Setup, set_up
+from quietgrad.lab.run.setup import Setup, set_up, smoothing
 from quietgrad.lab.run.table_probe import set_up_probe
 from quietgrad.lab.run.train import losses_of
 
@@ -132,7 +132,12 @@ def open_run(path: Path, *, data_dir: Path | None = None) -> AuditedRun:
     else:
         setup = set_up(folder.config, data_dir=data_dir)
         mechanism = build_mechanism(
-            setup.config.method, setup.config.privacy, setup.parts, setup.model, setup.batches
+            setup.config.method,
+            setup.config.privacy,
+            setup.parts,
+            setup.model,
+            setup.batches,
+            smoothing(setup.config),
         )
         whole = plan(mechanism, setup.batches)
     if len(setup.parts.test) == 0:

@@ -25,7 +25,7 @@ from quietgrad.lab.run.linear_probe_preview import explain_linear_probe
 from quietgrad.lab.run.methods import build_mechanism
 from quietgrad.lab.run.presets import QUIET, presets, with_method
 from quietgrad.lab.run.recommendation import BIAS, recommend
-from quietgrad.lab.run.setup import Setup, set_up
+from quietgrad.lab.run.setup import Setup, set_up, smoothing
 from quietgrad.lab.run.train import losses_of
 
 ENOUGH = 128
@@ -108,7 +108,9 @@ def explain_config(config: Config, *, name: str = "CONFIG", data_dir: Path | Non
     sizes = setup.parts.sizes
     setup.parts = _with_test_rows(setup.parts)
     rows = int(min(config.training.batch, config.training.micro_batch, len(setup.parts.test), ENOUGH))
-    mechanism = build_mechanism(config.method, config.privacy, setup.parts, setup.model, setup.batches)
+    mechanism = build_mechanism(
+        config.method, config.privacy, setup.parts, setup.model, setup.batches, smoothing(config)
+    )
     layers, independence = engine_algorithms(setup, mechanism, rows)
     options = {name: preset["method"] for name, preset in presets().items()}
     options[config.method.name] = config.method.options or options.get(config.method.name, {})
@@ -178,7 +180,9 @@ def method_report(method: MethodConfig, privacy: PrivacyConfig, setup: Setup) ->
     """What the method releases of a step, and the noise that it leaves in the update."""
     try:
         parts = with_few_public(setup.parts, int(method.options.get("rank", 0)))
-        mechanism = build_mechanism(method, privacy, parts, setup.model, setup.batches)
+        mechanism = build_mechanism(
+            method, privacy, parts, setup.model, setup.batches, smoothing(setup.config)
+        )
         releases, noise = released_noise(setup.model, mechanism, setup)
     except ValueError as error:
         return MethodReport(method=method.name, problem=str(error))
