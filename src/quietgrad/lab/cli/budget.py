@@ -10,6 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from quietgrad.accounting.evaluate import Accountant
+    from quietgrad.lab.run.privacy_budget import Question
 
 
 def budget(
