@@ -51,8 +51,9 @@ quietgrad papers queue --scale reduced --jobs 2    # run all of a scale; started
 A *statement* is a theorem, an algorithm or a measurement that compares no methods: it holds, holds in part, or does
 not. A *lead* is one method above another in accuracy. It is seen if it exceeds twice its error, and seen in part if it
 is also less than half of the paper's. A lead that was not seen is not refuted: the paper's own scale may show it.
-"full" is the paper's plan, "reduced" is real data with a smaller network or fewer steps, and "quick" takes a few
-minutes on the embedded images.
+
+Three scales: "full" is the paper's plan, "reduced" is real data with a smaller network or fewer steps, "quick" takes a
+few minutes on the embedded images.
 
 | paper | {" | ".join(GROUPS)} |
 |---|{"---|" * len(GROUPS)}

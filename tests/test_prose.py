@@ -12,10 +12,16 @@ from scripts.site import public_names
 
 from tests.pages import ROOT, title
 
-PAGES = sorted([ROOT / "README.md", *(p for p in (ROOT / "docs").rglob("*.md") if "notes" not in p.parts)])
+PAGES = sorted(
+    [
+        ROOT / "README.md",
+        ROOT / "SECURITY.md",
+        *(p for p in (ROOT / "docs").rglob("*.md") if "notes" not in p.parts),
+    ]
+)
 """What users read. `docs/notes` keeps the history of measurements, with dates."""
 
-MOST_WORDS, MOST_NUMBERS, MOST_IN_CELL, MOST_IN_ALL = 120, 8, 25, 35_000
+MOST_WORDS, MOST_NUMBERS, MOST_IN_CELL, MOST_IN_SENTENCE, MOST_IN_ALL = 120, 8, 25, 25, 35_000
 NUMBER = re.compile(r"(?<![\w.])[−-]?\d+(?:[.,]\d+)*(?![\w])")
 
 
@@ -25,18 +31,34 @@ def prose(page: Path) -> str:
     return re.sub(r"`[^`\n]*`", "code", text)
 
 
-def paragraphs(page: Path) -> Iterator[str]:
-    """Paragraphs and single items of lists."""
+def blocks(page: Path) -> Iterator[str]:
+    """Paragraphs, and lists as a whole."""
     for block in re.split(r"\n\s*\n", prose(page)):
-        if not block.strip() or block.lstrip().startswith(("|", "#", ":::", "!", "<")):
-            continue
+        if block.strip() and not block.lstrip().startswith(("|", "#", ":::", "!", "<")):
+            yield block
+
+
+def paragraphs(page: Path) -> Iterator[str]:
+    """Paragraphs, and single items of lists."""
+    for block in blocks(page):
         yield from re.split(r"\n(?=\s*(?:[-*]|\d+\.) )", block)
 
 
+def sentences(page: Path) -> Iterator[str]:
+    for paragraph in paragraphs(page):
+        yield from re.split(r"(?<=[.!?:;])\s+", plain(paragraph))
+
+
+def tables(page: Path) -> Iterator[list[list[str]]]:
+    """The cells of each table, row by row."""
+    for part in re.findall(r"(?:^\|.*\n?)+", prose(page), flags=re.MULTILINE):
+        yield [re.split(r"(?<!\\)\|", line.strip()[1:-1]) for line in part.splitlines()]
+
+
 def cells(page: Path) -> Iterator[str]:
-    for line in prose(page).splitlines():
-        if line.startswith("|"):
-            yield from re.split(r"(?<!\\)\|", line.strip().strip("|"))
+    for table in tables(page):
+        for row in table:
+            yield from row
 
 
 def plain(text: str) -> str:
@@ -50,9 +72,22 @@ def is_word(token: str) -> bool:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=title)
-def test_paragraphs_are_short(page: Path) -> None:
-    found = [p.strip()[:70] for p in paragraphs(page) if len(plain(p).split()) > MOST_WORDS]
+def test_paragraphs_and_lists_are_short(page: Path) -> None:
+    found = [p.strip()[:70] for p in blocks(page) if len(plain(p).split()) > MOST_WORDS]
     assert not found, f"more than {MOST_WORDS} words: {found}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=title)
+def test_sentences_are_short(page: Path) -> None:
+    found = [s.strip()[:70] for s in sentences(page) if len(s.split()) > MOST_IN_SENTENCE]
+    assert not found, f"more than {MOST_IN_SENTENCE} words: {found}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=title)
+def test_rows_of_a_table_have_as_many_cells_as_its_head(page: Path) -> None:
+    """A renderer drops cells beyond the head without a word."""
+    found = [row for table in tables(page) for row in table if len(row) != len(table[0])]
+    assert not found
 
 
 @pytest.mark.parametrize("page", PAGES, ids=title)

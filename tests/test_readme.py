@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from tests.pages import ROOT, snippets
+from tests.test_prose import tables
 
 TEXT = (ROOT / "README.md").read_text()
 
@@ -42,7 +43,20 @@ def test_the_loop_trains_and_leaves_a_plain_model(capsys: pytest.CaptureFixture[
     fresh.load_state_dict(model.state_dict(), strict=True)
 
 
-def test_there_is_an_installation_line_and_one_small_table() -> None:
+def test_there_is_an_installation_line_and_one_small_table_of_figures() -> None:
     assert "pip install" in TEXT
-    assert len(re.findall(r"^\|---", TEXT, flags=re.MULTILINE)) == 1
+    assert [len(table) - 2 for table in tables(ROOT / "README.md") if "ε" in table[0][1]] == [4]
     assert len(TEXT.split()) < 700
+
+
+def test_a_newcomer_finds_the_page_for_what_they_have() -> None:
+    """Each row of "Where to begin" leads to pages, and the navigation has each of them."""
+    begin = TEXT.split("## Where to begin")[1].split("\n## ")[0]
+    rows = dict(re.findall(r"^\| (.+?) \| (\[.+) \|$", begin, flags=re.MULTILINE))
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    for word in ("CSV", "Trainer", "loop", "Opacus", "privacy officer"):
+        assert any(word in row for row in rows), word
+    for pages in rows.values():
+        for page in re.findall(r"\(docs/(.+?)\)", pages):
+            assert (ROOT / "docs" / page).exists()
+            assert page in navigation

@@ -1,4 +1,4 @@
-"""The lists of docs/sharp_edges.md name each pattern, and say what the tests find."""
+"""The lists of docs/notes/2026-11-independence.md name each pattern, and docs/sharp_edges.md counts them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ TESTS = {
 
 def listed(heading: str) -> dict[str, list[str]]:
     """Theme → patterns, below a heading that names the test."""
-    page = (ROOT / "docs" / "sharp_edges.md").read_text()
-    section = page.split(f"\n### {heading}\n")[1].split("\n### ")[0]
+    page = (ROOT / "docs" / "notes" / "2026-11-independence.md").read_text()
+    section = page.split(f"\n## {heading}\n")[1].split("\n## ")[0]
     assert f"`{TESTS[heading]}`" in section
     assert TESTS[heading] in all_tests()
     return {
@@ -29,6 +29,14 @@ def test_every_pattern_is_listed_once() -> None:
     for heading, patterns in (("Refused", MIXING), ("Right", APART)):
         names = [name for names in listed(heading).values() for name in names]
         assert sorted(names) == sorted(str(pattern) for pattern in patterns)
+
+
+def test_the_page_counts_them() -> None:
+    page = (ROOT / "docs" / "sharp_edges.md").read_text()
+    assert f"\n{len(MIXING) + len(APART)} training loops" in page
+    for heading, patterns in (("Refused", MIXING), ("Right", APART)):
+        row = rf"^\| {len(patterns)} loops [^|]+ \| {heading.lower()} \| `{TESTS[heading]}` \|$"
+        assert re.search(row, page, re.MULTILINE)
 
 
 def test_what_needs_a_stated_rule_of_padding_is_listed_so() -> None:

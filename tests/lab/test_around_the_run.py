@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scripts import commands_page
 from scripts.config_page import PAGE, described, page
 from typer.testing import CliRunner
 
@@ -23,6 +24,12 @@ runner = CliRunner()
 
 def test_the_page_of_config_keys_is_current() -> None:
     assert PAGE.read_text() == page(), "run `python -m scripts.config_page`"
+
+
+def test_the_page_of_commands_is_current() -> None:
+    text = commands_page.PAGE.read_text()
+    assert text == commands_page.page(), "run `python -m scripts.commands_page`"
+    assert {"train", "verify", "ledger", "export"} < set(re.findall(r"^### (\w+)$", text, flags=re.MULTILINE))
 
 
 def test_every_key_says_what_it_is() -> None:

@@ -44,7 +44,7 @@ def test_a_table_of_thirty_distinct_rows_trains_on_all_its_records(tmp_path: Pat
     assert parts.sizes == "30,000 rows: 24,000 private, 6,000 for testing (not protected by ε)"
     drawn = load("own.npz", data_dir=tmp_path, public=1000, test=6000)
     assert drawn.sizes == (
-        "30,000 rows: 23,000 private, 1,000 public, 6,000 for testing (both not protected by ε)"
+        "30,000 rows: 23,000 private, 1,000 public, 6,000 for testing (public and test rows are not protected by ε)"
     )
 
 

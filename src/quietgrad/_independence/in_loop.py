@@ -91,7 +91,9 @@ class LoopCheck:
     def __str__(self) -> str:
         if self.unchecked:
             return f"{NOT_CHECKED}: {self.unchecked}"
-        return f"{self._said}, in {self._asked} micro-batches" if self._asked else self._said
+        if not self._asked:
+            return self._said
+        return f"{self._said}, in {self._asked} micro-batch{'es' if self._asked > 1 else ''}"
 
     @property
     def _said(self) -> str:

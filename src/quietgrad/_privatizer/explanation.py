@@ -134,7 +134,7 @@ def _unit(sampler: PoissonSampler) -> str:
 
 
 def _independence(recorder: Recorder, check: LoopCheck, inputs: Sequence[Any]) -> str:
-    found = f"{recorder.independence}. {check}"
+    found = f"{recorder.independence}; {check}"
     if not inputs:
         return found
     check_independence(recorder.model, *inputs)

@@ -13,8 +13,12 @@ from quietgrad.lab.cli.options import DataDir, Json
 def audit(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run made by quietgrad train.")],
     *,
-    confidence: Annotated[float, typer.Option(help="Of every bound.", min=0.5, max=0.999999)] = 0.999,
-    canaries: Annotated[int, typer.Option(help="Of the one-run audit; 0 leaves it out.", min=0)] = 300,
+    confidence: Annotated[
+        float, typer.Option(help="Confidence of every bound.", min=0.5, max=0.999999)
+    ] = 0.999,
+    canaries: Annotated[
+        int, typer.Option(help="Canaries of the one-run audit; 0 leaves it out.", min=0)
+    ] = 300,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:

@@ -20,18 +20,24 @@ def budget(
     rate: Annotated[float | None, typer.Option(help="Poisson rate, instead of examples and batch.")] = None,
     epochs: Annotated[float | None, typer.Option(help="Expected passes over the records.")] = None,
     steps: Annotated[int | None, typer.Option(help="Steps, instead of epochs.")] = None,
-    delta: Annotated[float, typer.Option(help="Well below 1 / examples.")] = 1e-5,
-    epsilon: Annotated[float | None, typer.Option(help="The budget.")] = None,
+    delta: Annotated[float, typer.Option(help="δ, well below 1 / examples.")] = 1e-5,
+    epsilon: Annotated[float | None, typer.Option(help="The budget ε.")] = None,
     advantage: Annotated[
-        float | None, typer.Option(help="Instead of epsilon: TPR - FPR of the best membership attack.")
+        float | None,
+        typer.Option(help="Instead of --epsilon: true minus false positive rate of the best attack."),
     ] = None,
     found: Annotated[
-        float | None, typer.Option(help="Instead of epsilon: share of members that an attack may find.")
+        float | None, typer.Option(help="Instead of --epsilon: share of members that an attack may find.")
     ] = None,
     false_positives: Annotated[
-        float | None, typer.Option("--at-false-positives", help="Share of others that it may accuse wrongly.")
+        float | None,
+        typer.Option(
+            "--at-false-positives", help="With --found: share of non-members that it may accuse wrongly."
+        ),
     ] = None,
-    noise: Annotated[float | None, typer.Option(help="Effective noise multiplier; 0: epsilon = inf.")] = None,
+    noise: Annotated[
+        float | None, typer.Option(help="Noise multiplier of a step; 0 means no privacy.")
+    ] = None,
     method: Annotated[str, typer.Option(help="A method of quietgrad.methods.")] = "dp_sgd",
     bands: Annotated[
         str,
@@ -41,9 +47,11 @@ def budget(
     once_an_epoch: Annotated[
         bool, typer.Option("--once-an-epoch", help="Each record takes part once in 1/rate steps.")
     ] = False,
-    split: Annotated[str, typer.Option(help="gep: share of the embedding, 'paper' or a number.")] = "paper",
+    split: Annotated[
+        str, typer.Option(help="For gep: share of the embedding, 'paper' or a number.")
+    ] = "paper",
     accountant: Annotated[str, typer.Option(help="best, pld or rdp.")] = "best",
-    plot: Annotated[Path | None, typer.Option(help="Draw epsilon over the steps into this file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw ε over the steps into this file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Plan noise, ε, steps or batch size before training.

@@ -14,7 +14,7 @@ from quietgrad.lab.run.shipped_configs import grouped_configs, shipped_config, s
 
 def configs(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME...]", help="To copy; none lists all.")
+        list[str] | None, typer.Argument(metavar="NAME", help="To copy; none lists all.")
     ] = None,
     *,
     out: Annotated[Path, typer.Option(help="Folder for the copies.")] = Path(),

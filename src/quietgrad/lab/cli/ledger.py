@@ -13,7 +13,7 @@ from quietgrad.lab.cli.options import Json
 
 def ledger(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="FOLDER...", help="Folders of runs, at any depth below.")
+        list[Path], typer.Argument(metavar="FOLDER", help="Folders of runs, at any depth below.")
     ],
     *,
     as_json: Json = False,

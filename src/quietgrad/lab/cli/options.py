@@ -24,5 +24,7 @@ ConfigFile: TypeAlias = Annotated[
 Changes: TypeAlias = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a value of the config.")
 ]
-DataDir: TypeAlias = Annotated[Path | None, typer.Option(help="Where data sets are looked for first.")]
+DataDir: TypeAlias = Annotated[
+    Path | None, typer.Option(help="Folder in which data sets are looked for first.")
+]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -13,17 +13,17 @@ from quietgrad.lab.cli.options import DataDir, Json
 def papers(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[PAPER]", help="gep, rgp, pdp_sgd, ...; or queue, to run several."),
+        typer.Argument(metavar="PAPER", help="gep, rgp, pdp_sgd, ...; or queue, to run several."),
     ] = None,
     entry: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ENTRY]...", help="table1, figure4, ...; of a queue gep.table1.quick, ..."),
+        typer.Argument(metavar="ENTRY", help="table1, figure4, ...; of a queue gep.table1.quick, ..."),
     ] = None,
     *,
     scale: Annotated[str | None, typer.Option(help="Run it: quick, reduced or full.")] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Of a queue: entries at a time, one thread each.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Queue: entries at a time, one thread each.")] = 1,
     minutes: Annotated[
-        float, typer.Option(min=0.0, help="Of a queue: after which an entry makes room for the next.")
+        float, typer.Option(min=0.0, help="Queue: minutes after which an entry makes room for the next.")
     ] = 80.0,
     out: Annotated[
         Path, typer.Option(help="Folder of results and runs; entries that share a run train it once.")

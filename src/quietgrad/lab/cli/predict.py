@@ -51,7 +51,10 @@ def export(
     run: ModelFolder,
     *,
     onnx: Annotated[bool, typer.Option("--onnx", help="model.onnx, from inputs to logits.")] = False,
-    safetensors: Annotated[bool, typer.Option("--safetensors", help="Weights and facts.")] = False,
+    safetensors: Annotated[
+        bool,
+        typer.Option("--safetensors", help="model.safetensors, and quietgrad.json with columns and classes."),
+    ] = False,
     hf: Annotated[bool, typer.Option("--hf", help="A folder for Hugging Face, with a model card.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder to write; RUN/export if left out.")] = None,
     as_json: Json = False,

@@ -11,7 +11,7 @@ from quietgrad.lab.cli.options import Json
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs or comparisons.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs or comparisons.")],
     *,
     out: Annotated[Path | None, typer.Option(help="The file; RUN/report.html if left out.")] = None,
     as_json: Json = False,

@@ -22,13 +22,15 @@ class On(str, Enum):
 def tune(
     config: ConfigFile,
     *,
-    on: Annotated[On, typer.Option(help="Data that the tries see; private costs more ε.")],
+    on: Annotated[
+        On, typer.Option(help="public, synthetic or private: data that the tries see; private costs ε.")
+    ],
     changes: Changes = None,
     methods: Annotated[
-        str, typer.Option(help="To choose from, separated by commas; the config's if left out.")
+        str, typer.Option(help="Methods to choose from, separated by commas; the config's if left out.")
     ] = "",
     tries: Annotated[
-        int, typer.Option(min=1, help="How many; of a private search the mean of a random number.")
+        int, typer.Option(min=1, help="How many tries; for a private search the mean of a random number.")
     ] = 20,
     out: Annotated[Path | None, typer.Option(help="Folder; runs/tune-NAME if left out.")] = None,
     data_dir: DataDir = None,

@@ -56,7 +56,7 @@ class Parts:
             return f"{len(self.private):,} rows: all private, none for testing"
         public = f"{len(self.public):,} public, " if len(self.public) else ""
         rows = len(self.private) + len(self.public) + len(self.test)
-        unprotected = "both not protected" if public else "not protected"
+        unprotected = "public and test rows are not protected" if public else "not protected"
         return f"{rows:,} rows: {len(self.private):,} private, {public}{test} ({unprotected} by ε)"
 
     @property

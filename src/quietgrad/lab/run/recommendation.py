@@ -56,10 +56,10 @@ def recommend(config: str, methods: Sequence[Costed]) -> str:
     said = []
     if QUIET in usable:
         ratio = usable[QUIET].noise_to_signal
-        against = f", {usable[PLAIN].noise_to_signal:.2g} for dp_sgd" if PLAIN in usable else ""
+        against = f" (DP-SGD: {usable[PLAIN].noise_to_signal:.2g})" if PLAIN in usable else ""
         said.append(
-            f"Try the private linear probe first (--set method.name={QUIET}): a step uses all records, so its noise is "
-            f"{ratio:.2g} of the largest signal{against}, and it trains in seconds."
+            f"Try the private linear probe first (--set method.name={QUIET}): it trains in seconds, and the noise of a "
+            f"step is {ratio:.2g} of its largest signal{against}."
         )
     else:
         problem = next((method.problem for method in methods if method.method == QUIET), "")
@@ -67,9 +67,9 @@ def recommend(config: str, methods: Sequence[Costed]) -> str:
     if NEXT in usable:
         then = "Then try" if QUIET in usable else "Try"
         said.append(
-            f"{then} preconditioned DP-SGD (--set method.name={NEXT}), because directions in which inputs are small "
-            "pass the clip too."
+            f"{then} preconditioned DP-SGD (--set method.name={NEXT}): it scales layer inputs, so that directions with "
+            "small inputs are learned too."
         )
     if order:
-        said.append(f"To see both at equal ε: quietgrad compare {config} --methods {','.join(order)}")
-    return " ".join(said)
+        said.append(f"To compare them at equal ε: quietgrad compare {config} --methods {','.join(order)}")
+    return "\n".join(said)
