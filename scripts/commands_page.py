@@ -18,7 +18,7 @@ from quietgrad.lab.cli.app import app
 PAGE = Path(__file__).parents[1] / "docs" / "commands.md"
 HEAD = """# Commands
 
-After this page you know what each command of `quietgrad` does, and its options. `quietgrad COMMAND --help` says the
+After this page you know what each command of `quietgrad` does, and its options. `quietgrad train --help` says the
 same. `quietgrad --install-completion` teaches your shell the names.
 
 Exit codes: 0 if all went well, 1 if a claim does not stand (`verify`, `audit`), 2 after an error, 130 after Ctrl-C.
