@@ -8,7 +8,7 @@ from rich.console import Console
 
 from quietgrad.lab.compare.compare import Curves, jobs
 from quietgrad.lab.compare.compare import compare as run_comparison
-from quietgrad.lab.compare.comparison import Comparison, majority_text, totals
+from quietgrad.lab.compare.comparison import Comparison, majority_text, refusals, totals
 from quietgrad.lab.compare.leaderboard import Bars, table
 from quietgrad.lab.run.config import Config
 
@@ -46,6 +46,8 @@ def show(made: Comparison, console: Console, sizes: str = "") -> None:
     if sizes:
         console.print(sizes, highlight=False)
     console.print(table(made.rows))
+    for line in refusals(made):
+        console.print(line, highlight=False, markup=False)
     console.print(
         f"{majority_text(made)}δ = {made.delta:g}. {totals(made)}",
         highlight=False,

@@ -26,6 +26,10 @@ Curves: TypeAlias = Mapping[str, tuple[Sequence[float], int]]
 """Method → its budgets and its number of seeds."""
 
 
+REFUSED = "refused"
+"""The key of the reason why a run was refused before anything began."""
+
+
 @dataclass(frozen=True)
 class Job:
     """One run of a comparison."""
@@ -49,26 +53,41 @@ def compare(
     baseline: bool = True,
     curves: Curves | None = None,
 ) -> Comparison:
-    """Run what is not there yet, and put everything together in `out/results.json`."""
+    """Run what is not there yet, and put everything together in `out/results.json`.
+
+    A method that is refused before its run begins is listed with the reason, and the others go on.
+
+    Raises:
+        LabError: no private run fits.
+    """
     todo = jobs(base, methods, epsilons, seeds, out, data_dir, baseline=baseline, curves=curves)
     _check_folder(out, todo)
     make_folder(out)
     unfinished = [(place, job) for place, job in enumerate(todo) if not RunFolder(job.out).finished]
-    run_parallel(
-        _together(unfinished),
+    tasks = _together(unfinished)
+    found = run_parallel(
+        tasks,
         run_jobs,
         lambda _, message: on_message(message["job"], message),
         workers=workers,
     )
-    results = [
-        run_job(job, partial(on_message, number)) for number, job in enumerate(todo)
-    ]  # all finished now: read back
+    results = {
+        place: result
+        for task, made in zip(tasks, found, strict=True)
+        for (place, _), result in zip(task, made, strict=True)
+    }
+    refused = {place: result[REFUSED] for place, result in results.items() if REFUSED in result}
+    _check_any_private(todo, refused)
+    ran = [(place, job) for place, job in enumerate(todo) if place not in refused]
+    fitting = [job for _, job in ran]
+    read = [run_job(job, partial(on_message, place)) for place, job in ran]  # all finished now: read back
     made = Comparison(
-        epsilons=tuple(sorted({job.config.privacy.epsilon for job in todo if job.config.privacy.epsilon})),
+        epsilons=tuple(sorted({job.config.privacy.epsilon for job in fitting if job.config.privacy.epsilon})),
         delta=base.privacy.delta,
-        total_epsilon=total_epsilon(folders(todo), base.privacy.delta),
-        private_total_epsilon=total_epsilon(folders(private_jobs(todo)), base.privacy.delta),
-        rows=(*public_only(base, seeds, data_dir), *rows(todo, results)),
+        total_epsilon=total_epsilon(folders(fitting), base.privacy.delta),
+        private_total_epsilon=total_epsilon(folders(private_jobs(fitting)), base.privacy.delta),
+        rows=(*public_only(base, seeds, data_dir), *rows(fitting, read)),
+        not_fitting=tuple(dict.fromkeys((todo[place].label, why) for place, why in refused.items())),
     )
     write_whole(out / "results.json", to_json(made.as_dict()).encode())
     return made
@@ -139,12 +158,18 @@ class Sending(Reporter):
 
 
 def run_job(job: Job, send: Send) -> dict[str, Any]:
-    """One run, or its result if it is there already."""
+    """One run, or its result if it is there already; why a method does not fit, if it is refused before it starts."""
     folder = RunFolder(job.out)
     if folder.exists and folder.finished:
         folder.resume(job.config)
     else:
-        train(job.config, job.out, resume=folder.exists, data_dir=job.data_dir, reporter=Sending(send))
+        try:
+            train(job.config, job.out, resume=folder.exists, data_dir=job.data_dir, reporter=Sending(send))
+        except ValueError as error:
+            if folder.exists:  # something was begun, and perhaps released: that is no question of fitting
+                raise
+            send({"done": True, REFUSED: str(error)})
+            return {REFUSED: str(error)}
     result: dict[str, Any] = folder.read("results.json")
     result["epsilon"] = number(result["epsilon"])
     send({"done": True, "accuracy": result["accuracy"], "epsilon": result["epsilon"]})
@@ -171,6 +196,13 @@ def private_jobs(todo: Sequence[Job]) -> list[Job]:
 
 def folders(todo: Sequence[Job]) -> list[Path]:
     return [job.out for job in todo]
+
+
+def _check_any_private(todo: Sequence[Job], refused: Mapping[int, str]) -> None:
+    """Refuse a comparison of which no private run fits, with the first reason."""
+    private = [place for place, job in enumerate(todo) if job.config.privacy.epsilon is not None]
+    if private and all(place in refused for place in private):
+        raise LabError(refused[private[0]])
 
 
 def _check_folder(out: Path, todo: Sequence[Job]) -> None:

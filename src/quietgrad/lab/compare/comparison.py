@@ -52,6 +52,7 @@ class Comparison:
         total_epsilon: of all runs together; ∞, as the non-private baseline is one of them.
         private_total_epsilon: of the private runs together: what is left to claim if the baseline is never made on
             these records, or never leaves the machine.
+        not_fitting: methods that were refused before their runs began, each with the reason.
     """
 
     epsilons: tuple[float, ...]
@@ -59,6 +60,7 @@ class Comparison:
     total_epsilon: float
     private_total_epsilon: float
     rows: tuple[ComparisonRow, ...]
+    not_fitting: tuple[tuple[str, str], ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         single = self.epsilons[0] if len(self.epsilons) == 1 else None
@@ -69,6 +71,7 @@ class Comparison:
             "total_epsilon": self.total_epsilon,
             "private_total_epsilon": self.private_total_epsilon,
             "results": [asdict(row) for row in self.rows],
+            "not_fitting": self.not_fitting,
         }
 
     @classmethod
@@ -78,7 +81,8 @@ class Comparison:
         try:
             rows = tuple(_row_from(row) for row in stored["results"])
             total, private_total = number(stored["total_epsilon"]), number(stored["private_total_epsilon"])
-            return cls(tuple(stored["epsilons"]), stored["delta"], total, private_total, rows)
+            refused = tuple((method, why) for method, why in stored.get("not_fitting", ()))
+            return cls(tuple(stored["epsilons"]), stored["delta"], total, private_total, rows, refused)
         except (KeyError, TypeError):
             raise LabError(
                 f"{folder / 'results.json'} is not of a comparison. Make it with quietgrad compare."
@@ -106,6 +110,11 @@ def totals(made: Comparison) -> str:
         f"{chosen} All runs together cost ε = ∞: the non-private baseline was trained on the same records. On data "
         "that must stay private leave it out with --private-only."
     )
+
+
+def refusals(made: Comparison) -> list[str]:
+    """A sentence for each method that does not fit."""
+    return [f"{method} does not fit: {why}" for method, why in made.not_fitting]
 
 
 def row_of(

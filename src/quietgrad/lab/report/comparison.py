@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from quietgrad.lab.compare.comparison import Comparison, ComparisonRow, majority_text, totals
+from quietgrad.lab.compare.comparison import Comparison, ComparisonRow, majority_text, refusals, totals
 from quietgrad.lab.compare.leaderboard import TITLES, cells
 from quietgrad.lab.compare.verdict import verdict
 from quietgrad.lab.formatting import epsilon_text
@@ -105,6 +105,7 @@ def _leaderboard(made: Comparison) -> str:
         "Leaderboard",
         figure(drawn, f"Accuracy on the test part, {seeds}; the baselines in grey.", alt),
         table(TITLES, [cells(row) for row in made.rows]),
+        *(paragraph(line) for line in refusals(made)),
         paragraph(note),
     )
 
