@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 from numpy import ndarray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_consistent_length, validate_data
-from torch import Tensor
+from torch import Tensor, nn
 
 from quietgrad._errors import PrivacyError
 from quietgrad._linear_probe.ranks import NAME, even_ranks, numbers_or_nan, plan_ranks, release_ranks
 from quietgrad._linear_probe.rule import Settings
 from quietgrad._privatizer.privatizer import Privatizer
-from quietgrad._program.program import StatisticRelease
+from quietgrad._program.program import Program, StatisticRelease
 from quietgrad._program.releasing import Statistics
+from quietgrad._sampling.batches import PoissonBatches
+from quietgrad.accounting.calibrate import calibrate
 from quietgrad.accounting.deltas import check_delta
 from quietgrad.features.curves import Blocks
 from quietgrad.features.table_rows import FeatureLayout
@@ -68,6 +70,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     bounds: Any
     public: Any
     most_records: int
+    _encoder: nn.Module
     privacy_: dict[str, Any]
 
     def __sklearn_clone__(self) -> Any:
@@ -141,7 +144,21 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         check_consistent_length(np.zeros(records), groups)
         return {"unit": number_users(groups), "most_records": self.most_records}
 
+    def _refuse_missing_targets(self, X: Any) -> NoReturn:
+        self._validated(X, None)  # scikit-learn's own message
+        raise ValueError("This estimator requires y to be passed, but the target y is None.")
+
     # ---- statistics of a table ----------------------------------------------------------------------------------
+
+    def _calibrated(self, program: Program, batches: PoissonBatches) -> Statistics:
+        """Begin the releases of a program that costs what the fit may spend."""
+        return Statistics(calibrate(program, batches, epsilon=self.epsilon, delta=self.delta), batches)
+
+    def _table_rows(self, table: Table, statistics: Statistics) -> Tensor:
+        """Rows of the private records, after what their encoder needs was released."""
+        features = self._features_of(table, statistics)
+        self._encoder = self._blocks(table, statistics, features)
+        return self._rows(features)
 
     def _table_statistics(self, table: Table, rule: Settings) -> dict[str, StatisticRelease]:
         """What is released before the features can be made: bounds, and bins for ranks."""

@@ -13,7 +13,7 @@ from numpy import ndarray
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from quietgrad._linear_probe.calibration import class_probabilities
@@ -33,7 +33,6 @@ from quietgrad._linear_probe.rule import PrivacyWarning, Settings, settings, war
 from quietgrad._program.program import Program, StatisticRelease
 from quietgrad._program.releasing import Statistics
 from quietgrad._program.statistics import Counts
-from quietgrad.accounting.calibrate import calibrate
 from quietgrad.features.encoders import encode
 from quietgrad.features.images import image_encoder
 from quietgrad.features.pipeline import Rescale
@@ -116,17 +115,16 @@ class PrivateClassifier(ColumnEffects, ClassifierMixin, PrivateEstimator):  # ty
         rule = self._rule(all_at_once(TensorDataset(labels), _ONE_STEP, **users).units)
         program, source = self._program(table, rule)
         batches = all_at_once(TensorDataset(table.inputs), rule, **users)
-        program = calibrate(program, batches, epsilon=self.epsilon, delta=self.delta)
-        statistics = Statistics(program, batches)
+        statistics = self._calibrated(program, batches)
         rows = self._rows_of(table, statistics)
         rescale = self._rescaled(source, statistics, rows, rule)
-        plain = self._image_shape is None and NAME not in program.statistics
+        plain = self._image_shape is None and NAME not in statistics.program.statistics
         self._features = with_products(rescale, rule, source) if plain else rescale
         self._head = zero_head(self._features.width, len(self.classes_))
         weights = joined_weights(own, self._class_weights(statistics, labels), labels)
         data = [self._features(rows), labels, *([] if weights is None else [weights])]
         turned = all_at_once(TensorDataset(*data), rule, **users)
-        private = train_head(self._head, program, turned, rule, statistics.ledger)
+        private = train_head(self._head, statistics.program, turned, rule, statistics.ledger)
         self._clip = rule.clip if groups is None else math.inf
         products = self._features.width - rescale.width
         facts = {"directions": rescale.width - 1, "products": products}
@@ -159,7 +157,9 @@ class PrivateClassifier(ColumnEffects, ClassifierMixin, PrivateEstimator):  # ty
     def _read(self, flat: Any, y: Any) -> tuple[Table, Tensor]:
         """Records, and places of the labels in `classes_`."""
         if self.classes is None:
-            table = self._read_table(flat, one_by_one=False) if y is not None else self._refuse_missing(flat)
+            if y is None:
+                self._refuse_missing_targets(flat)
+            table = self._read_table(flat, one_by_one=False)
             labels = _column_of_labels(y)
             check_consistent_length(table.inputs, labels)
             check_classification_targets(labels)
@@ -178,10 +178,6 @@ class PrivateClassifier(ColumnEffects, ClassifierMixin, PrivateEstimator):  # ty
             )
         return table, torch.as_tensor(targets, dtype=torch.int64)
 
-    def _refuse_missing(self, flat: Any) -> Table:
-        self._validated(flat, None)  # scikit-learn's own message
-        raise ValueError("This estimator requires y to be passed, but the target y is None.")
-
     def _rule(self, units: int) -> Settings:
         facts = {"records": units, "classes": len(self.classes_)}
         said = warning(**facts, epsilon=self.epsilon, delta=self.delta)
@@ -193,7 +189,7 @@ class PrivateClassifier(ColumnEffects, ClassifierMixin, PrivateEstimator):  # ty
         planned = self._table_statistics(table, rule)
         if self._image_shape is not None:
             planned.pop(NAME, None)
-            self._encoder: nn.Module = image_encoder(self._image_shape)
+            self._encoder = image_encoder(self._image_shape)
             shape = tuple(encode(self._encoder, torch.zeros(1, *self._image_shape)).shape[1:])
         else:
             shape = (self._width(table, planned),)
@@ -207,10 +203,9 @@ class PrivateClassifier(ColumnEffects, ClassifierMixin, PrivateEstimator):  # ty
 
     def _rows_of(self, table: Table, statistics: Statistics) -> Tensor:
         """Rows of the private records; what their encoder needs is released first."""
-        features = self._features_of(table, statistics)
         if self._image_shape is None:
-            self._encoder = self._blocks(table, statistics, features)
-        return self._rows(features)
+            return self._table_rows(table, statistics)
+        return self._rows(self._features_of(table, statistics))
 
     def _rows(self, features: Tensor) -> Tensor:
         if self._image_shape is None:

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int64
 from numpy import ndarray
 from torch import Tensor
 
-from quietgrad.sklearn.records import read_numbers
+from quietgrad.sklearn.records import as_array, read_numbers
 
 LARGEST_RATIO = 10.0
 """How much heavier "balanced" makes a rare class: the noise does not shrink with the weights of the others."""
@@ -37,7 +37,8 @@ def record_weights(sample_weight: Any, records: int, max_weight: float) -> Float
     if isinstance(sample_weight, Real):
         sample_weight = np.full(records, float(sample_weight))
     # One by one, because an odd weight may not stop the fit: it counts as zero.
-    shape = getattr(sample_weight, "shape", (len(sample_weight),))
+    whole = as_array(sample_weight)
+    shape = (len(sample_weight),) if whole is None else whole.shape
     if tuple(shape) != (records,):
         raise ValueError(
             f"sample_weight.shape == {tuple(shape)}, expected {(records,)}: one weight for each record."

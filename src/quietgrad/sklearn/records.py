@@ -49,11 +49,7 @@ def read_labels(y: Any, classes: Sequence[Any]) -> list[int]:
     """
     # Also as text: one label that is no number makes strings of a whole column on its way here.
     places = {name: place for place, label in enumerate(classes) for name in (str(label), label)}
-    whole = as_array(y)
-    if whole is not None and whole.size != len(whole):
-        raise ValueError(
-            f"Expected one label for each record, got an array of shape {whole.shape}. Take one column."
-        )
+    whole = _one_column(y, "label")
     labels = list(y) if whole is None else whole.tolist()
     return [_place(places, label) for label in labels]
 
@@ -64,11 +60,7 @@ def read_numbers(y: Any) -> Float[ndarray, " n"]:
     Raises:
         ValueError: an array of targets has several columns.
     """
-    whole = as_array(y)
-    if whole is not None and whole.size != len(whole):
-        raise ValueError(
-            f"Expected one target for each record, got an array of shape {whole.shape}. Take one column."
-        )
+    whole = _one_column(y, "target")
     if whole is not None and whole.dtype.kind in "biuf":
         return _double(whole.ravel())
     return np.array([_number_or_nan(entry) for entry in (y if whole is None else whole.ravel().tolist())])
@@ -79,6 +71,15 @@ def as_array(values: Any) -> ndarray | None:
     if isinstance(values, Sequence):
         return None
     return np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values)
+
+
+def _one_column(y: Any, what: str) -> ndarray | None:
+    whole = as_array(y)
+    if whole is not None and whole.size != len(whole):
+        raise ValueError(
+            f"Expected one {what} for each record, got an array of shape {whole.shape}. Take one column."
+        )
+    return whole
 
 
 def _double(values: ndarray) -> Float[ndarray, "..."]:

@@ -25,7 +25,6 @@ from quietgrad._program.program import Program, StatisticRelease
 from quietgrad._program.releasing import Statistics
 from quietgrad._program.statistics import Mean
 from quietgrad._sampling.batches import PoissonBatches
-from quietgrad.accounting.calibrate import calibrate
 from quietgrad.sklearn.base import PrivateEstimator, Table
 from quietgrad.sklearn.column_bounds import SHARE, unknown_bounds
 from quietgrad.sklearn.column_effects import ColumnEffects
@@ -91,12 +90,9 @@ class PrivateRegressor(ColumnEffects, RegressorMixin, PrivateEstimator):  # type
         users = self._users(groups, len(values))
         batches = PoissonBatches(TensorDataset(table.inputs), rate=1.0, steps=STEPS, **users)
         program = self._program(table, batches.units, pay_for_target=stated is None)
-        program = calibrate(program, batches, epsilon=self.epsilon, delta=self.delta)
-        statistics = Statistics(program, batches)
+        statistics = self._calibrated(program, batches)
         self._target = stated if stated is not None else self._paid_target(statistics, values)
-        features = self._features_of(table, statistics)
-        self._encoder = self._blocks(table, statistics, features)
-        rows = self._rows(features)
+        rows = self._table_rows(table, statistics)
         self._mean = statistics.release("mean", rows).blocks["mean"]
         rows, targets = _without_missing(with_intercept(rows), self._scaled(values))
         released = statistics.release("moments", rows)
@@ -104,7 +100,7 @@ class PrivateRegressor(ColumnEffects, RegressorMixin, PrivateEstimator):  # type
         data = [rows, targets, *([] if weights is None else [weights])]
         turned = PoissonBatches(TensorDataset(*data), rate=1.0, steps=STEPS, **users)
         precondition = preconditioner(released.blocks, released.std)
-        private = train_regression(self._head, program, turned, precondition, statistics.ledger)
+        private = train_regression(self._head, statistics.program, turned, precondition, statistics.ledger)
         self._finish(X, groups, statistics, private)
         return self
 
@@ -122,8 +118,7 @@ class PrivateRegressor(ColumnEffects, RegressorMixin, PrivateEstimator):  # type
 
     def _read(self, X: Any, y: Any) -> tuple[Table, ndarray]:
         if y is None:
-            self._validated(X, None)
-            raise ValueError("This estimator requires y to be passed, but the target y is None.")
+            self._refuse_missing_targets(X)
         table = self._read_table(X, one_by_one=isinstance(self.bounds, tuple | list))
         if getattr(y, "ndim", 1) == 2 and y.shape[1] == 1:
             # scikit-learn's warning, of the shape alone: its errors show records.
