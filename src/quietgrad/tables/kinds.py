@@ -153,12 +153,12 @@ class Date(Column):
     Args:
         first: the earliest day.
         last: the latest day.
-        format: how texts are written, such as "%d.%m.%Y"; None for 2024-12-31.
+        format: how texts are written, such as "%d.%m.%Y"; None for 2024-12-31. Of several the first that fits counts.
     """
 
     first: datetime.date
     last: datetime.date
-    format: str | None = None
+    format: str | tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.first < self.last:
@@ -172,13 +172,20 @@ class Date(Column):
         if isinstance(values, ndarray) and values.dtype.kind == "M":
             days = values.astype("datetime64[D]").astype(np.float64) + _EPOCH
             return np.where(np.isnat(values), np.nan, days)
-        return np.array([read_day(value, self.format) for value in values], dtype=np.float64)
+        return np.array([read_day(value, self._patterns) for value in values], dtype=np.float64)
+
+    @property
+    def _patterns(self) -> tuple[str, ...]:
+        return (
+            self.format if isinstance(self.format, tuple) else () if self.format is None else (self.format,)
+        )
 
     def feature_names(self) -> tuple[str, ...]:
         return ("", MISSING)
 
     def as_plain(self) -> dict[str, Any]:
-        pattern = {"format": self.format} if self.format else {}
+        several = isinstance(self.format, tuple)
+        pattern = {"format": list(self._patterns) if several else self.format} if self.format else {}
         return {"date": [self.first.isoformat(), self.last.isoformat()], **pattern}
 
 
@@ -259,10 +266,18 @@ def _of_mapping(stated: Mapping[str, Any]) -> Column:
     if len(values) != 2:
         raise ValueError(f"{kind} = {values!r} has {len(values)} entries for 2 bounds")
     if kind == "date":
-        return Date(_day(values[0]), _day(values[1]), stated.get("format"))
+        return Date(_day(values[0]), _day(values[1]), _formats(stated.get("format")))
     if not all(_is_number(bound) for bound in values):
         raise ValueError(f"bounds {values!r} are no numbers")
     return Number(float(values[0]), float(values[1]), str(stated.get("unit", "")))
+
+
+def _formats(stated: Any) -> str | tuple[str, ...] | None:
+    if stated is None or isinstance(stated, str):
+        return stated
+    if not (isinstance(stated, list | tuple) and stated and all(isinstance(one, str) for one in stated)):
+        raise ValueError(f'format = {stated!r} is neither like "%d.%m.%Y" nor a list of such')
+    return tuple(stated)
 
 
 def _is_number(value: Any) -> bool:

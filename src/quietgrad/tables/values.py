@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import math
+from collections.abc import Sequence
 from typing import Any
 
 MISSING_WORDS = frozenset({"", "?", "na", "n/a", "nan", "nat", "<na>", "null", "none"})
@@ -57,12 +58,12 @@ def read_boolean(value: Any) -> float:
     return 1.0 if word.lower() in TRUE_WORDS else 0.0 if word.lower() in FALSE_WORDS else math.nan
 
 
-def read_day(value: Any, pattern: str | None = None) -> float:
+def read_day(value: Any, patterns: Sequence[str] = ()) -> float:
     """Return the number of a day (1 is the first of January of the year 1), else NaN.
 
     Args:
         value: a date, a datetime or a text; the time of day is left out.
-        pattern: how texts are written, as of `datetime.strptime`; None for 2024-12-31.
+        patterns: how texts are written, as of `datetime.strptime`; the first that fits counts. None for 2024-12-31.
     """
     try:
         if type(value).__name__ in _MISSING_TYPES:
@@ -70,8 +71,15 @@ def read_day(value: Any, pattern: str | None = None) -> float:
         if isinstance(value, datetime.date):
             return float(value.toordinal())
         text = str(value).strip()
-        if pattern is None:
+        if not patterns:
             return float(datetime.date.fromisoformat(text[:10]).toordinal())
+    except Exception:
+        return math.nan
+    return next((day for day in (_parsed_day(text, one) for one in patterns) if day == day), math.nan)
+
+
+def _parsed_day(text: str, pattern: str) -> float:
+    try:
         return float(datetime.datetime.strptime(text, pattern).toordinal())
     except Exception:
         return math.nan
