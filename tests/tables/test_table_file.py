@@ -160,3 +160,47 @@ def test_public_rows_may_be_equal_to_private_and_test_rows(tmp_path: Path) -> No
     other = write_csv(tmp_path / "other.csv", few[:50])
     parts = as_parts(write_csv(tmp_path / "few.csv", few), public=40, public_from=str(other))
     assert (len(parts.private), len(parts.public), len(parts.test)) == (240, 40, 60)
+
+
+ROWS = [f"P{number},{20 + number},er,yes" for number in range(40)]
+
+
+def test_a_quote_that_is_never_closed_is_named_with_its_line(tmp_path: Path) -> None:
+    lines = ["id,age,ward,readmitted", *ROWS]
+    lines[11] = lines[11].replace(",er", ',"er')
+    path = tmp_path / "stray.csv"
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.warns(
+        UserWarning, match=r"1 rows go on over 29 lines that look like rows .*first from line 12 on"
+    ) as warned:
+        read = read_columns(path, ["age"])
+    assert len(read["age"]) == 11
+    assert len(warned) == 1
+    lines[20] = lines[20].replace(",er", ',"er')  # closes it: nine rows are swallowed, the others are read
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.warns(UserWarning, match="1 rows go on over 9 lines"):
+        assert len(read_columns(path, ["age"])["age"]) == 31
+
+
+@pytest.mark.filterwarnings("error")
+def test_line_breaks_inside_of_quotes_are_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "quoted.csv"
+    rows = [row.replace("er", '"er\nnew, wing\n"') for row in ROWS]
+    path.write_text("\r\n".join(["id,age,ward,readmitted", *rows]) + "\r\n")
+    assert len(read_columns(path, ["age"])["age"]) == 40
+
+
+def test_a_file_without_a_header_is_refused_and_its_first_row_not_shown(tmp_path: Path) -> None:
+    path = tmp_path / "bare.csv"
+    path.write_text("\n".join(ROWS) + "\n")
+    with pytest.raises(DataError, match="its first line has none of the 2 stated names") as refused:
+        read_columns(path, ["age", "ward"])
+    assert "P0" not in str(refused.value)
+
+
+def test_utf_16_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "wide.csv"
+    path.write_bytes("id,age\n1,2\n".encode("utf-16"))
+    for read in (read_header, lambda path: read_columns(path, ["age"])):
+        with pytest.raises(DataError, match=r"is UTF-16\. Save it as UTF-8"):
+            read(path)

@@ -47,6 +47,7 @@ def columns(
     from quietgrad.lab.files import to_json, write_whole
 
     names = read_header(file)
+    _refuse_twice(file, names)
     skeleton = _skeleton(file, names)
     if out is not None:
         if out.exists():
@@ -73,6 +74,15 @@ def _skeleton(file: Path, names: list[str]) -> str:
         f"{_key(name)} = {_quoted('skip' if LEFT_OUT.search(name) else UNSTATED)}" for name in names if name
     ]
     return HEAD.format(source=source, name=_quoted(str(file))) + "\n".join(lines) + "\n" + TAIL
+
+
+def _refuse_twice(file: Path, names: list[str]) -> None:
+    """Refuse a header that TOML could not hold."""
+    twice = next((name for name in names if name and names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(
+            f"{file} has {names.count(twice)} columns {twice!r}. Rename all but one of them in its header."
+        )
 
 
 def _key(name: str) -> str:

@@ -16,6 +16,7 @@ from quietgrad.lab.data.own_table import read_table
 from quietgrad.lab.data.parts import Parts
 from quietgrad.lab.data.shipped import embedded_source
 from quietgrad.lab.data.source import Source
+from quietgrad.lab.data.stated_and_found import check_test_labels
 from quietgrad.lab.data.table_file import is_table_file
 from quietgrad.lab.data.text_table import Tokenizer, is_text_table, read_text_table
 from quietgrad.lab.errors import nearest
@@ -66,7 +67,10 @@ def load(
     )
     record: dict[str, object] = {"data": name, "folder": folder}
     if public_from is None:
-        return assemble(source, choice, record)
+        parts = assemble(source, choice, record)
+        if parts.schema is not None:
+            check_test_labels(parts, label)
+        return parts
     stand_in, stand_in_folder = _open(public_from, data_dir, how)
     if folder == stand_in_folder:
         raise DataError(

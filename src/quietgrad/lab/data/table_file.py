@@ -2,18 +2,20 @@
 
 Formal guarantee: what is read of a row depends on that row alone, and whether a file is read depends on its header, not
 on its values. A byte that is no UTF-8, a line that is no JSON or a row of another length costs that row its values, and
-the row stays.
+the row stays. One exception is named by a warning: a quote that is never closed joins its row to the next ones.
 Checked by: tests/tables/test_table_file.py
 """
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import importlib
 import io
 import json
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -48,7 +50,7 @@ def read_columns(path: Path, names: Iterable[str]) -> Mapping[str, Sequence[Any]
     content = read_bytes(path)
     if _suffix(path) == ".parquet":
         return _parquet_columns(path, content, wanted)
-    text = content.decode("utf-8-sig", errors="replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
+    text = _decoded(path, content).replace("\0", "\N{REPLACEMENT CHARACTER}")
     if _suffix(path) == ".jsonl":
         records = [_json_record(line) for line in text.split("\n") if line.strip()]
         return {name: [record.get(name) for record in records] for name in wanted}
@@ -64,10 +66,16 @@ def read_header(path: Path) -> list[str]:
     if _suffix(path) == ".parquet":
         return [str(name) for name in _parquet(path, read_bytes(path)).schema_arrow.names]
     with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-        first = file.readline().decode("utf-8-sig", errors="replace")
+        first = _decoded(path, file.readline())
     if _suffix(path) == ".jsonl":
         return [str(name) for name in _json_record(first)]
     return _header(path, first)
+
+
+def _decoded(path: Path, content: bytes) -> str:
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise DataError(f"{path} is UTF-16. Save it as UTF-8.")
+    return content.decode("utf-8-sig", errors="replace")
 
 
 def _suffix(path: Path) -> str:
@@ -91,8 +99,9 @@ def _csv_columns(path: Path, text: str, wanted: list[str]) -> dict[str, list[Any
     header = _header(path, text)
     _check_names(path, wanted, header)
     separator = _separator(path, text.splitlines()[0])
+    lines = list(io.StringIO(text, newline=""))
     with fields_of_any_length():
-        _, *rows = (row for row in csv.reader(io.StringIO(text, newline=""), delimiter=separator) if row)
+        _, *rows = _rows(path, lines, separator, len(header))
     there = {
         name: place for place, name in enumerate(header)
     }  # `_check_names` has refused names that stand twice
@@ -100,6 +109,33 @@ def _csv_columns(path: Path, text: str, wanted: list[str]) -> dict[str, list[Any
     return {
         name: [row[place] if place < len(row) else None for row in rows] for name, place in places.items()
     }
+
+
+def _rows(path: Path, lines: list[str], separator: str, columns: int) -> list[list[str]]:
+    """Read rows, and warn where one has taken in lines that look like rows of their own.
+
+    Quoted line breaks are in order. A continuation line with as many separators as a row rarely is: then a quote was
+    opened and not closed, and rows are missing from the count.
+    """
+    reader = csv.reader(lines, delimiter=separator)
+    rows, begins, joined = [], [], 0
+    before = 0
+    for row in reader:
+        inside = lines[before + 1 : reader.line_num]
+        taken = sum(line.count(separator) >= columns - 1 for line in inside) if columns > 2 else 0
+        if taken:
+            begins.append(before + 1)
+            joined += taken
+        before = reader.line_num
+        if row:
+            rows.append(row)
+    if begins:
+        warnings.warn(
+            f"{path}: {len(begins):,} rows go on over {joined:,} lines that look like rows of their own, first from "
+            f"line {begins[0]:,} on. A quote that is opened and not closed does this: close it, or write it twice.",
+            stacklevel=2,
+        )
+    return rows
 
 
 @contextmanager
@@ -142,12 +178,21 @@ def _parquet(path: Path, content: bytes) -> Any:
 
 def _check_names(path: Path, wanted: list[str], header: list[str]) -> None:
     counts = Counter(header)
+    spelled = {name.lower() for name in header}
+    # A file without a header begins with a row, which is not shown.
+    if len(wanted) > 1 and not any(name.lower() in spelled for name in wanted):
+        raise DataError(
+            f"{path}: its first line has none of the {len(wanted):,} stated names. Write the names of the columns "
+            "into it."
+        )
     for name in wanted:
-        if counts[name] != 1:
-            found = "no" if name not in header else str(header.count(name))
-            guess = nearest(name, header) if name not in header else ""
+        if counts[name] > 1:
             raise DataError(
-                f"{path} has {found} column{'s' * (name in header)} {name!r}{guess}. Name one column of its header: "
+                f"{path} has {counts[name]} columns {name!r}. Rename all but one of them in its header."
+            )
+        if counts[name] == 0:
+            raise DataError(
+                f"{path} has no column {name!r}{nearest(name, header)}. Name one column of its header: "
                 f"{_listed(header)}."
             )
 

@@ -34,6 +34,7 @@ from quietgrad.features.encoders import encode
 from quietgrad.features.pipeline import Rescale
 from quietgrad.features.table_rows import FeatureLayout, TableRows
 from quietgrad.lab.data import Parts
+from quietgrad.lab.data.stated_and_found import remarks_on_columns
 from quietgrad.lab.errors import LabError
 from quietgrad.lab.run.config import Config
 from quietgrad.lab.run.folder import RunFolder
@@ -119,6 +120,7 @@ def plan_table_probe(config: Config, parts: Parts) -> ProbePlan:
     remarks = [
         warning(**facts, epsilon=epsilon, delta=delta),
         few_public(len(parts.public), rule) if source == "public" else None,
+        *remarks_on_columns(parts),
     ]
     return ProbePlan(rule, source, program, batches, tuple(remark for remark in remarks if remark))
 
