@@ -92,7 +92,7 @@ class Unchecked(qg.Privatizer):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._releaser = UncheckedReleaser(**vars(self._releaser))
+        self._run.releaser = UncheckedReleaser(**vars(self._run.releaser))
 
 
 class DividedStep(qg.Step):

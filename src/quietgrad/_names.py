@@ -47,7 +47,7 @@ from quietgrad.accounting.ledger import Ledger
 
 # What an extension builds upon.
 from quietgrad._errors import PrivacyError
-from quietgrad._capture.call import Adapter, inputs_for
+from quietgrad._capture.adapter import Adapter, inputs_for
 from quietgrad._capture.registry import register_adapter
 from quietgrad._gradients.blocks import BlockGrads, DenseGrad
 from quietgrad._gradients.factored import FactoredGrad

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 import quietgrad as qg
-from quietgrad._capture.call import Pieces
+from quietgrad._capture.adapter import Pieces
 from quietgrad._capture.recorder import Recorder
 from quietgrad._capture.registry import ADAPTERS
 from tests.cases.layers import Apply

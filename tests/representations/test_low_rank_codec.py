@@ -13,7 +13,7 @@ from quietgrad._capture.recorder import Recorder
 from quietgrad._gradients.blocks import DenseGrad
 from quietgrad._gradients.space import Space
 from quietgrad._gradients.stages import BlockwiseGrads, PerSampleGrads, Released
-from quietgrad._privatizer.step import PublicGradients, step_seed
+from quietgrad._privatizer.run_state import PublicGradients, step_seed
 from quietgrad._representations.base import Codecs, Public, States
 from quietgrad._representations.low_rank.low_rank import CarriedParts, LowRank, LowRankCodec
 from tests.cases.world import SmallNet, losses_of, records, small_net

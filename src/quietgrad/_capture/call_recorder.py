@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from quietgrad._capture.call import Call, Unit, Watch, record_call, record_tapped_call, separate_outputs
+from quietgrad._capture.adapter import Watch
+from quietgrad._capture.call import Call, Unit, record_call, record_tapped_call, separate_outputs
 from quietgrad._capture.model_parts import ModelParts
 from quietgrad._capture.validation import NORMS, check_norm
 from quietgrad._kernels.generators import GeneratorStates

@@ -11,14 +11,16 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from quietgrad._capture.adapter import trained_pieces
 from quietgrad._capture.backprops import Backward, Verdict
-from quietgrad._capture.call import Call, trained_pieces
+from quietgrad._capture.call import Call
 from quietgrad._capture.call_recorder import CallRecorder
 from quietgrad._capture.compiled import CompiledModel, allow_several_backwards
 from quietgrad._capture.fsdp import ShardedParameters
 from quietgrad._capture.graph import Graph, GraphShape, check_coverage, uses
 from quietgrad._capture.hooks import ForwardObserver, ModelHooks
 from quietgrad._capture.layout import Placement
+from quietgrad._capture.losses import check_vector, mark_rows
 from quietgrad._capture.ownership import ParameterOwnership
 from quietgrad._capture.validation import validate
 from quietgrad._gradients.blocks import BlockGrads
@@ -301,11 +303,7 @@ class Recorder:
     # ---- what must not change -------------------------------------------------------------------------------
 
     def _check(self, losses: Tensor) -> None:
-        if losses.dim() != 1:
-            raise ValueError(
-                f"Expected one loss per sample, a vector [n], got {losses.dim()} dimensions. "
-                'Pass reduction="none" and reduce to one number per sample.'
-            )
+        check_vector(losses)
         if not self.hooks.is_attached:
             raise ValueError("The recorder is detached: call attach() before the forward.")
         now = self._calls.parts.trained()
@@ -328,31 +326,3 @@ def _lowest_precision(calls: list[Call]) -> torch.dtype:
         for parameter in call.unit.module.parameters()
     ]
     return min(used, key=lambda dtype: dtype.itemsize, default=torch.float32)
-
-
-def mark_rows(b: Float[Tensor, "n ..."], bad: Bool[Tensor, " n"]) -> Float[Tensor, "n ..."]:
-    """Make rows of samples whose loss is not finite NaN, so that the clip drops them: they contribute zero.
-
-    Mostly they are, and nothing is copied: rows of others are then computed from the same memory as ever.
-    """
-    if b.device.type != "cpu":
-        return b.masked_fill(bad.view(-1, *[1] * (b.dim() - 1)), torch.nan)
-    unmarked = bad & b.flatten(1).isfinite().all(1) if b.dim() > 1 else bad
-    return b.masked_fill(unmarked.view(-1, *[1] * (b.dim() - 1)), torch.nan) if bool(unmarked.any()) else b
-
-
-def check_losses(losses: Tensor) -> None:
-    """Refuse anything but a differentiable vector of losses: one loss per row leaves no mean or sum to mistake."""
-    if losses.dim() == 0:
-        raise ValueError(
-            'Expected one loss per row, got a scalar. Pass reduction="none" to the loss; the mean over the batch is '
-            "taken by release(), with the constant qN."
-        )
-    if losses.dim() > 2 or (losses.dim() == 2 and losses.shape[1] == 0):
-        empty = " and no views" if losses.dim() == 2 else ""
-        raise ValueError(
-            f"Expected losses of shape [n], or [n, views], got {losses.dim()} dimensions{empty}. Reduce them to one "
-            "loss per row."
-        )
-    if len(losses) and not losses.requires_grad:
-        raise ValueError("The losses do not require grad. Call the model outside torch.no_grad().")

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.utils import parametrize
 
+from quietgrad._capture.adapter import Adapter
 from quietgrad._capture.adapters.attention import AttentionAdapter
 from quietgrad._capture.adapters.conv import ConvAdapter
 from quietgrad._capture.adapters.embedding import EmbeddingAdapter, EmbeddingBagAdapter
@@ -17,7 +18,7 @@ from quietgrad._capture.adapters.linear import LinearAdapter
 from quietgrad._capture.adapters.norm import GroupNormAdapter, LayerNormAdapter
 from quietgrad._capture.adapters.over_time import is_stock_recurrent
 from quietgrad._capture.adapters.recurrent import RecurrentAdapter
-from quietgrad._capture.call import Adapter, Unit
+from quietgrad._capture.call import Unit
 from quietgrad._capture.fsdp import is_fsdp_hook
 
 ADAPTERS: dict[type[nn.Module], type[Adapter]] = {

@@ -1,4 +1,4 @@
-"""What a run is: what its ledger describes, what its ranks compare at the start and at every step, its checkpoint."""
+"""What a run is: what its ledger describes, and what its ranks compare at the start and at every step."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from quietgrad._collective import Facts, Fingerprint
-from quietgrad._errors import PrivacyError
 from quietgrad._gradients.blocks import DenseGrad
 from quietgrad._gradients.stages import BlockwiseGrads
 from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad._noise.sources import NoiseSource
-from quietgrad._privatizer.step import RunState, Step
+from quietgrad._privatizer.step import Step
 from quietgrad._representations.base import Identity, Public
 from quietgrad._sampling.poisson import PoissonSampler
 from quietgrad.accounting.events import Phase
@@ -97,39 +96,6 @@ def step_facts(step: Step, sampler: PoissonSampler, ledger: Ledger) -> Facts:
         },
         close=close,
     )
-
-
-def checkpoint(
-    state: RunState, mechanism: Mechanism, sampler: PoissonSampler, ledger: Ledger
-) -> dict[str, Any]:
-    """How far the run has come, of which mechanism, what it protects, and where its ledger was."""
-    return {
-        **state.state_dict(),
-        "ledger_head": ledger.head,
-        "ledger_count": ledger.count,
-        "mechanism": mechanism.describe(),
-        "protected": sampler.describe(),
-    }
-
-
-def check_checkpoint(
-    saved: Mapping[str, Any], mechanism: Mechanism, sampler: PoissonSampler, ledger: Ledger
-) -> None:
-    """Refuse one that this run cannot go on from.
-
-    Raises:
-        ValueError: it was made with another mechanism or unit, or the ledger holds less than it saw.
-    """
-    if saved.get("protected", sampler.describe()) != sampler.describe():
-        raise PrivacyError(
-            f"The checkpoint protects {saved['protected']}, these batches {sampler.describe()}. Go on with "
-            "the same unit, most_records and data, or start a new run."
-        )
-    if saved["mechanism"] != mechanism.describe():
-        raise PrivacyError(
-            "The checkpoint was made with another mechanism. Build the same one, or start a new run."
-        )
-    ledger.verify_against(saved["ledger_head"], saved["ledger_count"])
 
 
 def _versions() -> dict[str, str]:

@@ -11,7 +11,9 @@ from quietgrad._gradients.stages import BlockwiseGrads
 from quietgrad._guards.row_count import RowCount
 from quietgrad._independence.in_loop import LoopCheck
 from quietgrad._independence.sketches import Sketch
+from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad._privatizer.contributions import Units
+from quietgrad._representations.base import Identity
 
 PoolFrom = Callable[[BlockwiseGrads, int], BlockwiseGrads]
 """Makes users of records, given the place of the first of them in the draw."""
@@ -27,8 +29,8 @@ class Intake:
         rows: counts the rows of the draw.
         users: makes one row of each user's records; None where records are protected.
         check: asks the loop whether records influence each other.
-        keep_factors: whether a representation or an observer reads the gradients.
-        sums: how many sums a step makes of them.
+        mechanism: says which releases are made of them.
+        is_watched: whether observers may read them.
     """
 
     def __init__(
@@ -37,12 +39,16 @@ class Intake:
         rows: RowCount,
         users: Units | None,
         check: LoopCheck,
+        mechanism: Mechanism,
         *,
-        keep_factors: bool,
-        sums: int,
+        is_watched: bool,
     ) -> None:
         self._recorder, self._rows, self._users, self._check = recorder, rows, users, check
-        self._keep_factors, self._sums = keep_factors, sums
+        self._sums = len(mechanism.releases)
+        # Without a representation nobody asks for more than norms and sums, so factors need not be kept.
+        self._keep_factors = is_watched or not all(
+            isinstance(release.representation, Identity) for release in mechanism.releases
+        )
         self._first = 0
         """The place in the draw of the first row of the last micro-batch."""
         self._stand_ins = 0

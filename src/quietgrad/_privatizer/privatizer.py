@@ -6,7 +6,6 @@ batch ─▶ capture ─▶ encode ─▶ clip ─▶ sum ─▶ noise ─▶ (a
 
 from __future__ import annotations
 
-import secrets
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
@@ -18,7 +17,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.data import default_collate
 
-from quietgrad._capture.recorder import Recorder, check_losses
+from quietgrad._capture.losses import check_losses
+from quietgrad._capture.recorder import Recorder
 from quietgrad._collective import Reducer, default_reducer
 from quietgrad._errors import PrivacyError
 from quietgrad._gradients.stages import BlockwiseGrads
@@ -29,23 +29,20 @@ from quietgrad._independence.in_loop import FIRST, LoopCheck
 from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad._noise.sources import NoiseSource, as_source
 from quietgrad._privatizer.contributions import Units
-from quietgrad._privatizer.cost import RunCost
 from quietgrad._privatizer.explanation import Explanation, explain
-from quietgrad._privatizer.facts import check_checkpoint, checkpoint, open_ledger, run_facts, step_facts
+from quietgrad._privatizer.facts import step_facts
 from quietgrad._privatizer.intake import Intake
 from quietgrad._privatizer.research import Observer
-from quietgrad._privatizer.same_records import check_same_records
+from quietgrad._privatizer.run import open_run
 from quietgrad._privatizer.sharding import one_verdict, prepare_shards, shared_coin, unwrap
-from quietgrad._privatizer.step import RunState, Step, drop_grads, write_grads
+from quietgrad._privatizer.step import Step, drop_grads, write_grads
 from quietgrad._privatizer.trust import join_ranks
-from quietgrad._release.releaser import AccountedDraw, Releaser
-from quietgrad._representations.base import Identity, Public
+from quietgrad._representations.base import Public
 from quietgrad._sampling.batches import PoissonBatches
 from quietgrad._sampling.collate import MapStyle
 from quietgrad._sampling.padding import PadTo, collating
 from quietgrad._sampling.poisson import PoissonSampler
 from quietgrad.accounting.deltas import warn_delta
-from quietgrad.accounting.evaluate import epsilon
 from quietgrad.accounting.events import Phase
 from quietgrad.accounting.ledger import Ledger
 from quietgrad.accounting.planning import plan
@@ -124,35 +121,26 @@ class Privatizer:
             compile_options=None if compile is False else {} if compile is True else compile,
         )
         self.parameters: Final[Mapping[str, nn.Parameter]] = self._recorder.parameters
-        self._source = source = as_source(noise_source)
         self._research, self._observers = research, list[Observer]()
-        reducer.agree(
-            lambda: run_facts(model, self.parameters, mechanism, sampler, source, research=research)
-        )
-        check_same_records(reducer, batches)
-        sampler.divide(reducer)
-        self._owns_ledger = not isinstance(ledger, Ledger)
-        self.ledger: Final = reducer.broadcast(
-            lambda: open_ledger(ledger, planned, mechanism, sampler, source)
-        )
-        self._cost = RunCost(self.ledger, mechanism, sampler, planned)
-        seed = reducer.broadcast(lambda: secrets.randbits(48) if public_seed is None else public_seed)
-        shard = (reducer.rank, reducer.world) if sharded is not None else None
-        self._state = RunState(self._recorder, mechanism, sampler, seed=seed, shard=shard)
-        self._releaser = Releaser(
-            ledger=self.ledger,
-            states=self._state.noise,
-            source=source,
+        self._source = as_source(noise_source)
+        self._run = open_run(
+            self._recorder,
+            mechanism,
+            sampler,
+            batches,
             reducer=reducer,
-            divisor=sampler.expected_batch,
+            ledger=ledger,
+            planned=planned,
+            source=self._source,
+            public_seed=public_seed,
+            research=research,
         )
+        self.ledger: Final = self._run.ledger
+        self._state = self._run.state
+        self._owns_ledger = not isinstance(ledger, Ledger)
         self._rows = RowCount(sampler, batches if isinstance(batches, PoissonBatches) else None)
         self._users = None if sampler.users is None else Units(sampler)
         self._current: Step | None = None
-        # Without a representation nobody asks for more than norms and sums, so factors need not be kept.
-        keep_factors = research or not all(
-            isinstance(release.representation, Identity) for release in mechanism.releases
-        )
         padding = batches.padding if isinstance(batches, PoissonBatches) else None
         self.independence: Final = LoopCheck(model, required=require_independence, padding=padding)
         if reducer.lockstep:
@@ -162,12 +150,7 @@ class Privatizer:
         self._guards = Guards(self._recorder, batches, self.begin_step, self.independence, lockstep)
         self.independence.check_model = self._guards.before_release
         self._intake = Intake(
-            self._recorder,
-            self._rows,
-            self._users,
-            self.independence,
-            keep_factors=keep_factors,
-            sums=len(mechanism.releases),
+            self._recorder, self._rows, self._users, self.independence, mechanism, is_watched=research
         )
         self._guards.attach()
         self._skip_spent_steps()
@@ -237,7 +220,7 @@ class Privatizer:
         if self._reducer.world > 1:
             self._reducer.agree(lambda: step_facts(step, self.sampler, self.ledger))
         # The ledger's line is on disk before any rank draws noise; leaving the block checks that the two agree.
-        draw, _ = self._reducer.make_together(self._record)
+        draw, _ = self._reducer.make_together(self._run.record)
         assert draw is not None
         try:
             with draw:
@@ -255,10 +238,6 @@ class Privatizer:
         self._end_release()
         if self.step >= min(FIRST, self.sampler.steps) and self.covered:
             self.independence.warn_unasked()
-
-    def _record(self) -> AccountedDraw:
-        charge = self.sampler.charge(self.mechanism.event(self.step), self.step)
-        return self._releaser.record(charge, step=self.step)
 
     def _check_before_release(self) -> None:
         self._rows.finish(self.step)
@@ -330,7 +309,7 @@ class Privatizer:
         A ledger that was handed over may plan more than these steps. One without a plan may hold other runs: then this
         is what it holds so far and the rest of this run. Checked by: tests/accounting/test_shared_ledger.py
         """
-        return self._cost.plan(self.step)
+        return self._run.plan
 
     def epsilon(self, delta: float, *, spent: bool = False) -> float:
         """ε of the whole plan at this δ; `spent=True` for what the ledger holds so far.
@@ -338,17 +317,17 @@ class Privatizer:
         Report the plan whenever anything (early stopping, choosing a checkpoint) depended on the releases.
         """
         warn_delta(delta, self.sampler.units)
-        return epsilon(self.ledger.phases if spent else self.plan, delta)
+        return self._run.epsilon(delta, spent=spent)
 
     @property
     def steps_left(self) -> int:
         """Releases that the plan still allows; replayed steps of a resumed run have used some up."""
-        return self._cost.steps_left(self.step)
+        return self._run.cost.steps_left(self.step)
 
     @property
     def steps_made(self) -> int:
         """Steps that the ledger holds, also those whose weights a crash has lost."""
-        return self._cost.steps_made
+        return self._run.cost.steps_made
 
     @property
     def covered(self) -> bool:
@@ -356,8 +335,7 @@ class Privatizer:
 
         False after research observers, fixed seeds or replayed draws, and where independence could not be checked.
         """
-        private = self._source.private and self.sampler.private
-        return private and not self._research and not self.independence.unchecked
+        return self._run.is_private and not self._research and not self.independence.unchecked
 
     def explain(self, *inputs: Any) -> Explanation:
         """Per layer the algorithm, time and memory; per release its dimension, sensitivity and noise.
@@ -414,7 +392,7 @@ class Privatizer:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything public that a resumed run needs; noise and sampling start from fresh entropy."""
-        return checkpoint(self._state, self.mechanism, self.sampler, self.ledger)
+        return self._run.state_dict()
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Go on from a checkpoint.
@@ -422,7 +400,7 @@ class Privatizer:
         Raises:
             ValueError: it was made with another mechanism or unit, or the ledger holds less than it saw.
         """
-        check_checkpoint(saved, self.mechanism, self.sampler, self.ledger)
+        self._run.check_checkpoint(saved)
         self._state.load_state_dict(saved)
         self._current = None
         self._guards.begin_again()
@@ -430,11 +408,8 @@ class Privatizer:
         self._skip_spent_steps()
 
     def _skip_spent_steps(self) -> None:
-        """Go on behind the steps that the ledger holds, where that matters (`RunCost.next_step`)."""
-        following = self._cost.next_step(self.step)
-        if following > self.step:
-            self._state.step = following
-            self.sampler.skip_to(following)
+        if self._run.skip_spent_steps():
+            self.sampler.skip_to(self.step)
 
     def close(self) -> None:
         """Take the hooks off, so that the model is exactly what it was; close a ledger that was given as a path."""

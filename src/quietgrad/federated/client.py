@@ -17,7 +17,7 @@ from quietgrad._gradients.row_arithmetic import at_least_single
 from quietgrad._gradients.stages import BlockwiseGrads
 from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad._noise.sources import NoiseSource, as_source
-from quietgrad._privatizer.step import RunState
+from quietgrad._privatizer.run_state import RunState
 from quietgrad._sampling.poisson import PoissonSampler
 from quietgrad.federated.rounds import Task, Update
 from quietgrad.federated.shares import Shares

@@ -24,26 +24,22 @@ from torch import Tensor, nn
 from quietgrad._capture.recorder import Recorder
 from quietgrad._collective import SingleProcess, default_reducer
 from quietgrad._errors import PrivacyError
-from quietgrad._gradients.blocks import DenseGrad
-from quietgrad._gradients.row_arithmetic import at_least_single
 from quietgrad._gradients.space import Space, coordinates
-from quietgrad._gradients.stages import BlockwiseGrads, Released
+from quietgrad._gradients.stages import Released
 from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad._noise.sources import NoiseSource, as_source
 from quietgrad._privatizer.explanation import ReleaseReport, release_reports
-from quietgrad._privatizer.facts import check_checkpoint, checkpoint
-from quietgrad._privatizer.step import RunState, Step, write_grads
-from quietgrad._release.releaser import AccountedDraw, Releaser
+from quietgrad._privatizer.run import Run
+from quietgrad._privatizer.run_state import RunState
+from quietgrad._privatizer.step import Step, write_grads
+from quietgrad._release.releaser import AccountedDraw
 from quietgrad._sampling.poisson import PoissonSampler
-from quietgrad.accounting.evaluate import epsilon
 from quietgrad.accounting.ledger import Ledger
 from quietgrad.accounting.planning import plan
 from quietgrad.federated.client import attached, load_weights
 from quietgrad.federated.rounds import Task, Update
 from quietgrad.federated.shares import Shares
-
-NUMBERS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-"""What a client's update may consist of; torch cannot add the smaller kinds."""
+from quietgrad.federated.updates import plain_rows, problem_of
 
 
 class FederatedServer:
@@ -110,12 +106,14 @@ class FederatedServer:
         self._engine = Recorder(model)
         seed = secrets.randbits(48) if public_seed is None else public_seed
         self._state = RunState(self._engine, mechanism, self.sampler, seed=seed)
-        self._releaser = Releaser(
+        self._run = Run(
+            mechanism,
+            self.sampler,
+            planned=self.plan,
             ledger=self.ledger,
-            states=self._state.noise,
             source=self._source,
             reducer=reducer,
-            divisor=self.sampler.expected_batch,
+            state=self._state,
         )
         self.start: Final = {name: p.detach().clone() for name, p in self._engine.parameters.items()}
         self._step: Step | None = None
@@ -123,7 +121,7 @@ class FederatedServer:
         self._sent: dict[str, Any] = {}
         self._waiting: set[int] = set()
         self.refused: list[str] = []
-        self._skip_spent_rounds()
+        self._run.skip_spent_steps()
 
     @property
     def round(self) -> int:
@@ -151,7 +149,7 @@ class FederatedServer:
         drawn = self.sampler.draw()
         self._waiting, self.refused = set(drawn), []
         if self.shares is not None:
-            self._draw = self._record()  # whoever runs this server sees the sum as soon as it is opened
+            self._draw = self._run.record()  # whoever runs this server sees the sum as soon as it is opened
         return drawn
 
     def task(self) -> Task:
@@ -169,7 +167,7 @@ class FederatedServer:
     @property
     def covered(self) -> bool:
         """Whether ε describes this run: false for fixed noise or draws."""
-        return self._source.private and self.sampler.private
+        return self._run.is_private
 
     @property
     def releases(self) -> tuple[ReleaseReport, ...]:
@@ -200,7 +198,7 @@ class FederatedServer:
             "under secure aggregation nobody sends an update in the open: release_sum()"
         )
         problem = self._problem(client, update)
-        rows = [] if problem else _plain_rows(update, self._spaces(), self._device)
+        rows = [] if problem else plain_rows(update, self._spaces(), self._device)
         if rows is None:
             problem = "no plain tensors of numbers"
         if problem or rows is None:
@@ -215,7 +213,7 @@ class FederatedServer:
         step = self._step
         assert step is not None, "draw() begins a round"
         assert self.shares is None, "the clients' noise is in the secure sum: release_sum()"
-        draw = self._record()
+        draw = self._run.record()
         # Whoever stops this may have seen the release: the round is over, and these clients are not released again.
         try:
             with draw:
@@ -264,12 +262,12 @@ class FederatedServer:
 
     def epsilon(self, delta: float, *, spent: bool = False) -> float:
         """Return ε of one client over the whole plan at this δ; `spent=True` for the ledger's rounds so far."""
-        return epsilon(self.ledger.phases if spent else self.plan, delta)
+        return self._run.epsilon(delta, spent=spent)
 
     def state_dict(self) -> dict[str, Any]:
         """Return a checkpoint: weights, public states, and the head of the ledger."""
         weights = {name: p.detach().clone() for name, p in self._engine.parameters.items()}
-        return {**checkpoint(self._state, self.mechanism, self.sampler, self.ledger), "weights": weights}
+        return {**self._run.state_dict(), "weights": weights}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Go on from a checkpoint.
@@ -277,23 +275,14 @@ class FederatedServer:
         Raises:
             ValueError: it was made with another mechanism or model, or the ledger lacks lines that it saw.
         """
-        check_checkpoint(saved, self.mechanism, self.sampler, self.ledger)
+        self._run.check_checkpoint(saved)
         load_weights(self.model, saved["weights"])
         self._state.load_state_dict(saved)
-        self._skip_spent_rounds()
-
-    def _skip_spent_rounds(self) -> None:
-        """Go on behind the rounds that the ledger holds: made again, a schedule's events would be used up."""
-        if len(self.plan) > 1:
-            self._state.step = max(self.round, self.ledger.count)
+        self._run.skip_spent_steps()
 
     def close(self) -> None:
         """Close the ledger's file."""
         self.ledger.close()
-
-    def _record(self) -> AccountedDraw:
-        charge = self.sampler.charge(self.mechanism.event(self.round), self.round)
-        return self._releaser.record(charge, step=self.round)
 
     def _move(self, step: Step, released: list[Released]) -> None:
         with attached(self._engine):
@@ -320,42 +309,9 @@ class FederatedServer:
         return next(iter(self._engine.parameters.values())).device
 
     def _problem(self, client: int, update: Any) -> str:
-        assert self._step is not None
         if client not in self._waiting:
             return "not drawn in this round, or sent before"
-        if not isinstance(update, list) or len(update) != len(self.mechanism.releases):
-            return f"{len(self.mechanism.releases)} releases expected"
-        for index, blocks in enumerate(update):
-            space = self._step.codec(index).space
-            if not isinstance(blocks, dict) or not all(_is_plain(block) for block in blocks.values()):
-                return "no plain tensors of floating-point numbers"
-            if {name: block.shape for name, block in blocks.items()} != dict(space):
-                return "another shape than the round's encoded space: another model or method"
-        return ""
-
-
-def _is_plain(block: Any) -> bool:
-    """Whether this is a dense tensor of usual numbers: others raise in the middle of a sum."""
-    plain = type(block) in (Tensor, nn.Parameter) and block.layout is torch.strided and not block.is_nested
-    return plain and block.dtype in NUMBERS
-
-
-def _plain_rows(update: Update, spaces: list[Space], device: torch.device) -> list[BlockwiseGrads] | None:
-    """Copy a client's blocks into fresh memory, in the order of the round's spaces; None if they have no numbers.
-
-    A sum of rows takes blocks by their order, and a copy has no strides, hooks or storage of the client's choice.
-    """
-    try:
-        return [
-            BlockwiseGrads({name: DenseGrad(_copied(blocks[name], device)[None]) for name in space}, 1)
-            for blocks, space in zip(update, spaces, strict=True)
-        ]
-    except (RuntimeError, NotImplementedError):  # of a device that is not there, or of "meta"
-        return None
-
-
-def _copied(block: Tensor, device: torch.device) -> Tensor:
-    return at_least_single(block.detach().to(device)).clone(memory_format=torch.contiguous_format)
+        return problem_of(update, self._spaces())
 
 
 def _check_shares(shares: Shares | None, mechanism: Mechanism, clients: int, rate: float) -> None:

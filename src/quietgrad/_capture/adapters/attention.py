@@ -16,8 +16,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from quietgrad._capture.adapter import Adapter, Pieces, Report, Watch
 from quietgrad._capture.adapters.linear import inputs_of, outputs_of
-from quietgrad._capture.call import Adapter, Call, Pieces, Report, Unit, Watch
+from quietgrad._capture.call import Call, Unit
 from quietgrad._capture.layout import Placement
 from quietgrad._gradients.blocks import DenseGrad
 from quietgrad._gradients.factored import FactoredGrad

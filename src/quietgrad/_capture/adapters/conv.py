@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from quietgrad._capture.call import Adapter, Call, Pieces, inputs_for
+from quietgrad._capture.adapter import Adapter, Pieces, inputs_for
+from quietgrad._capture.call import Call
 from quietgrad._capture.layout import Placement
 from quietgrad._gradients.blocks import DenseGrad
 from quietgrad._gradients.convolution import ConvGrad

@@ -6,7 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from quietgrad._capture.call import Adapter, Call, Pieces, inputs_for
+from quietgrad._capture.adapter import Adapter, Pieces, inputs_for
+from quietgrad._capture.call import Call
 from quietgrad._capture.layout import Layout, Placement
 from quietgrad._gradients.indexed import IndexedGrad
 

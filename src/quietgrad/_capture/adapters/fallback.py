@@ -9,8 +9,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from quietgrad._capture.adapter import Adapter, Pieces
 from quietgrad._capture.adapters.replay import Arrangement, Attempt, Replay, is_too_small, not_reproduced
-from quietgrad._capture.call import Adapter, Call, Pieces
+from quietgrad._capture.call import Call
 from quietgrad._capture.layout import Owners, Placement, spread_rows
 from quietgrad._gradients.blocks import DenseGrad
 from quietgrad._gradients.row_arithmetic import at_least_single

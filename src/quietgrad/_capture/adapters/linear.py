@@ -5,7 +5,8 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor
 
-from quietgrad._capture.call import Adapter, Call, Pieces, inputs_for
+from quietgrad._capture.adapter import Adapter, Pieces, inputs_for
+from quietgrad._capture.call import Call
 from quietgrad._capture.layout import Placement
 from quietgrad._gradients.blocks import DenseGrad
 from quietgrad._gradients.factored import FactoredGrad

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch._C._autograd import _top_saved_tensors_default_hooks
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from quietgrad._capture.call import Adapter, Call, Pieces, inputs_for
+from quietgrad._capture.adapter import Adapter, Pieces, inputs_for
+from quietgrad._capture.call import Call
 from quietgrad._capture.layout import Placement
 from quietgrad._gradients.blocks import DenseGrad
 from quietgrad._kernels.registry import operation

@@ -30,8 +30,9 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn.utils import parametrize
 
+from quietgrad._capture.adapter import Adapter, Pieces, Report, Watch, inputs_for
 from quietgrad._capture.adapters.cells import Arranged, CellWeights, RecurrentCell, Steps, cells
-from quietgrad._capture.call import Adapter, Call, Pieces, Report, Unit, Watch, inputs_for
+from quietgrad._capture.call import Call, Unit
 from quietgrad._capture.layout import BatchAxis, BatchLayout, Layout, Placement
 from quietgrad._capture.node_rules.lookup import register_rule
 from quietgrad._capture.node_rules.visit import Visit, unknown

@@ -18,9 +18,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from quietgrad._capture.adapter import Pieces
 from quietgrad._capture.adapters.functional import called_with
 from quietgrad._capture.adapters.replay import is_too_small, not_reproduced, rows_alike
-from quietgrad._capture.call import Call, Pieces, tensors_of
+from quietgrad._capture.call import Call, tensors_of
 from quietgrad._capture.layout import Placement
 from quietgrad._errors import PrivacyError
 from quietgrad._gradients.blocks import DenseGrad

@@ -9,12 +9,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from quietgrad._capture.adapter import Pieces, Report
 from quietgrad._capture.adapters.fallback import FallbackAdapter
 from quietgrad._capture.adapters.over_time import RecurrentWatch
 from quietgrad._capture.adapters.packed import packed_pieces
 from quietgrad._capture.adapters.replay import surroundings
 from quietgrad._capture.adapters.stacked import Stacked, masks
-from quietgrad._capture.call import Call, Pieces, Report, Unit
+from quietgrad._capture.call import Call, Unit
 from quietgrad._capture.layout import Placement
 
 
