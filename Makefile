@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO := $(VENV)/.demo-installed
 INSTALLED := $(VENV)/.installed
-PYTEST := $(BIN)/python -m pytest -n 2
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 PIP := -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 FAST := tests/laws/test_law0_conservation.py tests/laws/test_law2_sensitivity.py tests/laws/test_law5_order.py \

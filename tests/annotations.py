@@ -3,8 +3,8 @@
 To import this module before the library is enough. Every function is wrapped when its module is imported and handed to
 beartype when it is called first, in a context of jaxtyping of its own, so that a letter means one size in one call.
 jaxtyping's own hook decorates all of them twice at import and binds signatures at each call: twice the time in all.
-`QUIETGRAD_ANNOTATIONS` says where: "laws" (the default) in tests/laws and tests marked `annotations`, "all" in every
-test, "0" nowhere.
+`QUIETGRAD_ANNOTATIONS` says where: "laws" (the default) in tests marked `annotations`, and in tests/laws in the first
+and last test of each function, layer and method; "all" in the first and last of every function; "0" nowhere.
 """
 
 from __future__ import annotations

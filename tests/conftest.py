@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,8 @@ if not torch.cuda.is_available():
         "1"  # read where triton is imported: device code then runs on the CPU's tensors
     )
 LAWS = Path(__file__).parent / "laws"
+CHOSEN = pytest.StashKey[bool]()
+"""Whether a test of a law executes annotations."""
 
 
 @pytest.fixture(autouse=True)
@@ -29,15 +31,33 @@ def _seeded() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the first and the last parameters of each test where all annotations are executed: types rarely differ."""
-    if MODE != "all":
-        return
-    tests: dict[str, list[pytest.Item]] = defaultdict(list)
+    """Choose the tests that execute annotations; where all do, only those are run."""
+    chosen = _first_and_last(items, _function)
+    if MODE == "laws":
+        # Shapes differ from layer to layer and from method to method, so each of them is checked in each file.
+        chosen |= _first_and_last(items, _case)
+    for item in chosen:
+        item.stash[CHOSEN] = True
+    if MODE == "all":
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = [item for item in items if item in chosen]
+
+
+def _first_and_last(items: list[pytest.Item], key: Callable[[pytest.Item], str]) -> set[pytest.Item]:
+    """Return the first and the last of all items with the same key: types rarely differ between the others."""
+    same: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        tests[item.nodeid.partition("[")[0]].append(item)
-    kept = {item for same in tests.values() for item in (same[0], same[-1])}
-    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-    items[:] = [item for item in items if item in kept]
+        same[key(item)].append(item)
+    return {item for group in same.values() for item in (group[0], group[-1])}
+
+
+def _function(item: pytest.Item) -> str:
+    return item.nodeid.partition("[")[0]
+
+
+def _case(item: pytest.Item) -> str:
+    case = getattr(item, "callspec", None) and item.callspec.params.get("case")  # type: ignore[attr-defined]
+    return f"{item.path} {getattr(case, 'name', case)}"
 
 
 def pytest_collection_finish() -> None:
@@ -56,8 +76,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 def _wants_annotations(item: pytest.Item) -> bool:
     if MODE == "0" or item.get_closest_marker("wrong_types") is not None:
         return False
-    is_law = LAWS in item.path.parents or item.get_closest_marker("annotations") is not None
-    return MODE == "all" or is_law
+    if MODE == "all" or item.get_closest_marker("annotations") is not None:
+        return True
+    return LAWS in item.path.parents and item.stash.get(CHOSEN, False)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
