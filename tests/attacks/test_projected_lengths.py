@@ -21,7 +21,8 @@ from quietgrad._gradients.row_arithmetic import ACCURACY, inner_products
 from quietgrad._gradients.space import Space
 from quietgrad._gradients.stages import BlockwiseGrads
 from quietgrad._mechanism.clipping import FlatClip
-from quietgrad._representations.subspace.basis import Basis, GroupBasis, orthonormal_rows
+from quietgrad._representations.subspace.basis import Basis, GroupBasis
+from quietgrad._representations.subspace.orthonormal import orthonormal_rows
 from quietgrad._representations.subspace.residual import LARGEST, ResidualCodec
 from quietgrad._representations.subspace.subspace import SubspaceCodec
 

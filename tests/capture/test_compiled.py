@@ -16,6 +16,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 import quietgrad as qg
 from quietgrad._capture.recorder import Recorder
 from tests.cases.world import privatizer, run, small_net
+from tests.reference import looped
 
 AOT = {"backend": "aot_eager", "fullgraph": True, "dynamic": True}
 
@@ -245,6 +246,20 @@ def test_what_cannot_be_compiled_is_refused_by_name(model: nn.Module, message: s
         recorder = Recorder(model, compile_options={"backend": "aot_eager"})
         recorder.attach()
         recorder.collect(losses(model, torch.randn(5, 6)))
+
+
+def test_a_model_of_one_layer_is_refused_and_the_remedy_works() -> None:
+    layer, x = nn.Linear(6, 3), torch.randn(5, 6)
+    with pytest.raises(ValueError, match=r"one layer, a Linear.*Leave compile out, or train nn\.Sequential"):
+        Recorder(layer, compile_options={"backend": "aot_eager"})
+    model = nn.Sequential(layer)
+    recorder = Recorder(model, compile_options={"backend": "aot_eager"})
+    recorder.attach()
+    grads = recorder.collect(model(x).square().sum(1))
+    recorder.detach()
+    expected = looped(model, (x,), lambda net, inputs: net(*inputs).square().sum(1), len(x))
+    for name, rows in expected.items():
+        torch.testing.assert_close(grads.blocks[name].dense(), rows)
 
 
 def test_a_model_that_the_user_compiled_is_refused_with_the_remedy() -> None:

@@ -181,11 +181,11 @@ const std::unordered_set<std::string> TAKE_CPU_INDEX = {
     "aten::index.Tensor", "aten::index_put_", "aten::_index_put_impl_", "aten::index_put",
     "aten::_unsafe_index.Tensor", "aten::index.Tensor_out", "aten::_unsafe_index_put"};
 const std::unordered_set<std::string> TAKE_CPU_OPERAND = {"aten::_pack_padded_sequence"};  // lengths, by contract
-// Shapes that depend on values, and LAPACK functions whose status the host reads.
+// Shapes that depend on values, and LAPACK functions that wait, as torch's own documentation says of each of them. QR
+// and `cholesky_ex` do not. A name counts with all its overloads.
 const std::unordered_set<std::string> WAIT = {
     "aten::nonzero", "aten::masked_select", "aten::_unique2", "aten::unique_dim", "aten::unique_consecutive",
     "aten::repeat_interleave.Tensor", "aten::bincount", "aten::equal", "aten::_linalg_eigh", "aten::_linalg_svd",
-    "aten::linalg_qr", "aten::_linalg_solve_ex", "aten::geqrf", "aten::linalg_householder_product",
     "aten::_linalg_check_errors", "aten::linalg_lstsq", "aten::_linalg_det", "aten::_linalg_slogdet"};
 
 std::string name_of(const c10::OperatorHandle& op) {
@@ -233,7 +233,7 @@ void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   if (has_foreign_random && has_device) report("mixed", name + " (generator)");
   if (has_cpu && has_device && !TAKE_CPU_OPERAND.count(name))
     report(TAKE_CPU_INDEX.count(name) ? "wait" : "mixed", name);
-  if (has_mask || WAIT.count(name)) report("wait", name);
+  if (has_mask || WAIT.count(name) || WAIT.count(op.operator_name().name)) report("wait", name);
   {
     at::AutoDispatchBelowADInplaceOrView below;
     op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);

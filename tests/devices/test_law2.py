@@ -9,6 +9,14 @@ from __future__ import annotations
 import pytest
 import torch
 
+from quietgrad._gradients.blocks import DenseGrad
+from quietgrad._gradients.row_arithmetic import ACCURACY, PIECE, inner_products
+from quietgrad._gradients.space import Space
+from quietgrad._gradients.stages import BlockwiseGrads
+from quietgrad._representations.subspace.basis import Basis, GroupBasis
+from quietgrad._representations.subspace.orthonormal import orthonormal_groups
+from quietgrad._representations.subspace.residual import LARGEST
+from tests.attacks.test_projected_lengths import SCALES, moved_by, spiked
 from tests.cases.gradients import KINDS, KindCase, Tensors
 from tests.devices.axis import DEVICES
 from tests.laws.test_law2_floating_point import ROWS, scales, total, without
@@ -64,3 +72,29 @@ def test_a_row_that_is_not_finite_adds_nothing(case: KindCase, device: str) -> N
     broken[case.scaled][2] = torch.nan
     without_row = total(case.grads(without(tensors, 2)), 1.0)
     torch.testing.assert_close(total(case.grads(broken), 1.0), without_row, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("size", [1, PIECE, 3 * PIECE + 5, 430_121])
+def test_inner_products_of_level_rows_are_within_their_accuracy(size: int, device: str) -> None:
+    """Equal numbers drift the most when they are added up in float32."""
+    for scale in SCALES[::6]:
+        x, y = torch.full((3, size), scale), torch.full((2, size), size**-0.5)
+        found = inner_products(x.to(device), y.to(device)).cpu()
+        truth, longest = x.double() @ y.double().T, x.double().norm(dim=1)[:, None] * y.double().norm(dim=1)
+        assert bool(((found - truth).abs() <= ACCURACY * longest).all())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_level_gradient_moves_the_residual_by_its_clip_at_most(device: str) -> None:
+    size = 280_066
+    space = Space.of_shapes({"v": torch.Size((size,))})
+    rows = torch.randn(4, size, generator=torch.Generator().manual_seed(0))
+    rows[0] = 1.0
+    ((basis, error),) = orthonormal_groups({"all": rows.to(device)}).values()
+    groups = Basis({"all": GroupBasis(basis, error, space)})
+    for scale in SCALES[::6]:
+        row = scale * spiked(size)
+        clip = float(row.double().norm()) / LARGEST
+        grads = BlockwiseGrads({"v": DenseGrad(row[None].to(device))}, 1)
+        assert moved_by(grads, groups, space, clip) <= clip

@@ -21,9 +21,11 @@ from quietgrad._representations.subspace.bases import (
     random_basis,
     random_image,
 )
-from quietgrad._representations.subspace.basis import Basis, orthonormal_rows, orthonormality_bound
+from quietgrad._representations.subspace.basis import Basis
+from quietgrad._representations.subspace.orthonormal import orthonormal_rows, orthonormality_bound
 from quietgrad._representations.subspace.partition import partition
 from quietgrad._representations.subspace.public_matrix import PublicMatrix
+from tests.devices.axis import DEVICES
 from tests.representations.public_stub import (
     SIZE,
     SPACE,
@@ -56,26 +58,29 @@ def power(public: Public, rank: int, iterations: int = 1) -> Basis:
     )
 
 
+@pytest.mark.parametrize("device", ["cpu", *DEVICES])
 @pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
 @pytest.mark.parametrize("decay", [0.0, 2.0, 4.0])
 def test_rows_are_orthonormal_and_span_the_same_whatever_their_conditioning(
-    decay: float, scale: float
+    decay: float, scale: float, device: str
 ) -> None:
     rng = torch.Generator().manual_seed(1)
     turn = torch.linalg.qr(torch.randn(30, 30, generator=rng, dtype=torch.float64)).Q
     directions = torch.linalg.qr(torch.randn(2000, 30, generator=rng, dtype=torch.float64)).Q.T
     rows = (turn * 10 ** -torch.linspace(0, decay, 30, dtype=torch.float64)) @ directions
-    basis, bound = orthonormal_rows((rows * scale).float())
+    basis, bound = orthonormal_rows((rows * scale).float().to(device))
+    basis = basis.cpu()
     error = float(torch.linalg.matrix_norm(basis.double() @ basis.double().T - torch.eye(30), 2))
-    assert error <= bound <= 1e-4
+    assert error <= float(bound) <= 1e-4
     assert error < 1e-5
     assert same_span(basis.double().numpy(), directions.numpy()) < 1e-2
 
 
-def test_directions_that_are_only_rounding_are_dropped() -> None:
-    rows = torch.randn(10, 500, generator=torch.Generator().manual_seed(0))
+@pytest.mark.parametrize("device", ["cpu", *DEVICES])
+def test_directions_that_are_only_rounding_are_dropped(device: str) -> None:
+    rows = torch.randn(10, 500, generator=torch.Generator().manual_seed(0)).to(device)
     assert len(orthonormal_rows(torch.cat([rows, 3 * rows, rows[:4] - rows[4:8]]))[0]) == 10
-    assert len(orthonormal_rows(torch.zeros(4, 9))[0]) == 0
+    assert len(orthonormal_rows(torch.zeros(4, 9, device=device))[0]) == 0
 
 
 @pytest.mark.parametrize("chunk", [7, 1000])

@@ -287,6 +287,11 @@ def _check_unit(unit: Unit) -> Compute:
     """Return what a layer computes, or refuse it."""
     for kind, compute in COMPUTE.items():
         if isinstance(unit.module, kind) and computes_like(unit.module, kind):
+            if not unit.name:
+                raise ValueError(
+                    f"The model is one layer, a {kind.__name__}: around it there is nothing to compile. Leave compile "
+                    "out, or train nn.Sequential(layer)."
+                )
             return compute
     known = ", ".join(kind.__name__ for kind in COMPUTE)
     place = f"Module {unit.name!r}" if unit.name else "The model"

@@ -242,8 +242,25 @@ def inner_products(rows: Float[Tensor, "n p"], directions: Float[Tensor, "k p"])
     directions = directions.to(rows.dtype)
     if rows.dtype == torch.float64:
         return rows @ directions.T
+    if rows.device.type != "cpu":
+        return _inner_products_at_once(rows, directions)
     total = rows.new_zeros(len(rows), len(directions), dtype=torch.float64)
     product = rows.new_empty(len(rows), len(directions))
     for x, y in zip(rows.split(PIECE, 1), directions.split(PIECE, 1), strict=True):
         total += torch.mm(x, y.T, out=product)
+    return total
+
+
+def _inner_products_at_once(
+    rows: Float[Tensor, "n p"], directions: Float[Tensor, "k p"]
+) -> Float64[Tensor, "n k"]:
+    """The same for devices, where starting a kernel for each piece would take longer than the products."""
+    total = rows.new_zeros(len(rows), len(directions), dtype=torch.float64)
+    pieces = max(1, _at_once(rows) // max(1, len(rows) * len(directions)))
+    for x, y in zip(rows.split(pieces * PIECE, 1), directions.split(pieces * PIECE, 1), strict=True):
+        whole = x.shape[1] - x.shape[1] % PIECE
+        parts = (part[:, :whole].unflatten(1, (-1, PIECE)).transpose(0, 1) for part in (x, y))
+        left, right = parts
+        total += torch.bmm(left, right.transpose(1, 2)).double().sum(0)
+        total += x[:, whole:] @ y[:, whole:].T
     return total

@@ -13,6 +13,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from quietgrad._gradients.row_arithmetic import each_times
+from quietgrad._kernels.transfer import upload
 
 ALIKE = 1.2
 """Directions whose damped eigenvalue is less than this many times that of the rest belong to the rest."""
@@ -52,6 +53,11 @@ class InputMap:
     def times(self, factor: float) -> InputMap:
         """factor·P."""
         return InputMap(factor * self.base, self.directions, self.unit, factor * self.gains)
+
+    def to(self, device: torch.device) -> InputMap:
+        """The same map on a device; the host does not wait."""
+        unit = None if self.unit is None else upload(self.unit, device)
+        return InputMap(self.base, upload(self.directions, device), unit, upload(self.gains, device))
 
     def squared_norm(self) -> float:
         """‖P‖² (Frobenius): what it makes of one row of noise."""

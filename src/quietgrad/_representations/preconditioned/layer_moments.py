@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
 from quietgrad._gradients.blocks import BlockGrads
@@ -34,22 +35,69 @@ class LayerMoments:
     with_bias: bool = False
     swapped: bool = False
 
-    def __add__(self, other: LayerMoments) -> LayerMoments:
-        same = (self.with_bias, self.swapped) == (other.with_bias, other.swapped)
+
+@dataclass(frozen=True)
+class Measured:
+    """The same sums, before it is known whether the bias is the layer's own: a device is asked once for all layers.
+
+    Args:
+        inputs: Σ a aᵀ, with a 1 at the end of a if `has_one`.
+        has_one: whether there is a bias that may be the last column.
+        adds_bias: whether the bias's gradients are Σ_t b_t, in all chunks.
+        swaps: whether they are Σ_t a_t instead.
+    """
+
+    inputs: Float64[Tensor, "i ..."]
+    outputs: Float64[Tensor, "o o"]
+    has_one: bool
+    adds_bias: Bool[Tensor, ""]
+    swaps: Bool[Tensor, ""]
+
+    def __add__(self, other: Measured) -> Measured:
         # One odd chunk shows that the bias is not the layer's own: all are then taken without it.
-        mine, theirs = (self, other) if same else (self.without_bias(), other.without_bias())
-        return LayerMoments(
-            mine.inputs + theirs.inputs, mine.outputs + theirs.outputs, mine.with_bias, mine.swapped
+        has_one = self.has_one and other.has_one
+        inputs = [each.inputs if has_one else each.inputs_alone for each in (self, other)]
+        return Measured(
+            inputs[0] + inputs[1],
+            self.outputs + other.outputs,
+            has_one,
+            self.adds_bias & other.adds_bias,
+            self.swaps & other.swaps,
         )
 
-    def without_bias(self) -> LayerMoments:
-        """The same for the matrix alone, inputs on the right."""
-        inputs = self.inputs[:-1, :-1] if self.with_bias else self.inputs
-        return LayerMoments(self.outputs, inputs) if self.swapped else LayerMoments(inputs, self.outputs)
+    @property
+    def inputs_alone(self) -> Float64[Tensor, "i i"]:
+        """Σ a aᵀ without the 1."""
+        return self.inputs[:-1, :-1] if self.has_one else self.inputs
+
+    def decide(self) -> LayerMoments:
+        """Ask how the bias belongs to the layer."""
+        if self.has_one and bool(self.adds_bias):
+            return LayerMoments(self.inputs, self.outputs, with_bias=True)
+        if bool(self.swaps):
+            return LayerMoments(self.outputs, self.inputs_alone, swapped=True)
+        return LayerMoments(self.inputs_alone, self.outputs)
+
+
+def decide_all(found: Mapping[str, Measured]) -> dict[str, LayerMoments]:
+    """Decide for all layers. Matrices come to the CPU in one download, vectors stay where they are."""
+    vectors = {name: LayerMoments(m.inputs, m.outputs) for name, m in found.items() if m.inputs.dim() == 1}
+    matrices = {name: m for name, m in found.items() if m.inputs.dim() > 1}
+    tensors = [x for m in matrices.values() for x in (m.inputs, m.outputs, m.adds_bias, m.swaps)]
+    if tensors and tensors[0].device.type != "cpu":
+        downloaded = torch.cat([x.double().flatten() for x in tensors]).cpu()
+        parts = downloaded.split([x.numel() for x in tensors])
+        tensors = [part.view(x.shape).to(x.dtype) for part, x in zip(parts, tensors, strict=True)]
+    rows = iter(tensors)
+    decided = {
+        name: Measured(next(rows), next(rows), m.has_one, next(rows), next(rows)).decide()
+        for name, m in matrices.items()
+    }
+    return {name: (decided | vectors)[name] for name in found}
 
 
 @functools.singledispatch
-def measure(block: BlockGrads, _bias: BlockGrads | None) -> LayerMoments:
+def measure(block: BlockGrads, _bias: BlockGrads | None) -> Measured:
     """Compute the moments of one chunk of probes; rows that have no factors are formed.
 
     Args:
@@ -58,38 +106,41 @@ def measure(block: BlockGrads, _bias: BlockGrads | None) -> LayerMoments:
     """
     rows = block.dense().double()
     if rows.dim() == 2:  # coordinates: each has its own scale, as if it were a row of a table
-        return LayerMoments(rows.square().sum(0), rows.new_zeros(0, 0))
+        return _without_bias(rows.square().sum(0), rows.new_zeros(0, 0))
     rows = rows.flatten(2)
-    return LayerMoments(torch.einsum("noi,noj->ij", rows, rows), torch.einsum("noi,npi->op", rows, rows))
+    return _without_bias(torch.einsum("noi,noj->ij", rows, rows), torch.einsum("noi,npi->op", rows, rows))
 
 
 @measure.register(FactoredGrad)
-def _measure_factors(block: FactoredGrad, bias: BlockGrads | None) -> LayerMoments:
+def _measure_factors(block: FactoredGrad, bias: BlockGrads | None) -> Measured:
     a, b = block.factors()
-    if bias is not None and _is_sum_of(bias, b):
-        return LayerMoments(_second_moment(_append_one(a)), _second_moment(b), with_bias=True)
-    swapped = bias is not None and _is_sum_of(bias, a)
-    return LayerMoments(
-        _second_moment(b if swapped else a), _second_moment(a if swapped else b), swapped=swapped
-    )
+    if bias is None or bias.is_zero:
+        return _without_bias(_second_moment(a), _second_moment(b))
+    adds, swaps = _is_sum_of(bias, b), _is_sum_of(bias, a)
+    has_one = adds is not None
+    no = torch.zeros((), dtype=torch.bool, device=a.device)
+    adds, swaps = no if adds is None else adds, no if swaps is None else swaps
+    inputs = _second_moment(_append_one(a) if has_one else a)
+    return Measured(inputs, _second_moment(b), has_one, adds, swaps & ~adds)
 
 
 @measure.register(ConvGrad)
-def _measure_patches(block: ConvGrad, bias: BlockGrads | None) -> LayerMoments:
+def _measure_patches(block: ConvGrad, bias: BlockGrads | None) -> Measured:
     if block.window.groups == 1:
         return _measure_factors(block.as_factored(), bias)
     return measure.dispatch(BlockGrads)(block, bias)
 
 
 @measure.register(IndexedGrad)
-def _count_rows(block: IndexedGrad, _bias: BlockGrads | None) -> LayerMoments:
+def _count_rows(block: IndexedGrad, _bias: BlockGrads | None) -> Measured:
     """A table's inputs are one-hot: their second moment is how often each row is read."""
-    counts = torch.bincount(block.ids, minlength=block.shape[0]).double()
-    return LayerMoments(counts, _second_moment(block.values[:, None]))
+    ones = torch.ones(len(block.ids), dtype=torch.float64, device=block.device)
+    counts = ones.new_zeros(block.shape[0]).index_add_(0, block.ids, ones)
+    return _without_bias(counts, _second_moment(block.values[:, None]))
 
 
 @measure.register(TiedGrad)
-def _count_rows_of_tied(block: TiedGrad, bias: BlockGrads | None) -> LayerMoments:
+def _count_rows_of_tied(block: TiedGrad, bias: BlockGrads | None) -> Measured:
     return _count_rows(block.table, bias)
 
 
@@ -102,9 +153,14 @@ def _second_moment(a: Float[Tensor, "n t i"]) -> Float64[Tensor, "i i"]:
     return flat.T @ flat
 
 
-def _is_sum_of(bias: BlockGrads, b: Float[Tensor, "n t o"]) -> bool:
-    """Whether the bias is added to the layer's output: its gradient is Σ_t b_t then. Of public numbers only."""
-    if bias.is_zero or bias.shape != b.shape[2:]:
-        return False
+def _without_bias(inputs: Float64[Tensor, "i ..."], outputs: Float64[Tensor, "o o"]) -> Measured:
+    no = torch.zeros((), dtype=torch.bool, device=inputs.device)
+    return Measured(inputs, outputs, False, no, no)
+
+
+def _is_sum_of(bias: BlockGrads, b: Float[Tensor, "n t o"]) -> Bool[Tensor, ""] | None:
+    """Whether the bias is added to the layer's output: its gradient is Σ_t b_t then. None if shapes say no."""
+    if bias.shape != b.shape[2:]:
+        return None
     total, error = b.sum(1), b.abs().sum(1)
-    return bool(((bias.dense() - total).abs() <= 1e-4 * error + 1e-30).all())
+    return ((bias.dense() - total).abs() <= 1e-4 * error + 1e-30).all()

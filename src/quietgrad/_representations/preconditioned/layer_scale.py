@@ -16,6 +16,7 @@ from quietgrad._gradients.convolution import KEPT, ConvGrad
 from quietgrad._gradients.factored import FactoredGrad
 from quietgrad._gradients.kept_kernels import KeptKernels
 from quietgrad._gradients.row_arithmetic import each_times
+from quietgrad._kernels.transfer import upload
 from quietgrad._representations.preconditioned.input_map import InputMap
 from quietgrad._representations.preconditioned.scaled_rows import LARGEST, ScaledRows
 
@@ -23,7 +24,7 @@ from quietgrad._representations.preconditioned.scaled_rows import LARGEST, Scale
 class LayerScale(ABC):
     """A symmetric positive scaling of a matrix, and of its bias where it has one."""
 
-    spread: tuple[float, float]
+    spread: tuple[float | Tensor, float | Tensor]
     """The largest over the mean eigenvalue of the inputs' second moment, before and after scaling."""
 
     with_bias: bool = False
@@ -34,7 +35,7 @@ class LayerScale(ABC):
         """The same scaling, longer or shorter."""
 
     @abstractmethod
-    def noise_energy(self, shape: torch.Size) -> float:
+    def noise_energy(self, shape: torch.Size) -> float | Tensor:
         """The squared length that noise of one unit a coordinate has after scaling, in expectation."""
 
     @abstractmethod
@@ -44,6 +45,10 @@ class LayerScale(ABC):
     @abstractmethod
     def apply(self, block: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Scale one matrix, and its bias if the layer's is scaled."""
+
+    @abstractmethod
+    def to(self, device: torch.device) -> LayerScale:
+        """The same scaling on a device; the host does not wait."""
 
     @abstractmethod
     def for_rows(self, rows: slice) -> LayerScale:
@@ -76,19 +81,23 @@ class TableScale(LayerScale):
     """
 
     rows: Float[Tensor, " v"]
-    spread: tuple[float, float] = (1.0, 1.0)
+    spread: tuple[float | Tensor, float | Tensor] = (1.0, 1.0)
 
     def times(self, factor: float) -> TableScale:
         return TableScale(factor * self.rows, self.spread)
 
-    def noise_energy(self, shape: torch.Size) -> float:
-        return float(self.rows.double().square().sum()) * shape[1:].numel()
+    def noise_energy(self, shape: torch.Size) -> Tensor:
+        energy: Tensor = self.rows.double().square().sum() * shape[1:].numel()
+        return energy
 
     def encode(self, block: BlockGrads, bias: BlockGrads | None) -> tuple[BlockGrads, BlockGrads | None]:
         return block.scale(left=self.rows), bias
 
     def apply(self, block: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
         return self.rows.to(block).view(-1, *[1] * (block.dim() - 1)) * block, bias
+
+    def to(self, device: torch.device) -> TableScale:
+        return TableScale(upload(self.rows, device), self.spread)
 
     def for_rows(self, rows: slice) -> TableScale:
         return TableScale(self.rows[rows], self.spread)
@@ -174,6 +183,10 @@ class MatrixScale(LayerScale):
         return DenseGrad(mapped.reshape(-1, *block.shape)), bias if last is None else DenseGrad(last)
 
     # ---- a release ------------------------------------------------------------------------------------------
+
+    def to(self, device: torch.device) -> MatrixScale:
+        outputs = None if self.outputs is None else upload(self.outputs, device)
+        return MatrixScale(self.inputs.to(device), outputs, self.swapped, self.spread)
 
     def for_rows(self, rows: slice) -> MatrixScale:
         if self.swapped or self.outputs is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -16,11 +16,17 @@ from quietgrad._gradients.space import Part, Space, coordinates
 from quietgrad._gradients.stages import BlockwiseGrads, PerSampleGrads, Released
 from quietgrad._representations.base import Codec, Public, PublicLosses, Representation, State
 from quietgrad._representations.preconditioned.input_map import input_map, output_root
-from quietgrad._representations.preconditioned.layer_moments import LayerMoments, measure
+from quietgrad._representations.preconditioned.layer_moments import (
+    LayerMoments,
+    Measured,
+    decide_all,
+    measure,
+)
 from quietgrad._representations.preconditioned.layer_scale import LayerScale, MatrixScale, TableScale, restore
 from quietgrad._representations.public_gradients import refuse_private_inputs, stream_gradients
 
 Sides = Literal["input", "both"]
+NOT_FINITE = "Inputs of a layer are NaN or infinite on the probes. Check the inputs of probes."
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -80,10 +86,24 @@ class Preconditioned(Representation):
     def refresh(self, public: Public, state: State) -> tuple[Codec, State]:
         inputs: list[Tensor] = []
         if self._is_due(public, state):
-            scales = self._scales(public, inputs)
-            length = _length_kept(stream_gradients(public, self.probes), scales)
+            moments = self._moments(public, inputs)
+            on_host = {
+                name: self._scale(each, public.space.part(name).dtype) for name, each in moments.items()
+            }
+            scales = {name: scale.to(public.space.part(name).device) for name, scale in on_host.items()}
+            # All that the host has to know, so that it waits for a device once.
+            length, energy, *spreads = _read(
+                [
+                    _length_kept(stream_gradients(public, self.probes), scales),
+                    _noise_energy(public.space, on_host),
+                    *(number for scale in scales.values() for number in scale.spread),
+                ]
+            )
+            if not all(map(math.isfinite, spreads)):
+                raise ValueError(NOT_FINITE)
             saved = {name: scale.state() for name, scale in scales.items()}
-            energy = _noise_energy(public.space, scales)
+            for number, each in enumerate(saved.values()):
+                each["spread"] = spreads[2 * number : 2 * number + 2]
             state = {"since": public.step, "length": length, "noise_energy": energy, "scales": saved}
         scales = {name: restore(saved) for name, saved in state["scales"].items()}
         return PreconditionedCodec(public.space, scales, state, inputs), state
@@ -93,9 +113,9 @@ class Preconditioned(Representation):
             return True
         return self.refresh_every is not None and public.step >= state["since"] + self.refresh_every
 
-    def _scales(self, public: Public, inputs: list[Tensor]) -> dict[str, LayerScale]:
+    def _moments(self, public: Public, inputs: list[Tensor]) -> dict[str, LayerMoments]:
         """Measure all matrices; `inputs` receives what the probes fed the model."""
-        found: dict[str, LayerMoments] = {}
+        found: dict[str, Measured] = {}
         for grads in stream_gradients(public, self.probes):
             if grads.first_inputs is not None:
                 inputs.append(grads.first_inputs)
@@ -104,13 +124,15 @@ class Preconditioned(Representation):
                 found[name] = found[name] + moments if name in found else moments
         if not found:
             raise ValueError("The probes reached no matrix. Return one loss per probe, at least one.")
-        if not all(bool(each.inputs.isfinite().all()) for each in found.values()):
-            raise ValueError(
-                "Inputs of a layer are NaN or infinite on the probes. Check the inputs of probes."
-            )
-        return {name: self._scale(moments, _like(public.space.part(name))) for name, moments in found.items()}
+        decided = decide_all(found)
+        on_host = [each.inputs for each in decided.values() if each.inputs.device.type == "cpu"]
+        if not all(bool(inputs.isfinite().all()) for inputs in on_host):  # eigenvalues need finite numbers
+            raise ValueError(NOT_FINITE)
+        return decided
 
-    def _scale(self, moments: LayerMoments, like: Tensor) -> LayerScale:
+    def _scale(self, moments: LayerMoments, dtype: torch.dtype) -> LayerScale:
+        """Make P where the moments are: matrices are on the CPU, where LAPACK is as fast as on any device."""
+        like = torch.empty(0, dtype=dtype, device=moments.inputs.device)
         if moments.inputs.dim() == 1:
             return self._scale_each(moments.inputs, like)
         inputs, spread = input_map(
@@ -130,7 +152,7 @@ class Preconditioned(Representation):
         often = moments / moments.mean().clamp_min(1e-300)
         rows = (often + self.damping) ** -self.power
         after = often * rows.square()
-        return TableScale(rows.to(like), (float(often.max()), float(after.max() / after.mean())))
+        return TableScale(rows.to(like), (often.max(), after.max() / after.mean()))
 
 
 class PreconditionedCodec(Codec):
@@ -179,11 +201,6 @@ class PreconditionedCodec(Codec):
         )
 
 
-def _like(part: Part) -> Tensor:
-    """A tensor of the block's precision, where the block is."""
-    return torch.empty(0, dtype=part.dtype, device=part.device)
-
-
 def _of_part(scale: LayerScale, part: Part) -> LayerScale:
     """The scaling of the rows of a release that this process holds."""
     return scale if part.rows is None else scale.for_rows(part.rows)
@@ -222,17 +239,28 @@ def _encode(scales: Mapping[str, LayerScale], grads: PerSampleGrads, length: flo
     return BlockwiseGrads(encoded, grads.samples, first_inputs=grads.first_inputs)
 
 
-def _length_kept(chunks: Iterator[PerSampleGrads], scales: Mapping[str, LayerScale]) -> float:
+def _length_kept(chunks: Iterator[PerSampleGrads], scales: Mapping[str, LayerScale]) -> Tensor:
     """c: the median length of the probes' gradients is the same before and after scaling."""
     before, after = [], []
     for grads in chunks:
         before.append(grads.squared_norms())
         after.append(_encode(scales, grads, 1.0).squared_norms())
     shorter = torch.cat(after).median()
-    return float((torch.cat(before).median() / shorter).sqrt()) if shorter > 0 else 1.0
+    return torch.where(shorter > 0, (torch.cat(before).median() / shorter).sqrt(), 1.0)
 
 
-def _noise_energy(space: Space, scales: Mapping[str, LayerScale]) -> float:
+def _read(numbers: Sequence[float | Tensor]) -> list[float]:
+    """The numbers, of which those on a device come in one download."""
+    on_device = {
+        i: n.double() for i, n in enumerate(numbers) if isinstance(n, Tensor) and n.device.type != "cpu"
+    }
+    known = (
+        dict(zip(on_device, torch.stack(list(on_device.values())).tolist(), strict=True)) if on_device else {}
+    )
+    return [known[i] if i in known else float(number) for i, number in enumerate(numbers)]
+
+
+def _noise_energy(space: Space, scales: Mapping[str, LayerScale]) -> float | Tensor:
     """‖P·z‖² in expectation, for noise z of one unit a coordinate."""
     paired = {partner_of(name) for name, scale in scales.items() if scale.with_bias}
     scaled = {name: scale.noise_energy(space[name]) for name, scale in scales.items()}

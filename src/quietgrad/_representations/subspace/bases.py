@@ -18,7 +18,8 @@ from quietgrad._gradients.blocks import BlockGrads
 from quietgrad._gradients.space import Shapes, coordinates
 from quietgrad._gradients.stages import BlockwiseGrads
 from quietgrad._kernels.transfer import upload
-from quietgrad._representations.subspace.basis import Basis, Coordinates, GroupBasis, orthonormal_rows
+from quietgrad._representations.subspace.basis import Basis, Coordinates, GroupBasis
+from quietgrad._representations.subspace.orthonormal import NotFiniteError, orthonormal_groups
 from quietgrad._representations.subspace.partition import Partition
 from quietgrad._representations.subspace.projections import add_weighted_sums, project
 from quietgrad._representations.subspace.public_matrix import PublicMatrix
@@ -59,9 +60,7 @@ def gram_eigenvectors(
     """The top eigenvectors of each group's second-moment matrix GᵀG = VΛVᵀ, from GGᵀ = UΛUᵀ: V = GᵀUΛ^{−1/2}."""
     _check_ranks(ranks, matrix.samples)
     shapes = _group_shapes(space, groups)
-    weights = {
-        name: _top_eigenvectors(gram, ranks[name]) for name, gram in gram_matrices(matrix, groups).items()
-    }
+    weights = _top_eigenvectors(gram_matrices(matrix, groups), ranks)
     rows = _combinations(matrix, shapes, weights, like)
     matrix.forget()
     return _with_warning(_orthonormal_bases(rows, shapes), ranks)
@@ -76,12 +75,11 @@ def random_basis(
     generator: torch.Generator,
 ) -> Basis:
     """Uniformly random subspaces: the orthonormalised rows of Gaussian matrices."""
-    bases = {}
-    for name, shapes in _group_shapes(space, groups).items():
-        drawn = torch.randn(ranks[name], coordinates(shapes), generator=generator)
-        rows = upload(drawn.to(like.dtype), like.device)
-        bases[name] = GroupBasis(*orthonormal_rows(rows), shapes)
-    return Basis(bases)
+    rows, shapes = {}, _group_shapes(space, groups)
+    for name, members in shapes.items():
+        drawn = torch.randn(ranks[name], coordinates(members), generator=generator)
+        rows[name] = upload(drawn.to(like.dtype), like.device)
+    return Basis(_orthonormal_bases(rows, shapes))
 
 
 def gram_matrices(matrix: PublicMatrix, groups: Partition) -> dict[str, Float64[Tensor, "m m"]]:
@@ -115,14 +113,17 @@ def _add_products(
         grams[name][right[0], left[0]] = product.T
 
 
-def _top_eigenvectors(gram: Float64[Tensor, "m m"], rank: int) -> Float64[Tensor, "k m"]:
-    vectors: Tensor = torch.linalg.eigh(gram.cpu()).eigenvectors
-    return _on_device_of(gram, vectors.flip(1)[:, :rank].T)
-
-
-def _on_device_of(like: Tensor, small: Tensor) -> Tensor:
-    """Move a small matrix back from the CPU, where LAPACK is as fast as on any device."""
-    return upload(small, like.device)
+def _top_eigenvectors(
+    grams: Mapping[str, Float64[Tensor, "m m"]], ranks: Mapping[str, int]
+) -> dict[str, Float64[Tensor, "k m"]]:
+    """Each group's, by LAPACK on the CPU: it is as fast as on any device. One download for all groups."""
+    downloaded = torch.stack(list(grams.values())).cpu()
+    if not bool(downloaded.isfinite().all()):
+        raise NotFiniteError
+    return {
+        name: upload(torch.linalg.eigh(small).eigenvectors.flip(1)[:, : ranks[name]].T, gram.device)
+        for (name, gram), small in zip(grams.items(), downloaded, strict=True)
+    }
 
 
 def _random_images(
@@ -204,14 +205,13 @@ def _columns(rows: Float[Tensor, "r p"], space: Shapes) -> Iterator[tuple[str, F
 def _orthonormal_bases(
     rows: dict[str, Float[Tensor, "k p"]], shapes: dict[str, Shapes]
 ) -> dict[str, GroupBasis]:
-    """A basis of each group's rows, which are given up one by one: they are as large as the bases."""
-    return {name: GroupBasis(*orthonormal_rows(rows.pop(name)), shapes[name]) for name in shapes}
+    return {name: GroupBasis(*bounded, shapes[name]) for name, bounded in orthonormal_groups(rows).items()}
 
 
 def _orthonormal_columns(image: Float64[Tensor, "m k"]) -> Float64[Tensor, "k m"]:
     """An orthonormal basis of the image's columns: its combinations of G are far better conditioned than its own."""
-    columns: Tensor = torch.linalg.qr(image.cpu()).Q
-    return _on_device_of(image, columns.T)
+    columns: Tensor = torch.linalg.qr(image).Q
+    return columns.T
 
 
 def _group_shapes(space: Shapes, groups: Partition) -> dict[str, Shapes]:

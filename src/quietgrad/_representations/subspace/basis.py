@@ -1,11 +1,7 @@
-"""An orthonormal, block-diagonal basis B of a subspace of the parameters, and the maps along it.
-
-Rows are made orthonormal fast: by small Gram matrices and matrix products, never column by column.
-"""
+"""An orthonormal, block-diagonal basis B of a subspace of the parameters, and the maps along it."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -14,124 +10,11 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from quietgrad._gradients.blocks import Blocks, split_blocks
-from quietgrad._gradients.row_arithmetic import as_rows, inner_products
+from quietgrad._gradients.row_arithmetic import as_rows
 from quietgrad._gradients.space import Shapes
 from quietgrad._gradients.stages import BlockwiseGrads, PerSampleGrads
-from quietgrad._kernels.transfer import upload
+from quietgrad._representations.subspace.orthonormal import WIDENED
 from quietgrad._representations.subspace.projections import in_short_runs, project, projects_unformed
-
-# ---- orthonormal rows ----------------------------------------------------------------------------------------
-
-RELATIVE_RANK = 1e-5
-"""A direction with less than this part of the largest length is rounding, not data (float32)."""
-
-TOLERANCE = 1e-5
-"""Largest accepted ‖BBᵀ − I‖ as the Gram matrix shows it."""
-
-_RESOLVED = 1e-5
-"""Eigenvalues of a float32 Gram matrix below this part of the largest are mixed up with its rounding."""
-
-_ROUNDS = 4
-
-PROBES, SURELY = 8, 32.0
-"""‖E‖ ≤ SURELY·√(2/π)·max_j ‖E z_j‖ for PROBES Gaussian vectors z_j, but for one time in SURELY^PROBES = 10¹²
-(Halko, Martinsson and Tropp 2011, Lemma 4.1)."""
-
-WIDENED = 1024
-"""Columns that are converted to float64 at a time: they stay in the cache."""
-
-
-def orthonormal_rows(rows: Float[Tensor, "k p"]) -> tuple[Float[Tensor, "r p"], float]:
-    """An orthonormal basis B of the span of the rows, r ≤ k their numerical rank, and a bound of ‖BBᵀ − I‖.
-
-    Rotates the rows to their principal axes by the k×k Gram matrix, drops those that are rounding, and whitens until
-    the result *measures* as orthonormal (a Cholesky-QR returns garbage without an exception where the Gram matrix is
-    ill-conditioned). Where float32 cannot resolve the Gram matrix, float64 is the fallback.
-    """
-    basis = _principal_axes(rows)
-    for _ in range(_ROUNDS):
-        gram, bound = _gram_with_bound(basis)
-        error = _distance_from_identity(gram)
-        if error <= TOLERANCE / 4:
-            break
-        values, vectors = torch.linalg.eigh(gram)
-        basis = upload((vectors * values.rsqrt() @ vectors.T).to(basis.dtype), basis.device) @ basis
-    assert error <= TOLERANCE, f"the basis is not orthonormal: {error}"
-    return basis, orthonormality_bound(basis) if bound is None else bound
-
-
-def orthonormality_bound(basis: Float[Tensor, "k p"]) -> float:
-    """An upper bound of ‖BBᵀ − I‖, the spectral norm, that fails once in 10¹² bases.
-
-    A Gram matrix of float32 products cannot tell: at worst the roundings of its k² entries add up to k·10⁻⁵. So
-    E = BBᵀ − I is applied to random vectors in float64. They are the same for every basis, and none is made from them.
-    """
-    return float(_bound_of(_apply_error(basis))) if len(basis) else 0.0
-
-
-def _apply_error(basis: Float[Tensor, "k p"]) -> Float64[Tensor, "probes k"]:
-    generator = torch.Generator().manual_seed(0)
-    probes = upload(torch.randn(PROBES, len(basis), generator=generator, dtype=torch.float64), basis.device)
-    applied = -probes
-    for columns in basis.split(WIDENED, 1):
-        wide = columns.double()
-        applied += probes @ wide @ wide.T
-    return applied
-
-
-def _bound_of(applied: Float64[Tensor, "probes k"]) -> Float64[Tensor, ""]:
-    largest: Tensor = torch.linalg.vector_norm(applied, dim=1).amax()
-    return SURELY * math.sqrt(2 / math.pi) * largest
-
-
-def _gram_with_bound(basis: Float[Tensor, "k p"]) -> tuple[Float64[Tensor, "k k"], float | None]:
-    """Return the Gram matrix, and from devices the bound too: one download for both."""
-    if basis.device.type == "cpu" or not len(basis):
-        return _gram(basis), None
-    gram = inner_products(basis, basis)
-    both = torch.cat([gram.flatten(), _bound_of(_apply_error(basis)).view(1)]).cpu()
-    return both[:-1].view(gram.shape), float(both[-1])
-
-
-def _principal_axes(rows: Float[Tensor, "k p"]) -> Float[Tensor, "r p"]:
-    """The rows rotated onto their principal axes, each of about length 1; axes that are rounding are left out."""
-    if not rows.numel():
-        return rows[:0]
-    if rows.device.type == "cpu":
-        largest = float(rows.abs().amax())
-        if not largest > 0:
-            return rows[:0]
-        if not 1e-6 < largest < 1e6:
-            rows = rows / largest  # squares of tiny gradients would underflow
-    else:
-        # Always, since the host would wait for the answer; by a power of two, which rounds nothing.
-        _, exponent = torch.frexp(rows.abs().amax())
-        rows = torch.ldexp(rows, -exponent)
-    gram = _gram(rows)
-    if not gram.diagonal().amax() > 0:
-        return rows[:0]
-    values, vectors = torch.linalg.eigh(gram)
-    if values[0] < _RESOLVED * values[-1]:
-        values, vectors = torch.linalg.eigh(_gram(rows.double()))
-    kept = values.flip(0) > RELATIVE_RANK**2 * values[-1]
-    turn = (vectors.flip(1)[:, kept] * values.flip(0)[kept].rsqrt()).T
-    axes: Tensor = upload(turn.to(rows.dtype), rows.device) @ rows
-    return axes
-
-
-def _gram(rows: Float[Tensor, "k p"]) -> Float64[Tensor, "k k"]:
-    # On the CPU, as all that is asked of so small a matrix: one download instead of a wait for each question.
-    return inner_products(rows, rows).cpu()
-
-
-def _distance_from_identity(gram: Float64[Tensor, "k k"]) -> float:
-    if not len(gram):
-        return 0.0
-    identity = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
-    return float(torch.linalg.eigvalsh(gram - identity).abs().amax())
-
-
-# ---- maps along a basis --------------------------------------------------------------------------------------
 
 FORMED_BYTES = 2**28
 """Rows of one micro-batch are formed once for all that is asked of them, if they fit into this."""
@@ -145,11 +28,11 @@ class GroupBasis:
 
     Args:
         rows: `[k, p]`.
-        error: what ‖BBᵀ − I‖ is at most.
+        error: what ‖BBᵀ − I‖ is at most; a tensor, not read, on a device.
         shapes: the group's blocks in the order of the columns.
     """
 
-    def __init__(self, rows: Float[Tensor, "k p"], error: float, shapes: Shapes) -> None:
+    def __init__(self, rows: Float[Tensor, "k p"], error: float | Tensor, shapes: Shapes) -> None:
         self.rows, self.error, self.shapes = rows, error, shapes
         self._columns = split_blocks(rows, shapes)
 
@@ -184,9 +67,12 @@ class Basis:
     groups: dict[str, GroupBasis]
 
     @property
-    def error(self) -> float:
+    def error(self) -> float | Tensor:
         """What ‖BBᵀ − I‖ is at most."""
-        return max((group.error for group in self.groups.values()), default=0.0)
+        errors = [group.error for group in self.groups.values()]
+        # Python's max would ask a device which one is larger.
+        waiting = [error for error in errors if isinstance(error, Tensor)]
+        return torch.stack(waiting).amax() if waiting else max(errors, default=0.0)
 
     def project(self, grads: BlockwiseGrads) -> Coordinates:
         """The embedding of every sample, per group."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from quietgrad._gradients.blocks import BlockGrads, DenseGrad
 from quietgrad._gradients.row_arithmetic import zero_rows
-from quietgrad._gradients.stages import BlockwiseGrads
+from quietgrad._gradients.stages import BlockwiseGrads, PerSampleGrads
 from quietgrad._representations.base import Public, PublicLosses
 from quietgrad._representations.public_gradients import stream_gradients
 from quietgrad._representations.subspace.basis import projectable
@@ -26,10 +26,11 @@ class PublicMatrix:
     Args:
         public: where the gradients come from; random labels are the same in each pass, by the step's public seed.
         losses: `model -> losses[m]`, in one piece or in chunks.
+        drop_broken: whether rows that are not finite become zero. To ask for them makes the host wait for a device.
     """
 
-    def __init__(self, public: Public, losses: PublicLosses) -> None:
-        self._public, self._losses = public, losses
+    def __init__(self, public: Public, losses: PublicLosses, *, drop_broken: bool = True) -> None:
+        self._public, self._losses, self._drop_broken = public, losses, drop_broken
         self._kept: list[BlockwiseGrads] | None = None
         self._lengths: list[Tensor] = []
         self.inputs: list[Tensor] = []
@@ -46,7 +47,7 @@ class PublicMatrix:
         return self._lengths[0].device
 
     def chunks(self) -> Iterator[tuple[slice, BlockwiseGrads]]:
-        """(which rows, their gradients); rows that are not finite are zero."""
+        """(which rows, their gradients)."""
         start = 0
         for chunk in self._again() if self._kept is None else self._kept:
             yield slice(start, start + chunk.samples), chunk
@@ -72,7 +73,7 @@ class PublicMatrix:
         for raw in stream_gradients(self._public, self._losses):
             if raw.first_inputs is not None:
                 self.inputs.append(raw.first_inputs)
-            chunk, squared_norms = _finite_rows(projectable(raw))
+            chunk, squared_norms = self._prepare(raw)
             del raw  # its activations; the formed rows are all that is needed
             self._lengths.append(squared_norms)
             size += kept_bytes(chunk.blocks.values())
@@ -81,9 +82,13 @@ class PublicMatrix:
             raise ValueError("public_losses gave no losses. Return one loss per public sample, at least one.")
         self._kept = kept if size <= KEPT_BYTES else None
 
+    def _prepare(self, raw: PerSampleGrads) -> tuple[BlockwiseGrads, Float64[Tensor, " n"]]:
+        chunk = projectable(raw)
+        return _finite_rows(chunk) if self._drop_broken else (chunk, chunk.squared_norms())
+
     def _again(self) -> Iterator[BlockwiseGrads]:
         for index, raw in enumerate(stream_gradients(self._public, self._losses)):
-            chunk, squared_norms = _finite_rows(projectable(raw))
+            chunk, squared_norms = self._prepare(raw)
             self._check_same(index, squared_norms)
             yield chunk
 

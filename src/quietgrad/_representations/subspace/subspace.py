@@ -17,9 +17,9 @@ from quietgrad._representations.subspace.basis import (
     Basis,
     Coordinates,
     GroupBasis,
-    orthonormality_bound,
     projectable,
 )
+from quietgrad._representations.subspace.orthonormal import NotFiniteError, orthonormality_bound
 from quietgrad._representations.subspace.partition import ParameterGroups, group_sizes, partition, share_rank
 from quietgrad._representations.subspace.public_matrix import PublicMatrix
 
@@ -126,6 +126,15 @@ class Subspace(Representation):
         return SubspaceCodec(basis, inputs, public.step), state
 
     def _new_basis(self, public: Public) -> tuple[Basis, list[Tensor]]:
+        if next(iter(public.parameters.values())).device.type == "cpu":
+            return self._basis_of(public)
+        try:
+            # Nearly always all of them are finite. To ask each time would make the host wait.
+            return self._basis_of(public, drop_broken=False)
+        except NotFiniteError:
+            return self._basis_of(public)
+
+    def _basis_of(self, public: Public, *, drop_broken: bool = True) -> tuple[Basis, list[Tensor]]:
         groups = partition(public.space, self.groups)
         ranks = share_rank(self.rank, group_sizes(public.space, groups))
         like = next(iter(public.parameters.values()))
@@ -133,7 +142,7 @@ class Subspace(Representation):
         if self.rule == "random":
             return random_basis(public.space, groups, ranks, like=like, generator=generator), []
         assert self.public_losses is not None
-        matrix = PublicMatrix(public, self.public_losses)
+        matrix = PublicMatrix(public, self.public_losses, drop_broken=drop_broken)
         if self.rule == "eigenvectors":
             return gram_eigenvectors(matrix, public.space, groups, ranks, like=like), matrix.inputs
         iterations = self.power_iterations
