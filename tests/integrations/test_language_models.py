@@ -81,11 +81,20 @@ def test_labels_that_do_not_count_and_smoothing_are_those_of_transformers() -> N
     assert found[3] == 0
 
 
-def test_gpt2_trains_with_lora(tmp_path: Path) -> None:
+LORA: dict[str, tuple[Any, str, dict[str, Any]]] = {
+    "gpt2": (gpt2, "CAUSAL_LM", {"target_modules": ["c_attn"], "fan_in_fan_out": True}),
+    "smollm2": (lambda: llama(rope_theta=1e5), "CAUSAL_LM", {"target_modules": ["q_proj", "v_proj"]}),
+    "t5": (t5, "SEQ_2_SEQ_LM", {"target_modules": ["q", "v"]}),
+    "bart": (bart, "SEQ_2_SEQ_LM", {"target_modules": ["q_proj", "v_proj"]}),
+}
+"""SmolLM2 is a Llama with tied weights and fewer heads for keys, as the tests' Llama is."""
+
+
+@pytest.mark.parametrize("name", LORA)
+def test_a_language_model_trains_with_lora(tmp_path: Path, name: str) -> None:
     peft = pytest.importorskip("peft")
-    adapted = peft.get_peft_model(
-        gpt2(), peft.LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=["c_attn"], fan_in_fan_out=True)
-    )
+    make, task, options = LORA[name]
+    adapted = peft.get_peft_model(make(), peft.LoraConfig(task_type=task, r=2, **options))
     run = trainer(tmp_path, adapted, max_steps=2, label_smoothing_factor=0.1)
     assert run.train().global_step == run.private.ledger.count == 2
     assert all("lora" in name for name in run.private.parameters)
