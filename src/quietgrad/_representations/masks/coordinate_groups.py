@@ -28,7 +28,7 @@ class CoordinateGroups:
     def sum(self, values: Float[Tensor, "*n p"]) -> Float[Tensor, "*n g"]:
         """Σ over each group."""
         total = values.new_zeros(*values.shape[:-1], len(self))
-        return total.index_add_(-1, self.of.to(values.device), values)
+        return total.index_add_(-1, self.of, values)
 
     def members(self, chosen: Int[Tensor, " m"]) -> Int[Tensor, " kept"]:
         """The coordinates of the chosen groups."""
