@@ -14,7 +14,7 @@ import importlib.util
 import statistics
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -128,7 +128,7 @@ def best(steps: dict[str, Step], seconds: float = 20.0) -> dict[str, float]:
     return {who: min(found[3:]) for who, found in times.items()}
 
 
-def first_steps(make: dict[str, Callable[[], Step]], runs: int = 7, steps: int = 5) -> dict[str, float]:
+def first_steps(make: Mapping[str, Callable[[], Step]], runs: int = 7, steps: int = 5) -> dict[str, float]:
     """Milliseconds of each contender's first steps together, in runs that begin anew and alternate."""
     times: dict[str, list[float]] = {who: [] for who in make}
     for _ in range(runs):
