@@ -14,6 +14,7 @@ from quietgrad.accounting.ledger import Ledger
 from quietgrad.lab.errors import LabError
 from quietgrad.lab.run.config import load_config
 from quietgrad.lab.run.methods import build_mechanism
+from quietgrad.lab.run.preview import explain_config
 from quietgrad.lab.run.setup import set_up, smoothing
 from quietgrad.lab.run.statement.verification import verify
 from quietgrad.lab.run.train import train
@@ -72,6 +73,15 @@ def test_options_that_do_not_fit_are_refused_by_name(
 ) -> None:
     with pytest.raises(LabError, match=message):
         train(load_config(write_config(tmp_path), changes), tmp_path / "run")
+
+
+@pytest.mark.parametrize("changes", [scheme[0] for scheme in SCHEMES.values()], ids=SCHEMES)
+def test_explain_takes_every_way_to_take_part(changes: list[str], tmp_path: Path) -> None:
+    explained = explain_config(load_config(write_config(tmp_path), changes))
+    assert explained.epsilon <= 3.0
+    shown = [method for method in explained.methods if method.method == "dp_sgd"]
+    assert [method.problem for method in shown] == [""]
+    assert ("correlated over 4 steps" in explained.noise) == (changes == SCHEMES["bands"][0])
 
 
 PLAN: list[Any] = ["--examples", 50_000, "--batch", 500, "--steps", 130, "--epsilon", 8]

@@ -71,6 +71,8 @@ def show(explained: Explained, console: Console, *, layers: bool = False) -> Non
         f"Independence of samples: {explained.independence}.",
         highlight=False,
     )
+    if explained.noise:
+        console.print(f"Noise: {explained.noise}.", highlight=False)
     if layers:
         console.print(_table(explained.layers, f"engine, for {explained.rows} records at a time"))
     usable = [method.cells() for method in explained.methods if not method.problem]

@@ -89,6 +89,7 @@ class Explained:
     independence: str
     unit: str
     sizes: str
+    noise: str = ""
 
     @property
     def units(self) -> str:
@@ -133,6 +134,7 @@ def explain_config(config: Config, *, name: str = "CONFIG", data_dir: Path | Non
         independence=independence,
         unit="record" if config.data.unit is None else "user",
         sizes=sizes,
+        noise=mechanism.noise.remark(setup.batches.steps),
     )
 
 
@@ -150,7 +152,7 @@ def engine_algorithms(
     """One backward pass over test data: which algorithm each layer got, and that samples do not mix."""
     sample = TensorDataset(*(tensor[:rows] for tensor in setup.parts.test.tensors))
     batches = qg.PoissonBatches(sample, rate=1.0, steps=setup.batches.steps)
-    with qg.Privatizer(setup.model, mechanism, batches) as private:
+    with qg.Privatizer(setup.model, _independent(mechanism), batches) as private:
         for x, y in next(iter(batches)).split(rows):
             private.backward(losses_of(setup.model, x, y, setup.config))
         found = private.explain(sample.tensors[0][:4])
@@ -210,13 +212,22 @@ def with_few_public(parts: Parts, rank: int) -> Parts:
     return dataclasses.replace(parts, public=public)
 
 
+def _independent(mechanism: qg.Mechanism) -> qg.Mechanism:
+    """The mechanism with independent noise of the same multiplier, which single steps show, if its own has bands."""
+    return (
+        dataclasses.replace(mechanism, noise=qg.Gaussian())
+        if isinstance(mechanism.noise, qg.BandedNoise)
+        else mechanism
+    )
+
+
 def released_noise(
     model: nn.Module, mechanism: qg.Mechanism, setup: Setup
 ) -> tuple[list[dict[str, Any]], float]:
     """The releases of a step, and the length of what an empty batch puts into p.grad: noise alone."""
     empty: list[list[int]] = [[] for _ in range(setup.batches.steps)]
     batches = qg.PoissonBatches.replay(setup.parts.test, empty, rate=setup.batches.rate)
-    with qg.Privatizer(model, mechanism, batches) as private:
+    with qg.Privatizer(model, _independent(mechanism), batches) as private:
         next(iter(batches))
         releases = [dataclasses.asdict(release) for release in private.explain().releases]
         private.release()
