@@ -95,17 +95,16 @@ class BandedNoise(Noise):
         return cls(coefficients=whole_coefficients(square_root(_checked_bands(bands))))
 
     @classmethod
-    def optimised(cls, bands: int, steps: int, momentum: float = 0.0, averaging: float = 0.0) -> BandedNoise:
+    def optimised(cls, bands: int, steps: int, momentum: float = 0.0) -> BandedNoise:
         """Return noise of at most `bands` bands whose partial sums over `steps` have least mean square.
 
         Args:
             bands: at most as many as groups of the batches.
             steps: of the plan.
             momentum: of the optimizer.
-            averaging: what each step keeps of an exponential average of the model's weights, if that is released.
         """
         most = min(_checked_bands(bands), steps)
-        return cls(coefficients=whole_coefficients(optimise(most, steps, momentum, averaging)))
+        return cls(coefficients=whole_coefficients(optimise(most, steps, momentum)))
 
     @property
     def bands(self) -> int:

@@ -40,16 +40,12 @@ def inverse(coefficients: Sequence[float] | Series, length: int) -> Series:
     return result
 
 
-def workload(steps: int, momentum: float = 0.0, averaging: float = 0.0) -> Series:
+def workload(steps: int, momentum: float = 0.0) -> Series:
     """Return a, the weights of one release in the weights of the model at each later step.
 
-    Without momentum each release is added once: 1, 1, 1, … With momentum m, step i adds 1 + m + … + mⁱ of it. An
-    exponential average of the model's weights, of which each step keeps the share d, smooths this once more.
+    Without momentum each release is added once: 1, 1, 1, … With momentum m, step i adds 1 + m + … + mⁱ of it.
     """
-    series: Series = np.cumsum(momentum ** np.arange(steps)) if momentum else np.ones(steps)
-    if averaging:
-        series = scipy.signal.lfilter([1.0 - averaging], [1.0, -averaging], series)
-    return series
+    return np.cumsum(momentum ** np.arange(steps)) if momentum else np.ones(steps)
 
 
 def mean_square(coefficients: Sequence[float] | Series, a: Series) -> float:
@@ -66,9 +62,9 @@ def final_square(coefficients: Sequence[float] | Series, a: Series) -> float:
     return float((c @ c) * (sums @ sums))
 
 
-def optimise(bands: int, steps: int, momentum: float = 0.0, averaging: float = 0.0) -> Series:
+def optimise(bands: int, steps: int, momentum: float = 0.0) -> Series:
     """Return the coefficients of least mean square noise, found from the square root by L-BFGS."""
-    a, start = workload(steps, momentum, averaging), square_root(bands)
+    a, start = workload(steps, momentum), square_root(bands)
     if bands == 1:
         return start
     left = (steps - np.arange(steps)).astype(np.float64)

@@ -37,14 +37,7 @@ class BandChoice:
 
 
 def band_choices(
-    *,
-    rate: float,
-    steps: int,
-    epsilon: float,
-    delta: float,
-    momentum: float = 0.0,
-    averaging: float = 0.0,
-    most: int = 64,
+    *, rate: float, steps: int, epsilon: float, delta: float, momentum: float = 0.0, most: int = 64
 ) -> list[BandChoice]:
     """Compute what 1, 2, 4, … bands give at a budget.
 
@@ -57,7 +50,6 @@ def band_choices(
         epsilon: of the budget.
         delta: of the budget.
         momentum: of the optimizer.
-        averaging: what each step keeps of an exponential average of the model's weights, if that is released.
         most: bands that memory allows: each takes 4 bytes a coordinate.
 
     Raises:
@@ -65,9 +57,9 @@ def band_choices(
     """
     rate, steps = checked_rate(rate), whole_number("steps", steps, 1)
     largest = min(most, steps, math.floor(1 / rate + 1e-9))
-    series, choices = workload(steps, momentum, averaging), list[BandChoice]()
+    series, choices = workload(steps, momentum), list[BandChoice]()
     for bands in [2**power for power in range(max(largest, 1).bit_length())]:
-        noise = BandedNoise.optimised(bands, steps, momentum, averaging)
+        noise = BandedNoise.optimised(bands, steps, momentum)
         sigma = smallest_noise(
             lambda multiplier, b=bands: (  # type: ignore[misc]
                 Phase(
@@ -89,14 +81,7 @@ def band_choices(
 
 
 def choose_bands(
-    *,
-    rate: float,
-    steps: int,
-    epsilon: float,
-    delta: float,
-    momentum: float = 0.0,
-    averaging: float = 0.0,
-    most: int = 64,
+    *, rate: float, steps: int, epsilon: float, delta: float, momentum: float = 0.0, most: int = 64
 ) -> BandChoice:
     """Choose the number of bands that leaves least noise in the sum of all releases.
 
@@ -106,15 +91,7 @@ def choose_bands(
     Returns:
         the choice; see `band_choices` for the arguments.
     """
-    choices = band_choices(
-        rate=rate,
-        steps=steps,
-        epsilon=epsilon,
-        delta=delta,
-        momentum=momentum,
-        averaging=averaging,
-        most=most,
-    )
+    choices = band_choices(rate=rate, steps=steps, epsilon=epsilon, delta=delta, momentum=momentum, most=most)
     best = choices[0]
     for choice in choices[1:]:
         if choice.relative_noise < LEAST_GAIN * best.relative_noise:

@@ -33,7 +33,7 @@ from quietgrad.lab.run.folder import RunFolder
 from quietgrad.lab.run.methods import build_mechanism
 from quietgrad.lab.run.metrics import logits_of
 from quietgrad.lab.run.presets import QUIET
-from quietgrad.lab.run.setup import Setup, set_up, smoothing
+from quietgrad.lab.run.setup import Setup, momentum_of, set_up
 from quietgrad.lab.run.table_probe import set_up_probe
 from quietgrad.lab.run.train import losses_of
 
@@ -137,7 +137,7 @@ def open_run(path: Path, *, data_dir: Path | None = None) -> AuditedRun:
             setup.parts,
             setup.model,
             setup.batches,
-            smoothing(setup.config),
+            momentum_of(setup.config.training),
         )
         whole = plan(mechanism, setup.batches)
     if len(setup.parts.test) == 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, TypedDict
+from typing import Any
 
 from torch import nn
 
@@ -28,31 +28,24 @@ PROBES = 400
 """Made-up inputs of a scaling."""
 
 
-class Smoothing(TypedDict, total=False):
-    """How training adds releases up, as `qg.BandedNoise.optimised` asks: momentum, and an average of weights."""
-
-    momentum: float
-    averaging: float
-
-
 def build_mechanism(
     method: MethodConfig,
     privacy: PrivacyConfig,
     parts: Parts,
     model: nn.Module,
     batches: Steps,
-    smoothing: Smoothing | None = None,
+    momentum: float = 0.0,
 ) -> qg.Mechanism:
     """The method with its options, calibrated to the budget or with the noise that the config fixes."""
     mechanism = uncalibrated(method, parts, model, batches, epsilon=privacy.epsilon)
-    mechanism = with_bands(mechanism, batches, smoothing or {})
+    mechanism = with_bands(mechanism, batches, momentum)
     if privacy.noise_multiplier is not None:
         return mechanism.with_noise(privacy.noise_multiplier)
     assert privacy.epsilon is not None
     return qg.calibrate(mechanism, batches, epsilon=privacy.epsilon, delta=privacy.delta)
 
 
-def with_bands(mechanism: qg.Mechanism, batches: Steps, smoothing: Smoothing) -> qg.Mechanism:
+def with_bands(mechanism: qg.Mechanism, batches: Steps, momentum: float) -> qg.Mechanism:
     """Give the mechanism correlated noise of as many bands as the batches have groups.
 
     Raises:
@@ -64,7 +57,7 @@ def with_bands(mechanism: qg.Mechanism, batches: Steps, smoothing: Smoothing) ->
     if type(mechanism.noise) is not qg.Gaussian:
         raise LabError(f"training.bands: {mechanism.name} has noise of its own. Leave training.bands out.")
     try:
-        return replace(mechanism, noise=qg.BandedNoise.optimised(bands, batches.steps, **smoothing))
+        return replace(mechanism, noise=qg.BandedNoise.optimised(bands, batches.steps, momentum))
     except ValueError as error:
         raise LabError(f"training.bands: {error}") from None
 

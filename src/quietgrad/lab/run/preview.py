@@ -25,7 +25,7 @@ from quietgrad.lab.run.linear_probe_preview import explain_linear_probe
 from quietgrad.lab.run.methods import build_mechanism
 from quietgrad.lab.run.presets import QUIET, presets, with_method
 from quietgrad.lab.run.recommendation import BIAS, recommend
-from quietgrad.lab.run.setup import Setup, set_up, smoothing
+from quietgrad.lab.run.setup import Setup, momentum_of, set_up
 from quietgrad.lab.run.train import losses_of
 
 ENOUGH = 128
@@ -110,7 +110,7 @@ def explain_config(config: Config, *, name: str = "CONFIG", data_dir: Path | Non
     setup.parts = _with_test_rows(setup.parts)
     rows = int(min(config.training.batch, config.training.micro_batch, len(setup.parts.test), ENOUGH))
     mechanism = build_mechanism(
-        config.method, config.privacy, setup.parts, setup.model, setup.batches, smoothing(config)
+        config.method, config.privacy, setup.parts, setup.model, setup.batches, momentum_of(config.training)
     )
     layers, independence = engine_algorithms(setup, mechanism, rows)
     options = {name: preset["method"] for name, preset in presets().items()}
@@ -183,7 +183,7 @@ def method_report(method: MethodConfig, privacy: PrivacyConfig, setup: Setup) ->
     try:
         parts = with_few_public(setup.parts, int(method.options.get("rank", 0)))
         mechanism = build_mechanism(
-            method, privacy, parts, setup.model, setup.batches, smoothing(setup.config)
+            method, privacy, parts, setup.model, setup.batches, momentum_of(setup.config.training)
         )
         releases, noise = released_noise(setup.model, mechanism, setup)
     except ValueError as error:

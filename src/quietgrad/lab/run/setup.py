@@ -22,7 +22,6 @@ from quietgrad.lab.models import build
 from quietgrad.lab.run.averaging import weight_average
 from quietgrad.lab.run.config import Config
 from quietgrad.lab.run.config_sections import TrainingConfig
-from quietgrad.lab.run.methods import Smoothing
 from quietgrad.lab.run.task import load_task
 from quietgrad.lab.run.warm_start import train_on_public
 from quietgrad.schedules import steps_of
@@ -193,15 +192,14 @@ def number_of_bands(config: Config, rate: float, steps: int) -> int:
         steps=steps,
         epsilon=config.privacy.epsilon,
         delta=config.privacy.delta,
-        **smoothing(config),
+        momentum=momentum_of(config.training),
     )
     return choice.bands
 
 
-def smoothing(config: Config) -> Smoothing:
-    """How training adds releases up; Adam's own averages are left out, since they do not add up."""
-    momentum = config.training.momentum if config.training.optimizer == "sgd" else 0.0
-    return {"momentum": momentum, "averaging": config.averaging.decay}
+def momentum_of(training: TrainingConfig) -> float:
+    """What adds up in the weights over steps; Adam's averages do not add up."""
+    return training.momentum if training.optimizer == "sgd" else 0.0
 
 
 def make_optimizer(model: nn.Module, training: TrainingConfig) -> torch.optim.Optimizer:

@@ -35,7 +35,7 @@ from quietgrad.lab.run.metrics import curve_values, measure
 from quietgrad.lab.run.presets import QUIET
 from quietgrad.lab.run.progress import Reporter, Silent
 from quietgrad.lab.run.released_metrics import release_metrics
-from quietgrad.lab.run.setup import Setup, check_device, set_up, smoothing
+from quietgrad.lab.run.setup import Setup, check_device, momentum_of, set_up
 from quietgrad.lab.run.statement.model_card import FILE as CARD_FILE
 from quietgrad.lab.run.statement.model_card import model_card
 from quietgrad.lab.run.statement.recorded import read_run
@@ -214,7 +214,12 @@ def train(
     else:
         setup = set_up(config, data_dir=data_dir, parts=parts, device=device)
         mechanism = build_mechanism(
-            config.method, config.privacy, setup.parts, setup.model, setup.batches, smoothing(config)
+            config.method,
+            config.privacy,
+            setup.parts,
+            setup.model,
+            setup.batches,
+            momentum_of(config.training),
         )
         ledger = folder.ledger
         if resume:

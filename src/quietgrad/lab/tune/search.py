@@ -15,7 +15,7 @@ from quietgrad.lab.files import make_folder
 from quietgrad.lab.run.config import Config, parse_config
 from quietgrad.lab.run.methods import build_mechanism
 from quietgrad.lab.run.metrics import accuracy
-from quietgrad.lab.run.setup import set_up, smoothing
+from quietgrad.lab.run.setup import momentum_of, set_up
 from quietgrad.lab.run.task import load_task
 from quietgrad.lab.run.train import Run
 from quietgrad.lab.tune.search_space import SearchSpace, Trial
@@ -127,7 +127,7 @@ def _score(trial: Trial, space: SearchSpace, stand_in: Parts) -> float:
     config = space.applied(space.suggest(trial), {"on": "unstated"})
     setup = set_up(config, parts=stand_in)
     mechanism = build_mechanism(
-        config.method, config.privacy, setup.parts, setup.model, setup.batches, smoothing(config)
+        config.method, config.privacy, setup.parts, setup.model, setup.batches, momentum_of(config.training)
     )
     every = max(1, setup.batches.steps // SCORES)
     with qg.Privatizer(setup.model, mechanism, setup.batches) as private:
