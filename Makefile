@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 DEMO := $(VENV)/.demo-installed
 INSTALLED := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
+# With SECONDS=300, what CI may not finish ends after five minutes, and names what it left out.
+LIMIT = $(if $(SECONDS),--seconds $(SECONDS))
 PIP := -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 FAST := tests/laws/test_law0_conservation.py tests/laws/test_law2_sensitivity.py tests/laws/test_law5_order.py \
@@ -27,11 +29,11 @@ test-fast: $(INSTALLED)
 
 test-all: test test-rest test-nightly
 
-# What CI runs after `make test`.
+# What `.ci/run` runs after `make test`, each for as long as it has time.
 test-rest: test-slow test-annotations test-without-kernels test-levels test-beside
 
 test-slow: $(INSTALLED)
-	$(PYTEST) -m "slow and not nightly"
+	$(PYTEST) $(LIMIT) -m "slow and not nightly"
 
 # What needs more time than CI has.
 test-nightly: $(INSTALLED)
@@ -39,17 +41,17 @@ test-nightly: $(INSTALLED)
 
 # The laws have executed theirs in `make test`. Of each other test the first and the last parameters are run.
 test-annotations: $(INSTALLED)
-	QUIETGRAD_ANNOTATIONS=all $(PYTEST) -m "not slow and not nightly" --ignore=tests/laws
+	QUIETGRAD_ANNOTATIONS=all $(PYTEST) $(LIMIT) -m "not slow and not nightly" --ignore=tests/laws
 
 # What the C kernels replace, on torch alone.
 test-without-kernels: $(INSTALLED)
-	QUIETGRAD_KERNELS=off QUIETGRAD_ANNOTATIONS=0 $(PYTEST) -m "not slow and not nightly" tests/noise tests/kernels tests/gradients \
+	QUIETGRAD_KERNELS=off QUIETGRAD_ANNOTATIONS=0 $(PYTEST) $(LIMIT) -m "not slow and not nightly" tests/noise tests/kernels tests/gradients \
 		tests/laws/test_law1_per_sample.py tests/laws/test_law2_sensitivity.py tests/laws/test_law2_floating_point.py
 
 # The same laws at every level of the C kernels below the one that this processor takes by itself.
 test-levels: $(INSTALLED)
 	for level in $$($(BIN)/python -c "from quietgrad._kernels.levels import levels; print(*levels()[:-1])"); do \
-		QUIETGRAD_KERNELS=$$level QUIETGRAD_ANNOTATIONS=0 $(PYTEST) -m "not slow and not nightly" tests/kernels tests/gradients \
+		QUIETGRAD_KERNELS=$$level QUIETGRAD_ANNOTATIONS=0 $(PYTEST) $(LIMIT) -m "not slow and not nightly" tests/kernels tests/gradients \
 			tests/laws/test_law1_per_sample.py tests/laws/test_law2_sensitivity.py tests/laws/test_law2_floating_point.py || exit 1; \
 	done
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import os
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,9 +21,18 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = (
         "1"  # read where triton is imported: device code then runs on the CPU's tensors
     )
+STARTED = time.monotonic()
 LAWS = Path(__file__).parent / "laws"
 CHOSEN = pytest.StashKey[bool]()
 """Whether a test of a law executes annotations."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--seconds",
+        type=float,
+        help="start no test later than this, and mix the order, so that all files come up",
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -41,6 +52,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if MODE == "all":
         config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
         items[:] = [item for item in items if item in chosen]
+    if config.getoption("seconds") is not None:
+        items.sort(key=lambda item: hashlib.sha256(item.nodeid.encode()).digest())
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    limit = item.config.getoption("seconds")
+    if limit is not None and time.monotonic() - STARTED > limit:
+        pytest.skip(f"no time left of --seconds {limit:g}")
 
 
 def _first_and_last(items: list[pytest.Item], key: Callable[[pytest.Item], str]) -> set[pytest.Item]:

@@ -28,12 +28,12 @@ from quietgrad._independence.direct import LossesOf, check_losses_independent
 from quietgrad._independence.in_loop import FIRST, LoopCheck
 from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad._noise.sources import NoiseSource, as_source
+from quietgrad._privatizer.accounted_run import open_run
 from quietgrad._privatizer.contributions import Units
 from quietgrad._privatizer.explanation import Explanation, explain
 from quietgrad._privatizer.facts import step_facts
 from quietgrad._privatizer.intake import Intake
 from quietgrad._privatizer.research import Observer
-from quietgrad._privatizer.run import open_run
 from quietgrad._privatizer.sharding import one_verdict, prepare_shards, shared_coin, unwrap
 from quietgrad._privatizer.step import Step, drop_grads, write_grads
 from quietgrad._privatizer.trust import join_ranks

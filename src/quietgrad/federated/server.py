@@ -28,8 +28,8 @@ from quietgrad._gradients.space import Space, coordinates
 from quietgrad._gradients.stages import Released
 from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad._noise.sources import NoiseSource, as_source
+from quietgrad._privatizer.accounted_run import AccountedRun
 from quietgrad._privatizer.explanation import ReleaseReport, release_reports
-from quietgrad._privatizer.run import Run
 from quietgrad._privatizer.run_state import RunState
 from quietgrad._privatizer.step import Step, write_grads
 from quietgrad._release.releaser import AccountedDraw
@@ -106,7 +106,7 @@ class FederatedServer:
         self._engine = Recorder(model)
         seed = secrets.randbits(48) if public_seed is None else public_seed
         self._state = RunState(self._engine, mechanism, self.sampler, seed=seed)
-        self._run = Run(
+        self._run = AccountedRun(
             mechanism,
             self.sampler,
             planned=self.plan,

@@ -25,7 +25,7 @@ from quietgrad.accounting.events import Phase
 from quietgrad.accounting.ledger import Ledger
 
 
-class Run:
+class AccountedRun:
     """Count and release the draws of one run, step by step.
 
     A Privatizer has one, and so has a federated server, whose steps are rounds.
@@ -136,7 +136,7 @@ def open_run(
     source: NoiseSource,
     public_seed: int | None,
     research: bool,
-) -> Run:
+) -> AccountedRun:
     """Open a run on all ranks: they compare what they train, divide the draws, and share ledger and public seed.
 
     Raises:
@@ -152,6 +152,6 @@ def open_run(
     seed = reducer.broadcast(lambda: secrets.randbits(48) if public_seed is None else public_seed)
     shard = (reducer.rank, reducer.world) if reducer.lockstep else None
     state = RunState(recorder, mechanism, sampler, seed=seed, shard=shard)
-    return Run(
+    return AccountedRun(
         mechanism, sampler, planned=planned, ledger=shared, source=source, reducer=reducer, state=state
     )
