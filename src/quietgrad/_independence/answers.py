@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +36,13 @@ class Answer:
     def of_pass(self, shapes: tuple[Any, ...] | None, *, drew: bool) -> PassResult:
         """Add what the surroundings show: collated shapes, and whether random numbers were drawn."""
         return PassResult(self.fingerprints, shapes, drew, self.spread)
+
+
+class Start(NamedTuple):
+    """The states of random generators and the buffers of the model, before a micro-batch was collated."""
+
+    states: RandomStates
+    buffers: Buffers
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Find the records that are not finite by themselves, where numbers of a micro-batch are not finite.
+"""Find the records that spoil others by numbers that are not finite, and put others into their places.
 
 A record whose loss or gradient is NaN or infinite adds zero to the sum, and must change nothing else. Code that keeps
 finite records apart may fail that, because zero times NaN is NaN. Worked example, a matrix that brings two records to
@@ -8,19 +8,24 @@ their experts, where the second record is NaN:
     [0 1] · [NaN] = [0·x + 1·NaN]  =  [NaN]      the first record is silenced too
 
 The backward of a power of a tensor that all records share does the same. So a micro-batch that holds such numbers is
-kept back, and its records are asked about without each other. Those that are not finite by themselves are replaced, the
-micro-batch is handed out again without any such number, and the rows in their places add zero.
+kept back until there is one without them: records are put one by one into a micro-batch of finite ones, each in its own
+place and with the random numbers of that place. Whoever makes it infinite is bad. It may be finite by itself: an
+infinite record that is clamped later is, and the zero times infinity of the others is not. The micro-batch is handed
+out again with others in the places of the bad ones, and the rows in these places add zero.
 
-Formal guarantee, for loops over `PoissonBatches` whose records are otherwise apart: a record that is not finite adds
-zero, and every other row is what it is beside a finite record.
+Formal guarantee, for loops over `PoissonBatches` whose finite records are apart, and that draw equally many random
+numbers for equal shapes: whether a record is bad depends on it alone. A bad one adds at most its own clipped row, and
+all other rows are what they are beside finite records, with the same random numbers. The premise is that what is not
+finite reaches a loss or a gradient of the micro-batch: code that hides NaN (`where(h > 0, h, 0)`) hides what it did.
 
-Checked by: tests/attacks/test_spread_of_bad_records.py
+Checked by: tests/attacks/test_spread_of_bad_records.py, tests/attacks/test_masks_beside_bad_records.py
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import torch
 from jaxtyping import Bool
@@ -29,38 +34,85 @@ from torch import Tensor
 from quietgrad._independence.passes import PassResult, ProbePass
 
 FEW = 4
-"""Where at most one in so many records is suspected, mostly each is bad by itself, and is asked alone at once."""
+"""Where at most one in so many records is suspected, mostly each is bad by itself, and is tried alone at once."""
+
+Search: TypeAlias = Generator[ProbePass, PassResult, "BadRecords"]
 
 
-def find_bad_records(
-    records: Sequence[Any], suspects: Bool[Tensor, " n"]
-) -> Generator[ProbePass, PassResult, list[int]]:
-    """Ask which of the suspects are not finite without the others; return their places.
+@dataclass(frozen=True)
+class BadRecords:
+    """The places of bad records, and the micro-batch with others there; that is None if no record is finite."""
 
-    Others are cleared in groups, which are halved until nothing in them is broken: among n records one bad one is found
-    in about 2·log₂(n) passes, and all of them take as long as log₂(n) passes of the micro-batch.
+    places: list[int]
+    records: list[Any] | None
+
+
+def find_bad_records(records: Sequence[Any], suspects: Bool[Tensor, " n"]) -> Search:
+    """Ask which records make a micro-batch infinite.
+
+    Records are tried in groups, which are halved until they are finite: among n records one bad one is found in about
+    2·log₂(n) passes.
+
+    Args:
+        records: of the micro-batch.
+        suspects: whose losses or gradients are not finite, as far as it is known. The others are tried first.
     """
     places = suspects.nonzero()[:, 0].tolist()
     groups = [[place] for place in places] if len(places) * FEW <= len(records) else [places]
+    clear = (~suspects).nonzero()[:, 0].tolist()
+    base = None
+    if clear:
+        base = yield from _try_group(records, clear, [records[clear[0]]] * len(records))
+    if base is None:
+        groups += [clear] if clear else []
+        base = yield from _find_finite(records, clear + places)
+    if base is None:
+        return BadRecords(list(range(len(records))), None)
     bad = []
     while groups:
         group = groups.pop()
-        chosen = torch.tensor(group)
-        answer = yield ProbePass([records[place] for place in group], chosen, torch.arange(len(group)))
-        if not bool(answer.suspects.any()):
-            continue
-        if len(group) == 1:
+        larger = yield from _try_group(records, group, base)
+        if larger is not None:
+            base = larger
+        elif len(group) == 1:
             bad += group
         else:
             middle = len(group) // 2
             groups += [group[:middle], group[middle:]]
-    return sorted(bad)
+    return BadRecords(sorted(bad), base)
 
 
-def replace_bad_records(records: Sequence[Any], bad: Sequence[int]) -> list[Any]:
-    """Put a record that is finite into the place of each that is not; at least one has to be."""
-    good = [place for place in range(len(records)) if place not in set(bad)]
-    return [records[good[i % len(good)] if i in set(bad) else i] for i in range(len(records))]
+def _find_finite(
+    records: Sequence[Any], places: Sequence[int]
+) -> Generator[ProbePass, PassResult, list[Any] | None]:
+    """Return a micro-batch of one record, repeated, that is finite; None if there is none.
+
+    A record is asked alone first. If nothing at all is finite, that takes as long as one micro-batch.
+    """
+    for place in places:
+        alone = yield _pass([records[place]])
+        if not bool(alone.suspects.any()):
+            repeated = [records[place]] * len(records)
+            answer = yield _pass(repeated)
+            if not bool(answer.suspects.any()):
+                return repeated
+    return None
+
+
+def _try_group(
+    records: Sequence[Any], group: Sequence[int], base: Sequence[Any]
+) -> Generator[ProbePass, PassResult, list[Any] | None]:
+    """Put records into their own places among finite ones; return the new micro-batch if it is finite."""
+    tried = list(base)
+    for place in group:
+        tried[place] = records[place]
+    answer = yield _pass(tried)
+    return None if bool(answer.suspects.any()) else tried
+
+
+def _pass(records: list[Any]) -> ProbePass:
+    everybody = torch.arange(len(records))
+    return ProbePass(records, everybody, everybody)
 
 
 def leave_out(losses: Tensor, rows: Bool[Tensor, " n"]) -> Tensor:

@@ -22,8 +22,8 @@ from quietgrad._capture.call import Call
 from quietgrad._capture.graph import GraphShape
 from quietgrad._errors import PrivacyError
 from quietgrad._gradients.stages import BlockwiseGrads
-from quietgrad._independence.answers import Answer, Beginning, LoopAnswers
-from quietgrad._independence.bad_records import find_bad_records, leave_out, replace_bad_records
+from quietgrad._independence.answers import Answer, Beginning, LoopAnswers, Start
+from quietgrad._independence.bad_records import find_bad_records, leave_out
 from quietgrad._independence.buffers import Buffers
 from quietgrad._independence.direct import MIXED, shapes_of
 from quietgrad._independence.messages import DATA_LOADER, LEFT, NOT_CHECKED, NOT_PASSED, RAGGED
@@ -69,8 +69,14 @@ class LoopCheck:
         self._answers = LoopAnswers(model)
         self._suspects: Tensor | None = None
         """Which records of the last micro-batch may not be finite; None if all are."""
+        self._has_spread = False
+        """Whether a number of them that is not finite may have reached the rows of others."""
         self._bad: Tensor | None = None
         """While a micro-batch is handed out again: whose places hold other records, and add nothing."""
+        self._start: Start | None = None
+        """Where the last micro-batch began: handed out again, it must meet the same random numbers."""
+        self._uses_python = self._uses_numpy = True
+        """Whether loops draw from these global generators between two micro-batches, as far as is known."""
         self._beginning: Beginning | None = None
         """Of the last micro-batch, if it was chosen to be asked about before it was handed out."""
         self._original: Answer | None = None
@@ -214,12 +220,26 @@ class LoopCheck:
         self._beginning = self._original = None
         self._was_chosen = self.flip_coin()
         # A loop that has left its micro-batches before it could be asked would pay for fingerprints at every one.
-        if self._has_warned or not self._is_due(len(records), self._was_chosen):
-            return collate(records)
-        states, buffers = RandomStates.capture(), Buffers(self._model)
+        is_due = not self._has_warned and self._is_due(len(records), self._was_chosen)
+        self.begin(len(records), whole=is_due)
         batch = collate(records)
-        self._beginning = Beginning(states, buffers, shapes_of(batch))
+        if is_due and self._start is not None:
+            self._beginning = Beginning(*self._start, shapes_of(batch))
         return batch
+
+    def begin(self, records: int, *, whole: bool = True) -> None:
+        """Remember the state of everything before a micro-batch is collated.
+
+        Args:
+            records: how many it has.
+            whole: whether to read generators too that the loop has not been seen to use.
+        """
+        self._start = None
+        if records > 1:
+            states = RandomStates.capture(
+                python=whole or self._uses_python, numpy=whole or self._uses_numpy
+            )
+            self._start = Start(states, Buffers(self._model))
 
     @property
     def is_repeating(self) -> bool:
@@ -241,10 +261,11 @@ class LoopCheck:
             return False  # a loop over a DataLoader is given nothing again
         # A device is not asked about its losses, because the host would wait. There only `spread` shows them.
         finite = losses.detach().isfinite() if losses.device.type == "cpu" else None
-        if spread:
-            self._suspects = torch.ones(len(losses), dtype=torch.bool)
-        elif finite is not None and not bool(finite.all()):
+        if finite is not None and not bool(finite.all()):
             self._suspects = ~finite.reshape(len(losses), -1).all(1)
+        elif spread:
+            self._suspects = torch.ones(len(losses), dtype=torch.bool)
+        self._has_spread = spread
         return self._suspects is not None
 
     def end_questions(self) -> None:
@@ -324,6 +345,9 @@ class LoopCheck:
             else partial(ask, records, others, rounds=0, alone=False)
         )
         beginning, original = self._beginning, self._original
+        if beginning is not None:
+            self._uses_python = after.python != beginning.states.python or (self._uses_python and self._asked > 0)
+            self._uses_numpy = not after.has_same_numpy(beginning.states) or (self._uses_numpy and self._asked > 0)
         if beginning is not None and original is not None and beginning.buffers.are_unchanged:
             known = original.of_pass(beginning.shapes, drew=after != beginning.states)
             verdict = yield from self._answers.of(ask_anew(known=known), collate, beginning.states, buffers)
@@ -337,21 +361,29 @@ class LoopCheck:
         """Find the bad records of the last micro-batch; if others suffered from them, repeat it without them."""
         suspects, self._suspects = self._suspects, None
         assert suspects is not None
-        after, buffers = RandomStates.capture(), Buffers(self._model)
+        assert self._start is not None, "a micro-batch of several records has begun"
+        start, after, buffers = self._start, RandomStates.capture(), Buffers(self._model)
         try:
-            bad = yield from self._answers.of(find_bad_records(records, suspects), collate, after, buffers)
+            found = yield from self._answers.of(find_bad_records(records, suspects), collate, *start)
+            self._answers.end()
+            # Where exactly the bad records were not finite, and they are all that was not, nobody else has suffered.
+            alone = (
+                found is not None
+                and not self._has_spread
+                and found.places == suspects.nonzero()[:, 0].tolist()
+            )
+            if found is None or found.records is None or not found.places or alone:
+                return
+            self._bad = torch.zeros(len(records), dtype=torch.bool)
+            self._bad[found.places] = True
+            start.states.restore()
+            start.buffers.restore()
+            yield len(records), collate(found.records)
         finally:
+            # What follows meets the random numbers that it would have met without a bad record.
+            self._bad = None
             self._answers.end()
             after.restore()
-            buffers.restore()
-        if not bad or len(bad) == int(suspects.sum()):
-            return
-        self._bad = torch.zeros(len(records), dtype=torch.bool)
-        self._bad[bad] = True
-        try:
-            yield len(records), collate(replace_bad_records(records, bad))
-        finally:
-            self._bad = None
             buffers.restore()
 
     def _is_due(self, records: int, was_chosen: bool) -> bool:

@@ -35,7 +35,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from quietgrad._independence.bad_records import find_bad_records, replace_bad_records
+from quietgrad._independence.bad_records import find_bad_records
 from quietgrad._independence.passes import PassResult, ProbePass
 
 SECRET = random.SystemRandom()
@@ -168,11 +168,11 @@ class _Interrogation:
         Zero times NaN is NaN, so that such a record may move others though finite ones do not. It is handed out again
         without it (`bad_records`). Whether the loop is refused must not depend on it.
         """
-        bad = yield from find_bad_records(self._records, original.suspects)
-        if len(self._records) - len(bad) < 2:
+        found = yield from find_bad_records(self._records, original.suspects)
+        if found.records is None or len(self._records) - len(found.places) < 2:
             return False
-        if bad:
-            self._records, self._known = replace_bad_records(self._records, bad), {}
+        if found.places:
+            self._records, self._known = found.records, {}
             yield from self._original(evaluating=False)
         return True
 
@@ -194,8 +194,8 @@ class _Interrogation:
         if (yield from self._moved(answer, question)) and bool(answer.suspects.any()):
             new_ones = torch.ones(len(records), dtype=torch.bool)
             new_ones[half] = False
-            bad = yield from find_bad_records(records, new_ones)
-            records = replace_bad_records(records, bad)
+            found = yield from find_bad_records(records, new_ones)
+            records = records if found.records is None else found.records
             question = ProbePass(records, half, half)
             answer = yield question
         same_shapes = self._compare_shapes(answer)

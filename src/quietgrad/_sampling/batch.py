@@ -17,6 +17,9 @@ class MicroBatchCheck(Protocol):
     def collate(self, records: Sequence[Any], collate: Callable[[Sequence[Any]], Any]) -> Any:
         """Collate a micro-batch that is about to be handed out."""
 
+    def begin(self, records: int) -> None:
+        """Remember the state of everything before a micro-batch of so many records is collated."""
+
     def questions(
         self,
         records: Sequence[Any],
@@ -157,6 +160,8 @@ class Batch:
     def _next_part(self, parts: Iterator[MicroBatch]) -> CollatedPart | None:
         self._refuse_outstanding()
         part = next(parts, None)
+        if part is not None and self.check is not None:
+            self.check.begin(len(part[0]))
         return None if part is None else CollatedPart(*part, self._padded(*part))
 
     def _stand_ins(self) -> Rows:
