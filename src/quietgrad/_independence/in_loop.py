@@ -22,8 +22,7 @@ from quietgrad._capture.call import Call
 from quietgrad._capture.graph import GraphShape
 from quietgrad._errors import PrivacyError
 from quietgrad._gradients.stages import BlockwiseGrads
-from quietgrad._independence.answers import Answer, Beginning, LoopAnswers, Start
-from quietgrad._independence.bad_records import find_bad_records, leave_out
+from quietgrad._independence.answers import Answer, Beginning, LoopAnswers
 from quietgrad._independence.buffers import Buffers
 from quietgrad._independence.direct import MIXED, shapes_of
 from quietgrad._independence.messages import DATA_LOADER, LEFT, NOT_CHECKED, NOT_PASSED, RAGGED
@@ -35,6 +34,7 @@ from quietgrad._independence.questions import (
     ask_in_group,
 )
 from quietgrad._independence.random_states import RandomStates
+from quietgrad._independence.repetition import Repetition
 from quietgrad._independence.sketches import Sketch
 from quietgrad._sampling.padding import PaddingRule
 
@@ -67,16 +67,7 @@ class LoopCheck:
         self._is_accompanying = False
         self._asked = 0
         self._answers = LoopAnswers(model)
-        self._suspects: Tensor | None = None
-        """Which records of the last micro-batch may not be finite; None if all are."""
-        self._has_spread = False
-        """Whether a number of them that is not finite may have reached the rows of others."""
-        self._bad: Tensor | None = None
-        """While a micro-batch is handed out again: whose places hold other records, and add nothing."""
-        self._start: Start | None = None
-        """Where the last micro-batch began: handed out again, it must meet the same random numbers."""
-        self._uses_python = self._uses_numpy = True
-        """Whether loops draw from these global generators between two micro-batches, as far as is known."""
+        self._repetition = Repetition(model, self._answers)
         self._beginning: Beginning | None = None
         """Of the last micro-batch, if it was chosen to be asked about before it was handed out."""
         self._original: Answer | None = None
@@ -221,34 +212,24 @@ class LoopCheck:
         self._was_chosen = self.flip_coin()
         # A loop that has left its micro-batches before it could be asked would pay for fingerprints at every one.
         is_due = not self._has_warned and self._is_due(len(records), self._was_chosen)
-        self.begin(len(records), whole=is_due)
+        start = self._repetition.begin(len(records), whole=is_due)
         batch = collate(records)
-        if is_due and self._start is not None:
-            self._beginning = Beginning(*self._start, shapes_of(batch))
+        if is_due and start is not None:
+            self._beginning = Beginning(*start, shapes_of(batch))
         return batch
 
-    def begin(self, records: int, *, whole: bool = True) -> None:
-        """Remember the state of everything before a micro-batch is collated.
-
-        Args:
-            records: how many it has.
-            whole: whether to read generators too that the loop has not been seen to use.
-        """
-        self._start = None
-        if records > 1:
-            states = RandomStates.capture(
-                python=whole or self._uses_python, numpy=whole or self._uses_numpy
-            )
-            self._start = Start(states, Buffers(self._model))
+    def begin(self, records: int) -> None:
+        """Remember the state of everything before a micro-batch of so many records is collated."""
+        self._repetition.begin(records, whole=True)
 
     @property
     def is_repeating(self) -> bool:
         """Whether the micro-batch under way is the last one again, with other records in the place of bad ones."""
-        return self._bad is not None
+        return self._repetition.is_under_way
 
     def leave_out_bad(self, losses: Tensor) -> Tensor:
         """Make the losses in the places of bad records NaN."""
-        return losses if self._bad is None else leave_out(losses, self._bad)
+        return self._repetition.leave_out_bad(losses)
 
     def suspect(self, losses: Tensor, *, spread: bool) -> bool:
         """Return whether to keep back a micro-batch, because some of its records may not be finite.
@@ -256,17 +237,8 @@ class LoopCheck:
         Args:
             spread: whether a number that is not finite may have reached the rows of others.
         """
-        self._suspects = None
-        if self._padding is None or self.is_repeating or len(losses) < 2:
-            return False  # a loop over a DataLoader is given nothing again
-        # A device is not asked about its losses, because the host would wait. There only `spread` shows them.
-        finite = losses.detach().isfinite() if losses.device.type == "cpu" else None
-        if finite is not None and not bool(finite.all()):
-            self._suspects = ~finite.reshape(len(losses), -1).all(1)
-        elif spread:
-            self._suspects = torch.ones(len(losses), dtype=torch.bool)
-        self._has_spread = spread
-        return self._suspects is not None
+        # A loop over a DataLoader is given nothing again.
+        return self._padding is not None and self._repetition.suspect(losses, spread=spread)
 
     def end_questions(self) -> None:
         """End the questions of all ranks about a micro-batch."""
@@ -310,8 +282,8 @@ class LoopCheck:
         was_chosen = (
             self.flip_coin() if chosen is None else chosen
         )  # always: ranks in lockstep share the coins
-        if was_added and self._suspects is not None:
-            yield from self._hand_out_again(records, collate)
+        if was_added and self._repetition.is_due:
+            yield from self._repetition.hand_out_again(records, collate)
             self._was_added = False
         if not was_added or not self._is_due(len(records), was_chosen):
             return
@@ -346,45 +318,13 @@ class LoopCheck:
         )
         beginning, original = self._beginning, self._original
         if beginning is not None:
-            self._uses_python = after.python != beginning.states.python or (self._uses_python and self._asked > 0)
-            self._uses_numpy = not after.has_same_numpy(beginning.states) or (self._uses_numpy and self._asked > 0)
+            self._repetition.learn(beginning.states, after, is_first=self._asked == 0)
         if beginning is not None and original is not None and beginning.buffers.are_unchanged:
             known = original.of_pass(beginning.shapes, drew=after != beginning.states)
             verdict = yield from self._answers.of(ask_anew(known=known), collate, beginning.states, buffers)
             if verdict is not None and verdict.outcome is IndependenceOutcome.APART:
                 return verdict
         return (yield from self._answers.of(ask_anew(), collate, after, buffers))
-
-    def _hand_out_again(
-        self, records: Sequence[Any], collate: Callable[[Sequence[Any]], Any]
-    ) -> Iterator[tuple[int, Any]]:
-        """Find the bad records of the last micro-batch; if others suffered from them, repeat it without them."""
-        suspects, self._suspects = self._suspects, None
-        assert suspects is not None
-        assert self._start is not None, "a micro-batch of several records has begun"
-        start, after, buffers = self._start, RandomStates.capture(), Buffers(self._model)
-        try:
-            found = yield from self._answers.of(find_bad_records(records, suspects), collate, *start)
-            self._answers.end()
-            # Where exactly the bad records were not finite, and they are all that was not, nobody else has suffered.
-            alone = (
-                found is not None
-                and not self._has_spread
-                and found.places == suspects.nonzero()[:, 0].tolist()
-            )
-            if found is None or found.records is None or not found.places or alone:
-                return
-            self._bad = torch.zeros(len(records), dtype=torch.bool)
-            self._bad[found.places] = True
-            start.states.restore()
-            start.buffers.restore()
-            yield len(records), collate(found.records)
-        finally:
-            # What follows meets the random numbers that it would have met without a bad record.
-            self._bad = None
-            self._answers.end()
-            after.restore()
-            buffers.restore()
 
     def _is_due(self, records: int, was_chosen: bool) -> bool:
         if records < 2 or self.unchecked:
