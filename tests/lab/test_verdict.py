@@ -21,7 +21,7 @@ def test_it_names_the_winner_its_lead_and_the_budget_it_saves() -> None:
         row("non-private", float("inf"), 0.9),
     ]
     said = verdict(rows)
-    assert "At ε = 2 quiet wins: 87.0% against DP-SGD's 80.0%, 7.0 points more" in said
+    assert "Best at ε = 2: private linear probe, 87.0% against DP-SGD's 80.0%, 7.0 points more" in said
     assert "vary by 0.5" in said
     assert said.endswith("It equals DP-SGD's best (ε = 2) at ε = 0.3.")
 

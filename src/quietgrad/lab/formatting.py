@@ -4,6 +4,14 @@ from __future__ import annotations
 
 import math
 
+METHOD_TITLES = {"quiet": "private linear probe", "dp_sgd_warm": "DP-SGD from public labels"}
+"""What figures and sentences call methods whose config key explains nothing."""
+
+
+def method_title(method: str) -> str:
+    """The method's name for readers; most config keys are names already."""
+    return METHOD_TITLES.get(method, method)
+
 
 def epsilon_text(epsilon: float) -> str:
     """ε rounded up, so that no text claims less than was spent."""

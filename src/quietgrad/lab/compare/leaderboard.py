@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 
 from quietgrad.lab.compare.comparison import ComparisonRow
-from quietgrad.lab.formatting import epsilon_text, percent_text
+from quietgrad.lab.formatting import epsilon_text, method_title, percent_text
 
 
 class Bars:
@@ -59,7 +59,9 @@ def cells(row: ComparisonRow) -> tuple[str, ...]:
     accuracy = f"{100 * row.accuracy:.1f}{spread}"
     balanced = "–" if row.balanced_accuracy is None else f"{100 * row.balanced_accuracy:.1f}"
     area = "–" if row.auc is None else f"{row.auc:.3f}"
-    return row.method, epsilon_text(row.epsilon), accuracy, balanced, area, ratio, seconds, memory
+    title = method_title(row.method)
+    name = row.method if title == row.method else f"{row.method} ({title})"
+    return name, epsilon_text(row.epsilon), accuracy, balanced, area, ratio, seconds, memory
 
 
 TITLES = ("method", "ε", "accuracy %", "balanced %", "AUC", "noise / signal", "seconds", "peak MB")

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from quietgrad.lab.compare.comparison import ComparisonRow
+from quietgrad.lab.formatting import method_title
 
 BASELINE = "dp_sgd"
 
@@ -24,7 +25,7 @@ def verdict(rows: Sequence[ComparisonRow]) -> str:
     lead = 100 * (best.accuracy - baseline.accuracy)
     spread = 100 * math.hypot(best.std, baseline.std)
     said = (
-        f"At ε = {largest:g} {best.method} wins: {_percent(best)} against DP-SGD's {_percent(baseline)}, "
+        f"Best at ε = {largest:g}: {method_title(best.method)}, {_percent(best)} against DP-SGD's {_percent(baseline)}, "
         f"{lead:.1f} points more; the runs themselves vary by {spread:.1f}."
     )
     return f"{said} {_saving(private, best.method)}".strip()

@@ -8,7 +8,7 @@ from pathlib import Path
 from quietgrad.lab.compare.comparison import Comparison, ComparisonRow, majority_text, refusals, totals
 from quietgrad.lab.compare.leaderboard import TITLES, cells
 from quietgrad.lab.compare.verdict import verdict
-from quietgrad.lab.formatting import epsilon_text
+from quietgrad.lab.formatting import epsilon_text, method_title
 from quietgrad.lab.report import plots
 from quietgrad.lab.report.html import cards, figure, paragraph, section, table, text
 from quietgrad.lab.report.run import (
@@ -63,7 +63,7 @@ def _head(made: Comparison, shown: RecordedRun, private: list[RecordedRun]) -> s
     return f'<h1>Methods at equal ε</h1><p class="lead">{text(lead)}</p>' + cards(
         {
             "ε of each run": (budgets, f"at δ = {made.delta:g}"),
-            "best method": (best.method, f"{100 * best.accuracy:.1f}% at ε = {best.target:g}"),
+            "best method": (method_title(best.method), f"{100 * best.accuracy:.1f}% at ε = {best.target:g}"),
             "steps": (
                 _range(run.planned for run in private),
                 f"of {_range(round(run.rate * run.units) for run in private)} {many} each on average",

@@ -18,6 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from quietgrad.lab.compare.comparison import NON_PRIVATE, ComparisonRow
+from quietgrad.lab.formatting import method_title
 
 INK = "#010203"
 """Stands for the page's text colour until the SVG is written."""
@@ -111,7 +112,7 @@ def accuracy_against_epsilon(rows: Sequence[ComparisonRow]) -> Figure:
                 marker="o",
                 markersize=4,
                 capsize=3,
-                label=method,
+                label=method_title(method),
                 color=colours[method],
             )
         targets = sorted({row.target for row in rows if not is_baseline(row)})
@@ -130,7 +131,7 @@ def noise_bars(ratios: Mapping[str, float], colours: Mapping[str, str]) -> Figur
     shown = sorted(ratios.items(), key=lambda item: -item[1])
     with _figure(height=0.9 + 0.34 * len(shown)) as (figure, axes):
         lengths, drawn = [value for _, value in shown], [colours[name] for name, _ in shown]
-        axes.barh([name for name, _ in shown], lengths, color=drawn, height=0.66)
+        axes.barh([method_title(name) for name, _ in shown], lengths, color=drawn, height=0.66)
         for place, (_, value) in enumerate(shown):
             axes.text(value, place, f" {value:.1f}", va="center", fontsize=9)
         axes.set(xlabel="noise / largest signal of a step (smaller is quieter)")
@@ -145,7 +146,9 @@ def accuracy_curves(runs: Curves, colours: Mapping[str, str] | None = None) -> F
     with _figure() as (figure, axes):
         for name, points in runs.items():
             accuracies = [100 * value for value in _of("accuracy", points)]
-            axes.plot(_of("step", points), accuracies, label=name, color=(colours or {}).get(name))
+            axes.plot(
+                _of("step", points), accuracies, label=method_title(name), color=(colours or {}).get(name)
+            )
         axes.set(xlabel="step", ylabel="test accuracy (%)")
         axes.grid()
         if len(runs) > 1:
@@ -159,7 +162,9 @@ def spending_curves(runs: Curves, colours: Mapping[str, str] | None = None) -> F
         for name, points in runs.items():
             if all(math.isfinite(value) for value in _of("epsilon", points)):
                 spent = _of("epsilon", points)
-                axes.plot(_of("step", points), spent, label=name, color=(colours or {}).get(name))
+                axes.plot(
+                    _of("step", points), spent, label=method_title(name), color=(colours or {}).get(name)
+                )
         axes.set(xlabel="step", ylabel="ε of what was released so far", ylim=(0, None))
         axes.grid()
         if len(runs) > 1:
@@ -219,4 +224,5 @@ def _horizontal(axes: Axes, name: str, value: float, *, left: bool) -> None:
 
 
 def _label(row: ComparisonRow, several: bool) -> str:
-    return row.method if is_baseline(row) or not several else f"{row.method}, ε = {row.target:g}"
+    name = method_title(row.method)
+    return name if is_baseline(row) or not several else f"{name}, ε = {row.target:g}"

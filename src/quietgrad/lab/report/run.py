@@ -7,7 +7,7 @@ from typing import Any
 
 import tomli_w
 
-from quietgrad.lab.formatting import epsilon_text, percent_text
+from quietgrad.lab.formatting import epsilon_text, method_title, percent_text
 from quietgrad.lab.report import plots
 from quietgrad.lab.report.html import (
     badge,
@@ -98,7 +98,7 @@ def standing(run: RecordedRun) -> tuple[str, bool]:
 
 def _head(run: RecordedRun) -> str:
     config = run.config
-    title = f"<h1>{text(config.method.name)} on {text(config.data.name)}</h1>"
+    title = f"<h1>{text(method_title(config.method.name))} on {text(config.data.name)}</h1>"
     said, good = standing(run)
     model = "private linear probe" if config.method.name == QUIET else config.model.name
     lead = f'<p class="lead">{text(model)}, run {text(run.label)} · {badge(said, good=good)}</p>'
