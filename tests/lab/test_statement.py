@@ -88,8 +88,8 @@ def test_report_model_card_and_statement_say_the_same(finished: Path) -> None:
 def test_independence_is_stated(finished: Path) -> None:
     statement = stated(finished)
     assert statement["independence"]["checked"]
-    assert statement["independence"]["lengths"] == "collated shapes did not depend on the draw"
-    assert any("no record moved" in line for line in statement["assumptions"])
+    assert statement["independence"]["lengths"] == "shapes of micro-batches did not depend on the draw"
+    assert any("no record's loss or gradient changed" in line for line in statement["assumptions"])
     run = read_run(finished)
     assert run.results is not None
     left = {"checked": False, "said": "independence not checked", "lengths": "no length was stated"}

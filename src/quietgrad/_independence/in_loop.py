@@ -95,7 +95,7 @@ class LoopCheck:
     @property
     def _said(self) -> str:
         if self._asked:
-            return "no record moved when others were exchanged or left out"
+            return "no record's loss or gradient changed when others were exchanged or left out"
         if self.is_alone:
             return "every micro-batch holds one record, so none is beside another"
         return NOT_CHECKED
@@ -115,7 +115,7 @@ class LoopCheck:
         rule = self._padding or PaddingRule()
         if rule.follows_longest or rule.lengths:
             return str(rule)
-        return "collated shapes did not depend on the draw" if self._asked else str(rule)
+        return "shapes of micro-batches did not depend on the draw" if self._asked else str(rule)
 
     @property
     def is_asking(self) -> bool:

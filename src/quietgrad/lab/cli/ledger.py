@@ -41,7 +41,7 @@ def ledger(
         console.print(table)
         private = f"; those with noise {epsilon_text(register.private_epsilon)}"
         console.print(
-            f"All {len(register.runs)} together: ε = {epsilon_text(register.epsilon)} at δ = {register.delta:g}"
+            f"Together: ε = {epsilon_text(register.epsilon)} at δ = {register.delta:g}"
             f"{private if register.epsilon == math.inf else ''}.",
             highlight=False,
         )

@@ -25,8 +25,8 @@ def verdict(rows: Sequence[ComparisonRow]) -> str:
     lead = 100 * (best.accuracy - baseline.accuracy)
     spread = 100 * math.hypot(best.std, baseline.std)
     said = (
-        f"Best at ε = {largest:g}: {method_title(best.method)}, {_percent(best)} against DP-SGD's {_percent(baseline)}, "
-        f"{lead:.1f} points more; the runs themselves vary by {spread:.1f}."
+        f"Best at ε = {largest:g}: {method_title(best.method)}, {_percent(best)} against DP-SGD's "
+        f"{_percent(baseline)}, {lead:.1f} points more; the runs themselves vary by {spread:.1f}."
     )
     return f"{said} {_saving(private, best.method)}".strip()
 

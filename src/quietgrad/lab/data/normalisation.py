@@ -25,7 +25,8 @@ class Normalisation:
 
     def describe(self) -> str:
         """One line for the report."""
-        return f"mean {self.mean}, std {self.std}: constants {self.origin}"
+        mean, std = (", ".join(f"{value:g}" for value in values) for values in (self.mean, self.std))
+        return f"mean {mean}; std {std}: constants {self.origin}"
 
 
 # Each data set is scaled with the constants of *another* one, so that no private record enters them.

@@ -100,7 +100,7 @@ def _head(run: RecordedRun) -> str:
     config = run.config
     title = f"<h1>{text(method_title(config.method.name))} on {text(config.data.name)}</h1>"
     said, good = standing(run)
-    model = "private linear probe" if config.method.name == QUIET else config.model.name
+    model = "linear head on fixed features" if config.method.name == QUIET else config.model.name
     lead = f'<p class="lead">{text(model)}, run {text(run.label)} · {badge(said, good=good)}</p>'
     done = run.results
     metric, shown = _headline(done)
@@ -295,7 +295,9 @@ def provenance(run: RecordedRun) -> str:
         "ε of what is recorded": epsilon_text(run.spent),
         "last hash": ledger.head,
     }
-    split = {key: value for key, value in run.split.items() if value not in ("", None)}
+    split = {
+        key.replace("_", " "): _shown(value) for key, value in run.split.items() if value not in ("", None)
+    }
     return (
         section(
             "Ledger",
@@ -309,3 +311,17 @@ def provenance(run: RecordedRun) -> str:
         + section("Versions and seeds", facts(run.versions), paragraph(words.seed_policy(run)))
         + section("Config", folded("The resolved config", preformatted(tomli_w.dumps(run.config.plain()))))
     )
+
+
+def _shown(value: object) -> object:
+    """A value of split.json for readers: no brackets and quotes of a program."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        named = {
+            key.replace("_", " "): _shown(part) for key, part in value.items() if part not in ("", None, [])
+        }
+        return "; ".join(f"{key}: {part}" for key, part in named.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(str(_shown(part)) for part in value)
+    return f"{value:,}" if isinstance(value, int) else value

@@ -154,7 +154,9 @@ def setting(run: RecordedRun) -> dict[str, str]:
     return {
         "neighbours": f"one {one}{whole} replaced by nothing (zero-out); the number of {many} N = {run.units:,} is "
         "public",
-        "sampling": f"{_sampling(run)}, {average} {many} on average; drawn with operating-system entropy",
+        "sampling": f"every step uses all {run.units:,} {many}"
+        if run.rate == 1
+        else f"{_sampling(run)}, {average} {many} on average; drawn with operating-system entropy",
         "accountant": "the smaller of two upper bounds: privacy loss distributions (numerical composition, rounded "
         "towards more loss) and Rényi differential privacy",
         "plan": phases + (f"; and {more} more phases" if more > 0 else ""),
