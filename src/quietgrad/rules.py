@@ -25,23 +25,27 @@ def clip_for_momentum(clip: float, momentum: float, *, new_momentum: float = 0.0
     return clip * (1 - new_momentum) / (1 - momentum)
 
 
-def preconditioner_damping(parameters: int, records: int, epsilon: float) -> float:
-    """The damping of `qg.methods.preconditioned` for a model, a data set and a budget: max(1, p / 5Nε).
+PER_COORDINATE = 60.0
+"""The noise p·σ/(qN√T), in units of the clip, at which directions of average energy begin to cost what they bring."""
 
-    Scaling lets more directions learn, and the noise of each costs loss. The noise of a whole run grows with p and with
-    1/(Nε), and so does the damping that leaves weak directions alone. The factor was chosen on Fashion-MNIST, with a
-    small CNN and a perceptron; docs/methods/preconditioned.md has the figures. Where p / Nε is above 100, DP-SGD itself
-    is the safer choice.
+
+def preconditioner_damping(parameters: int, noise: float) -> float:
+    """The damping of `qg.methods.preconditioned`: max(1, (p·ν / 60)²), ν = σ/(qN√T) the noise of a run.
+
+    A direction of the inputs with eigenvalue a is worth learning if the curvature there, times the squared way that its
+    weights have to go, exceeds what noise costs: 2·γ·a·ω² > η·τ². Below that eigenvalue, scaling has to stop. With
+    ω² ∝ 1/p, the learning rate η that noise allows and τ = σC/qN, it grows as (p·ν)². The 60 makes 9.4 of the
+    perceptron of docs/methods/preconditioned.md at ε = 1, where 10 was better than 1.
 
     Args:
-        parameters: p, how many parameters are trained.
-        records: N.
-        epsilon: of the whole run.
+        parameters: p, how many coordinates get noise.
+        noise: ν, `Public.noise`.
 
     Raises:
-        ValueError: a number is not positive.
+        ValueError: p is not positive, or the noise negative.
     """
-    for name, value in (("parameters", parameters), ("records", records), ("epsilon", epsilon)):
-        if not value > 0:
-            raise ValueError(f"Expected {name} > 0, got {value}.")
-    return max(1.0, parameters / (5 * records * epsilon))
+    if not parameters > 0:
+        raise ValueError(f"Expected parameters > 0, got {parameters}.")
+    if not noise >= 0:
+        raise ValueError(f"Expected noise >= 0, got {noise}.")
+    return max(1.0, (parameters * noise / PER_COORDINATE) ** 2)

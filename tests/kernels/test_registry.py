@@ -20,6 +20,8 @@ from quietgrad._noise import aes, gaussian, keyed, trials
 DECLARED: list[Operation[Any, Any]] = [
     row_arithmetic.row_squared_norms,
     row_arithmetic.weighted_rows,
+    row_arithmetic.each_times,
+    row_arithmetic.lifted_rows,
     row_arithmetic.products_in_runs,
     kernel_gradients.patch_products,
     gram.gram_sums,

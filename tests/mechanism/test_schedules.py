@@ -7,7 +7,7 @@ import pytest
 import quietgrad as qg
 from quietgrad.accounting import GaussianEvent
 from quietgrad.accounting.planning import plan
-from quietgrad.rules import clip_for_momentum, preconditioner_damping
+from quietgrad.rules import PER_COORDINATE, clip_for_momentum, preconditioner_damping
 from quietgrad.schedules import (
     Complement,
     Cooling,
@@ -141,10 +141,12 @@ def test_the_name_of_0_2_works_and_warns() -> None:
 
 
 def test_damping_grows_with_what_the_noise_of_a_run_grows_with() -> None:
-    assert preconditioner_damping(26_000, 10_000, 1.0) == 1.0
-    assert preconditioner_damping(469_000, 10_000, 1.0) == pytest.approx(9.38)
-    for more in ((938_000, 10_000, 1.0), (469_000, 5_000, 1.0), (469_000, 10_000, 0.5)):
-        assert preconditioner_damping(*more) == pytest.approx(18.76)
-    for wrong in ((0, 1, 1.0), (1, 0, 1.0), (1, 1, 0.0)):
-        with pytest.raises(ValueError, match="> 0"):
+    assert preconditioner_damping(26_000, 4e-4) == 1.0
+    assert preconditioner_damping(26_000, 0.0) == 1.0
+    once = preconditioner_damping(469_000, 4e-4)
+    assert once == pytest.approx((469_000 * 4e-4 / PER_COORDINATE) ** 2)
+    for twice in ((938_000, 4e-4), (469_000, 8e-4)):
+        assert preconditioner_damping(*twice) == pytest.approx(4 * once)
+    for wrong in ((0, 1.0), (1, -1.0), (1, float("nan"))):
+        with pytest.raises(ValueError, match="Expected"):
             preconditioner_damping(*wrong)

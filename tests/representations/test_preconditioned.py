@@ -20,6 +20,7 @@ from quietgrad._representations.compose import ComposedCodec
 from quietgrad._representations.preconditioned.layer_scale import TableScale
 from quietgrad._representations.preconditioned.scaling import PreconditionedCodec
 from quietgrad._representations.subspace.subspace import SubspaceCodec
+from quietgrad.rules import PER_COORDINATE
 
 N, CLASSES = 12, 3
 Losses = Callable[[nn.Module], Tensor]
@@ -230,6 +231,23 @@ def _mean_gradient(model: nn.Module) -> dict[str, Tensor]:
     return dict(
         zip(dict(model.named_parameters()), torch.autograd.grad(loss, list(model.parameters())), strict=True)
     )
+
+
+def test_damping_that_is_left_out_follows_the_noise_of_the_run() -> None:
+    """The same P as with the rule's number, which explain() shows."""
+    model, found = mixed(), []
+    size = sum(p.numel() for p in model.parameters())
+    sigma = 30 * PER_COORDINATE * N / size  # p·σ/(qN√T) is 30 times PER_COORDINATE
+    for damping in (None, 900.0, 1.0):
+        batches = qg.PoissonBatches(text_data(), rate=1.0, steps=1)
+        mechanism = qg.methods.preconditioned(probes, damping=damping).with_noise(sigma)
+        with qg.Privatizer(model, mechanism, batches, public_seed=3) as private:
+            codec = private.begin_step().codec(0)
+            assert f"damping {damping or 900:g}" in private.explain().releases[0].remark
+        assert isinstance(codec, PreconditionedCodec)
+        found.append({name: scale.state() for name, scale in codec.scales.items()})
+    torch.testing.assert_close(found[0], found[1])
+    assert found[0]["head.weight"]["base"] != found[2]["head.weight"]["base"]
 
 
 def test_explain_shows_the_conditioning() -> None:

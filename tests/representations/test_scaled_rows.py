@@ -31,9 +31,7 @@ def scale(damping: float = 0.5, *, with_bias: bool = True) -> MatrixScale:
     width = IN * 9 + with_bias
     rng = torch.Generator().manual_seed(1)
     a = torch.randn(400, width, generator=rng, dtype=torch.float64) + 0.7
-    inputs, spread = input_map(
-        a.T @ a, power=0.5, damping=damping, outputs=OUT, with_bias=with_bias, like=torch.zeros(1)
-    )
+    inputs, spread = input_map(a.T @ a, power=0.5, damping=damping, with_bias=with_bias, like=torch.zeros(1))
     return MatrixScale(inputs, spread=spread)
 
 

@@ -215,9 +215,24 @@ ACCURACY = (PIECE + 8) * 2.0**-24
 the order of additions, and u each for the rows' own entries and for what is rounded to float32 afterwards."""
 
 
+@operation()
 def each_times(rows: Float[Tensor, "n x d"], matrix: Float[Tensor, "d r"]) -> Float[Tensor, "n x r"]:
-    """Compute rows_n · matrix."""
+    """Compute rows_n · matrix.
+
+    Checked by: tests/kernels/test_thin_rows.py
+    """
     return torch.bmm(rows, matrix.to(rows.dtype).expand(len(rows), *matrix.shape))
+
+
+@operation()
+def lifted_rows(
+    rows: Float[Tensor, "n x d"], thin: Float[Tensor, "n x r"], lifted: Float[Tensor, "r d"], scale: float
+) -> Float[Tensor, "n x d"]:
+    """Compute scale·rows_n + thin_n · lifted.
+
+    Checked by: tests/kernels/test_thin_rows.py
+    """
+    return torch.baddbmm(rows, thin, lifted.to(rows.dtype).expand(len(rows), *lifted.shape), beta=scale)
 
 
 def each_off(rows: Float[Tensor, "n x i"], right: Float[Tensor, "r i"]) -> Float[Tensor, "n x i"]:

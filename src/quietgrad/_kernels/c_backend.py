@@ -14,6 +14,7 @@ from quietgrad._kernels import (
     norm_rows,
     product_sums,
     rows,
+    thin_rows,
 )
 from quietgrad._kernels.levels import OFF, level
 from quietgrad._kernels.library import is_float32
@@ -22,6 +23,8 @@ from quietgrad._kernels.registry import register
 KERNELS: tuple[tuple[Callable[..., Any], Callable[..., bool]], ...] = (
     (rows.row_squared_norms, is_float32),
     (rows.weighted_rows, lambda _, rows: is_float32(rows)),
+    (thin_rows.each_times, thin_rows.takes_thin),
+    (thin_rows.lifted_rows, thin_rows.takes_lifts),
     (product_sums.products_in_runs, product_sums.takes_products),
     (product_sums.patch_products, product_sums.takes_patches),
     (gram_rows.gram_sums, lambda a, b, _: is_float32(a, b)),

@@ -67,6 +67,8 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "qg_boxes": (*[PLACE] * 4, WHOLE, PLACE, PLACE, INT),
     "qg_row_squares": (PLACE, WHOLE, WHOLE, WHOLE, PLACE, INT, INT),
     "qg_row_sums": (PLACE, WHOLE, PLACE, WHOLE, WHOLE, PLACE, INT, INT),
+    "qg_row_times": (PLACE, WHOLE, WHOLE, WHOLE, PLACE, WHOLE, PLACE, INT, INT),
+    "qg_row_lifts": (PLACE, WHOLE, WHOLE, WHOLE, PLACE, PLACE, WHOLE, ctypes.c_float, PLACE, INT, INT),
 }
 """Declared to ctypes once, for the functions that are called most: a call then converts its numbers by itself."""
 
@@ -82,6 +84,11 @@ def _declare(library: ctypes.CDLL, name: str) -> Callable[..., Any]:
     found.argtypes = ARGUMENTS[name]
     found.restype = ctypes.c_int64 if name == "qg_tents" else None
     return found  # type: ignore[no-any-return]
+
+
+def has_function(name: str) -> bool:
+    """Tell whether the library has a kernel that an older build may lack."""
+    return hasattr(native(), name)
 
 
 def array_address(array: NDArray[Any]) -> int | None:

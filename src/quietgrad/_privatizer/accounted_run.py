@@ -15,7 +15,7 @@ from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad._noise.sources import NoiseSource
 from quietgrad._privatizer.cost import RunCost
 from quietgrad._privatizer.facts import open_ledger, run_facts
-from quietgrad._privatizer.run_state import RunState
+from quietgrad._privatizer.run_state import RunState, noise_of_run
 from quietgrad._privatizer.same_records import check_same_records
 from quietgrad._release.releaser import AccountedDraw, Releaser
 from quietgrad._sampling.batches import PoissonBatches
@@ -151,7 +151,8 @@ def open_run(
     shared = reducer.broadcast(lambda: open_ledger(ledger, planned, mechanism, sampler, source))
     seed = reducer.broadcast(lambda: secrets.randbits(48) if public_seed is None else public_seed)
     shard = (reducer.rank, reducer.world) if reducer.lockstep else None
-    state = RunState(recorder, mechanism, sampler, seed=seed, shard=shard)
+    noise = noise_of_run(mechanism, sampler)
+    state = RunState(recorder, mechanism, sampler, seed=seed, shard=shard, noise=noise)
     return AccountedRun(
         mechanism, sampler, planned=planned, ledger=shared, source=source, reducer=reducer, state=state
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -32,6 +33,7 @@ class RunState:
         sampler: says the run's rate and number of steps.
         seed: of the run's public randomness.
         shard: which shard of a sharded model this process holds, of how many.
+        noise: what `Public.noise` says.
     """
 
     def __init__(
@@ -42,12 +44,13 @@ class RunState:
         *,
         seed: int,
         shard: tuple[int, int] | None = None,
+        noise: float = 0.0,
     ) -> None:
         self._parameters: Mapping[str, nn.Parameter] = recorder.parameters
         self.space = Space.of_parameters(recorder.parameters, shard=shard)
         self._public_space = self.space.restrict(self.space)  # without a way to the parameters
         self._collect, self._post = PublicGradients(recorder), mechanism.post
-        self._steps, self._rate = sampler.steps, sampler.rate
+        self._steps, self._rate, self._run_noise = sampler.steps, sampler.rate, noise
         self.step, self.seed = 0, seed
         self._states = States()
         self.noise = NoiseStates(mechanism.noise)
@@ -94,7 +97,14 @@ class RunState:
             seed=step_seed(self.seed, self.step),
             collect=self._collect,
             codecs=Codecs(states),
+            noise=self._run_noise,
         )
+
+
+def noise_of_run(mechanism: Mechanism, sampler: PoissonSampler) -> float:
+    """Return σ/(qN√T), the noise of a whole run on the mean gradient in units of the clip; of public numbers only."""
+    sigma = mechanism.noise_multiplier or 0.0
+    return sigma / (sampler.expected_batch * math.sqrt(sampler.steps)) if sampler.expected_batch > 0 else 0.0
 
 
 class PublicGradients:

@@ -168,6 +168,8 @@ class Public:
         place: the representations that this view is inside of, the first applied first.
         encoders: their codecs.
         since: the step from which on `space` means what it means now; after a new mask, older bases are stale.
+        noise: what the noise of the whole run adds to each coordinate of the mean gradient, in units of the clip:
+            σ/(qN√T). 0 where it is not known, as in federated rounds.
 
     Example:
         codec = public.codec(subspace)  # another representation's, of this step
@@ -185,6 +187,7 @@ class Public:
     place: tuple[Representation, ...] = ()
     encoders: tuple[Codec, ...] = ()
     since: int = 0
+    noise: float = 0.0
 
     @property
     def epoch(self) -> int:

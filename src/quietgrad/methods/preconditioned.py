@@ -26,7 +26,7 @@ def preconditioned(
     *,
     clip: float | Schedule | Clip = 1.0,
     power: float = 0.5,
-    damping: float = 1.0,
+    damping: float | None = None,
     sides: Sides = "input",
     refresh_every: int | None = None,
 ) -> Mechanism:
@@ -37,7 +37,8 @@ def preconditioned(
             a config "made-up", which is meant if left out, or "public".
         clip: C of the scaled gradient, or another `Clip`. The median probe's gradient keeps its length.
         power: p.
-        damping: d, in units of the mean eigenvalue; a config without it follows `qg.rules.preconditioner_damping`.
+        damping: d, in units of the mean eigenvalue; left out, it follows `qg.rules.preconditioner_damping` at the
+            noise of the run.
         sides: "input", or "both" for output gradients too.
         refresh_every: steps between two scalings; None makes one for the whole run.
     """

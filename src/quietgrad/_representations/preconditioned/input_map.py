@@ -12,13 +12,13 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from quietgrad._gradients.row_arithmetic import each_times
+from quietgrad._gradients.row_arithmetic import each_times, lifted_rows
 from quietgrad._kernels.transfer import upload
 
 ALIKE = 1.2
 """Directions whose damped eigenvalue is less than this many times that of the rest belong to the rest."""
-MOST, SHARE = 16, 8
-"""Directions at most: MOST, or the SHARE-th part of the layer's outputs. Scaling costs less than the layer then."""
+MOST = 16
+"""Directions at most, as many as the kernels for thin products take: the first few hold most of what is to scale."""
 ITERATIONS, MORE = 8, 8
 """Subspace iterations, and vectors beyond those that are kept."""
 
@@ -32,12 +32,14 @@ class InputMap:
         directions: U of the inputs alone.
         unit: the row of U that belongs to the 1; None without a bias.
         gains: D.
+        skew: ‖[U, unit]ᵀ[U, unit] − I‖ (Frobenius), how far rounding took the directions from orthonormal.
     """
 
     base: float
     directions: Float[Tensor, "i r"]
     unit: Float[Tensor, " r"] | None
     gains: Float[Tensor, " r"]
+    skew: float
 
     @property
     def size(self) -> int:
@@ -52,12 +54,14 @@ class InputMap:
 
     def times(self, factor: float) -> InputMap:
         """factor·P."""
-        return InputMap(factor * self.base, self.directions, self.unit, factor * self.gains)
+        return InputMap(factor * self.base, self.directions, self.unit, factor * self.gains, self.skew)
 
     def to(self, device: torch.device) -> InputMap:
         """The same map on a device; the host does not wait."""
         unit = None if self.unit is None else upload(self.unit, device)
-        return InputMap(self.base, upload(self.directions, device), unit, upload(self.gains, device))
+        return InputMap(
+            self.base, upload(self.directions, device), unit, upload(self.gains, device), self.skew
+        )
 
     def squared_norm(self) -> float:
         """‖P‖² (Frobenius): what it makes of one row of noise."""
@@ -76,11 +80,11 @@ class InputMap:
         if self.unit is not None:
             along += last * self.unit.to(rows)
         along *= gains
-        lifted = directions.T.expand(len(rows), *directions.T.shape)
-        mapped = torch.baddbmm(rows, along, lifted, beta=self.base)
+        mapped = lifted_rows(rows, along, directions.T, self.base)
         if self.unit is None:
             return mapped, None
-        return mapped, self.base * last + each_times(along, self.unit.to(rows)[:, None])
+        # Few terms a row, each row added up by itself.
+        return mapped, (along * self.unit.to(rows)).sum(2, keepdim=True).add_(self.base * last)
 
 
 def input_map(
@@ -88,7 +92,6 @@ def input_map(
     *,
     power: float,
     damping: float,
-    outputs: int,
     with_bias: bool,
     like: Tensor,
 ) -> tuple[InputMap, tuple[float, float]]:
@@ -98,13 +101,12 @@ def input_map(
         P, and the largest over the mean eigenvalue before and after it.
 
     Args:
-        outputs: o of the matrix, which says how many directions are worth their products.
         with_bias: whether the last input is the 1 of a bias.
         like: a tensor of the precision and device that are wanted.
     """
     size = len(moment)
     mean = float(moment.trace()) / size
-    values, vectors = _largest(moment / mean if mean > 0 else moment, max(MOST, outputs // SHARE))
+    values, vectors = _largest(moment / mean if mean > 0 else moment, MOST)
     total = float(size if mean > 0 else 0)
     kept = _worth_keeping(values, total, size, damping)
     values, vectors = values[:kept], vectors[:, :kept]
@@ -115,9 +117,10 @@ def input_map(
     mean_after = (float(after[:-1].sum()) + (size - kept) * rest * base**2) / size
     spread = (float(values[:1].sum()) or 1.0, float(after.max()) / mean_after if mean_after > 0 else 1.0)
     vectors = vectors.to(like)
+    skew = vectors.double().T @ vectors.double() - torch.eye(kept, dtype=torch.float64, device=vectors.device)
     unit = vectors[-1].contiguous() if with_bias else None
     directions = (vectors[:-1] if with_bias else vectors).contiguous()
-    return InputMap(base, directions, unit, gains.to(like)), spread
+    return InputMap(base, directions, unit, gains.to(like), float(skew.norm())), spread
 
 
 def _worth_keeping(values: Float64[Tensor, " k"], total: float, size: int, damping: float) -> int:

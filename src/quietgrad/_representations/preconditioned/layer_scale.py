@@ -68,7 +68,7 @@ def restore(saved: dict[str, Any]) -> LayerScale:
     before, after = saved["spread"]
     if "rows" in saved:
         return TableScale(saved["rows"], (before, after))
-    inputs = InputMap(saved["base"], saved["directions"], saved["unit"], saved["gains"])
+    inputs = InputMap(saved["base"], saved["directions"], saved["unit"], saved["gains"], saved["skew"])
     return MatrixScale(inputs, saved["outputs"], saved["swapped"], (before, after))
 
 
@@ -151,6 +151,7 @@ class MatrixScale(LayerScale):
             offset = bias.dense()
             thin = along + offset[:, :, None] * p.unit
         thin = thin * p.gains
+        beside = None if p.unit is None else (thin * p.unit).sum(2)
         scaled = ScaledRows(
             rows,
             block.squared_norms(),
@@ -158,12 +159,14 @@ class MatrixScale(LayerScale):
             thin=thin,
             along=along,
             directions=directions,
+            beside=beside,
+            skew=p.skew,
             order=order,
             shape=block.shape,
         )
-        if p.unit is None or bias is None:
+        if beside is None or bias is None:
             return scaled, bias
-        return scaled, DenseGrad(p.base * offset + each_times(thin, p.unit[:, None])[:, :, 0])
+        return scaled, DenseGrad(p.base * offset + beside)
 
     def _encode_factors(
         self, block: FactoredGrad, bias: BlockGrads | None
@@ -173,7 +176,10 @@ class MatrixScale(LayerScale):
         a, shares = self.inputs.map(a, 1.0)
         b = b if self.outputs is None else DenseGrad(b).scale(right=self.outputs).rows
         weight = FactoredGrad(*((b, a) if self.swapped else (a, b)), block.shape, algorithm=block.algorithm)
-        return weight, bias if shares is None else DenseGrad(torch.bmm(shares.transpose(1, 2), b)[:, 0])
+        if shares is None:
+            return weight, bias
+        single = b.shape[1] == 1
+        return weight, DenseGrad((shares * b if single else torch.bmm(shares.transpose(1, 2), b))[:, 0])
 
     def _encode_rows(
         self, block: BlockGrads, bias: BlockGrads | None
@@ -218,6 +224,7 @@ class MatrixScale(LayerScale):
             "directions": self.inputs.directions,
             "unit": self.inputs.unit,
             "gains": self.inputs.gains,
+            "skew": self.inputs.skew,
             "outputs": self.outputs,
             "swapped": self.swapped,
             "spread": list(self.spread),

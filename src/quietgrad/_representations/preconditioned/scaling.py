@@ -24,6 +24,7 @@ from quietgrad._representations.preconditioned.layer_moments import (
 )
 from quietgrad._representations.preconditioned.layer_scale import LayerScale, MatrixScale, TableScale, restore
 from quietgrad._representations.public_gradients import refuse_private_inputs, stream_gradients
+from quietgrad.rules import preconditioner_damping
 
 Sides = Literal["input", "both"]
 NOT_FINITE = "Inputs of a layer are NaN or infinite on the probes. Check the inputs of probes."
@@ -50,7 +51,8 @@ class Preconditioned(Representation):
     Args:
         probes: `model -> losses[m]` on public or made-up inputs, as for `qg.Subspace`.
         power: p; ½ makes the scaled inputs as white as damping allows.
-        damping: d, in units of the mean eigenvalue.
+        damping: d, in units of the mean eigenvalue. None follows `qg.rules.preconditioner_damping` at the noise of
+            the run, and is 1 where that is not known.
         sides: "input", or "both" to scale by the second moments of output gradients too.
         refresh_every: steps between two scalings; None makes one for the whole run.
 
@@ -64,7 +66,7 @@ class Preconditioned(Representation):
 
     probes: PublicLosses
     power: float = 0.5
-    damping: float = 1.0
+    damping: float | None = None
     sides: Sides = "input"
     refresh_every: int | None = None
 
@@ -76,8 +78,8 @@ class Preconditioned(Representation):
             )
         if not 0.0 < self.power <= 1.0:
             raise ValueError(f"Expected 0 < power <= 1, got {self.power}.")
-        if not 0.0 < self.damping < math.inf:
-            raise ValueError(f"Expected a finite damping > 0, got {self.damping}.")
+        if self.damping is not None and not 0.0 < self.damping < math.inf:
+            raise ValueError(f"Expected a finite damping > 0 or None, got {self.damping}.")
         if self.sides not in get_args(Sides):
             raise ValueError(f'Expected sides "input" or "both", got {self.sides!r}.')
         if self.refresh_every is not None and self.refresh_every < 1:
@@ -86,9 +88,10 @@ class Preconditioned(Representation):
     def refresh(self, public: Public, state: State) -> tuple[Codec, State]:
         inputs: list[Tensor] = []
         if self._is_due(public, state):
-            moments = self._moments(public, inputs)
+            moments, damping = self._moments(public, inputs), self.damping_at(public)
             on_host = {
-                name: self._scale(each, public.space.part(name).dtype) for name, each in moments.items()
+                name: self._scale(each, damping, public.space.part(name).dtype)
+                for name, each in moments.items()
             }
             scales = {name: scale.to(public.space.part(name).device) for name, scale in on_host.items()}
             # All that the host has to know, so that it waits for a device once.
@@ -104,9 +107,21 @@ class Preconditioned(Representation):
             saved = {name: scale.state() for name, scale in scales.items()}
             for number, each in enumerate(saved.values()):
                 each["spread"] = spreads[2 * number : 2 * number + 2]
-            state = {"since": public.step, "length": length, "noise_energy": energy, "scales": saved}
+            state = {
+                "since": public.step,
+                "length": length,
+                "noise_energy": energy,
+                "damping": damping,
+                "scales": saved,
+            }
         scales = {name: restore(saved) for name, saved in state["scales"].items()}
         return PreconditionedCodec(public.space, scales, state, inputs), state
+
+    def damping_at(self, public: Public) -> float:
+        """The damping that is given, or the rule's for the noise of this run."""
+        if self.damping is not None:
+            return self.damping
+        return preconditioner_damping(coordinates(public.space), public.noise)
 
     def _is_due(self, public: Public, state: State) -> bool:
         if not state or state["since"] < public.since:
@@ -130,27 +145,26 @@ class Preconditioned(Representation):
             raise ValueError(NOT_FINITE)
         return decided
 
-    def _scale(self, moments: LayerMoments, dtype: torch.dtype) -> LayerScale:
+    def _scale(self, moments: LayerMoments, damping: float, dtype: torch.dtype) -> LayerScale:
         """Make P where the moments are: matrices are on the CPU, where LAPACK is as fast as on any device."""
         like = torch.empty(0, dtype=dtype, device=moments.inputs.device)
         if moments.inputs.dim() == 1:
-            return self._scale_each(moments.inputs, like)
+            return self._scale_each(moments.inputs, damping, like)
         inputs, spread = input_map(
             moments.inputs,
             power=self.power,
-            damping=self.damping,
-            outputs=len(moments.outputs),
+            damping=damping,
             with_bias=moments.with_bias,
             like=like,
         )
         both = self.sides == "both"
-        outputs = output_root(moments.outputs, self.power, self.damping).to(like) if both else None
+        outputs = output_root(moments.outputs, self.power, damping).to(like) if both else None
         return MatrixScale(inputs, outputs, moments.swapped, spread)
 
-    def _scale_each(self, moments: Float64[Tensor, " v"], like: Tensor) -> TableScale:
+    def _scale_each(self, moments: Float64[Tensor, " v"], damping: float, like: Tensor) -> TableScale:
         """Scale by a diagonal: of a table, whose inputs are one-hot, and of coordinates."""
         often = moments / moments.mean().clamp_min(1e-300)
-        rows = (often + self.damping) ** -self.power
+        rows = (often + damping) ** -self.power
         after = often * rows.square()
         return TableScale(rows.to(like), (often.max(), after.max() / after.mean()))
 
@@ -176,6 +190,7 @@ class PreconditionedCodec(Codec):
         self._lengthened = {name: scale.times(self.length) for name, scale in scales.items()}
         self._of_release = {name: _of_part(scale, space.part(name)) for name, scale in scales.items()}
         self._public_inputs = public_inputs
+        self._damping = state.get("damping")
         # Computed once: on a device the host waits for it. Checkpoints of earlier versions do not have it.
         energy = state.get("noise_energy") or _noise_energy(space, scales)
         self._noise_kept = math.sqrt(coordinates(space) / energy)
@@ -196,7 +211,8 @@ class PreconditionedCodec(Codec):
     def remark(self) -> str:
         before, after = (max(scale.spread[k] for scale in self.scales.values()) for k in (0, 1))
         return (
-            f"largest over mean eigenvalue of layer inputs {before:.3g}, after scaling {after:.3g}; "
+            f"largest over mean eigenvalue of layer inputs {before:.3g}, after scaling {after:.3g}"
+            f"{'' if self._damping is None else f' with damping {self._damping:.3g}'}; "
             "decoded noise is as long as DP-SGD's and shorter along large eigenvalues"
         )
 

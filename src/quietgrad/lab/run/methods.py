@@ -37,7 +37,7 @@ def build_mechanism(
     momentum: float = 0.0,
 ) -> qg.Mechanism:
     """The method with its options, calibrated to the budget or with the noise that the config fixes."""
-    mechanism = uncalibrated(method, parts, model, batches, epsilon=privacy.epsilon)
+    mechanism = uncalibrated(method, parts, model, batches)
     mechanism = with_bands(mechanism, batches, momentum)
     if privacy.noise_multiplier is not None:
         return mechanism.with_noise(privacy.noise_multiplier)
@@ -62,10 +62,8 @@ def with_bands(mechanism: qg.Mechanism, batches: Steps, momentum: float) -> qg.M
         raise LabError(f"training.bands: {error}") from None
 
 
-def uncalibrated(
-    method: MethodConfig, parts: Parts, model: nn.Module, batches: Steps, *, epsilon: float | None = None
-) -> qg.Mechanism:
-    """The method with its options and what it needs of the task; a damping that is left out follows its rule."""
+def uncalibrated(method: MethodConfig, parts: Parts, model: nn.Module, batches: Steps) -> qg.Mechanism:
+    """The method with its options and what it needs of the task."""
     make = find_method(method.name)
     wanted = inspect.signature(make).parameters
     _check_options(method, set(wanted) - PROVIDED)
@@ -80,8 +78,6 @@ def uncalibrated(
     parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
     if "parameters" in wanted:
         provided["parameters"] = parameters
-    if "damping" in wanted and "damping" not in options and epsilon is not None:
-        provided["damping"] = qg.rules.preconditioner_damping(parameters, len(parts.private), epsilon)
     try:
         built = make(**provided, **options)
     except TypeError as error:
