@@ -32,7 +32,6 @@ from torch.utils.data import TensorDataset
 import quietgrad as qg
 from benchmarks.preconditioned import Images, Setting, images, probe_losses
 from quietgrad._gradients.blocks import flatten, unflatten
-from quietgrad._representations.preconditioned.input_map import InputMap
 from quietgrad._representations.preconditioned.layer_scale import LayerScale, MatrixScale
 from quietgrad._representations.preconditioned.scaling import PreconditionedCodec, apply_scales
 from quietgrad.lab.models import build
@@ -69,9 +68,7 @@ class OtherCodec(qg.Codec):
 def _inverse(scale: LayerScale) -> MatrixScale:
     assert isinstance(scale, MatrixScale)
     p = scale.inputs
-    return replace(
-        scale, inputs=InputMap(1 / p.base, p.directions, p.unit, 1 / (p.base + p.gains) - 1 / p.base)
-    )
+    return replace(scale, inputs=replace(p, base=1 / p.base, gains=1 / (p.base + p.gains) - 1 / p.base))
 
 
 def methods(probes: Any) -> dict[str, qg.Mechanism]:

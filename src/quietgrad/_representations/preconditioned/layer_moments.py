@@ -37,7 +37,7 @@ class LayerMoments:
 
 
 @dataclass(frozen=True)
-class Measured:
+class ChunkMoments:
     """The same sums, before it is known whether the bias is the layer's own: a device is asked once for all layers.
 
     Args:
@@ -53,11 +53,11 @@ class Measured:
     adds_bias: Bool[Tensor, ""]
     swaps: Bool[Tensor, ""]
 
-    def __add__(self, other: Measured) -> Measured:
+    def __add__(self, other: ChunkMoments) -> ChunkMoments:
         # One odd chunk shows that the bias is not the layer's own: all are then taken without it.
         has_one = self.has_one and other.has_one
         inputs = [each.inputs if has_one else each.inputs_alone for each in (self, other)]
-        return Measured(
+        return ChunkMoments(
             inputs[0] + inputs[1],
             self.outputs + other.outputs,
             has_one,
@@ -79,7 +79,7 @@ class Measured:
         return LayerMoments(self.inputs_alone, self.outputs)
 
 
-def decide_all(found: Mapping[str, Measured]) -> dict[str, LayerMoments]:
+def decide_all(found: Mapping[str, ChunkMoments]) -> dict[str, LayerMoments]:
     """Decide for all layers. Matrices come to the CPU in one download, vectors stay where they are."""
     vectors = {name: LayerMoments(m.inputs, m.outputs) for name, m in found.items() if m.inputs.dim() == 1}
     matrices = {name: m for name, m in found.items() if m.inputs.dim() > 1}
@@ -90,14 +90,14 @@ def decide_all(found: Mapping[str, Measured]) -> dict[str, LayerMoments]:
         tensors = [part.view(x.shape).to(x.dtype) for part, x in zip(parts, tensors, strict=True)]
     rows = iter(tensors)
     decided = {
-        name: Measured(next(rows), next(rows), m.has_one, next(rows), next(rows)).decide()
+        name: ChunkMoments(next(rows), next(rows), m.has_one, next(rows), next(rows)).decide()
         for name, m in matrices.items()
     }
     return {name: (decided | vectors)[name] for name in found}
 
 
 @functools.singledispatch
-def measure(block: BlockGrads, _bias: BlockGrads | None) -> Measured:
+def measure(block: BlockGrads, _bias: BlockGrads | None) -> ChunkMoments:
     """Compute the moments of one chunk of probes; rows that have no factors are formed.
 
     Args:
@@ -112,7 +112,7 @@ def measure(block: BlockGrads, _bias: BlockGrads | None) -> Measured:
 
 
 @measure.register(FactoredGrad)
-def _measure_factors(block: FactoredGrad, bias: BlockGrads | None) -> Measured:
+def _measure_factors(block: FactoredGrad, bias: BlockGrads | None) -> ChunkMoments:
     a, b = block.factors()
     if bias is None or bias.is_zero:
         return _without_bias(_second_moment(a), _second_moment(b))
@@ -121,18 +121,18 @@ def _measure_factors(block: FactoredGrad, bias: BlockGrads | None) -> Measured:
     no = torch.zeros((), dtype=torch.bool, device=a.device)
     adds, swaps = no if adds is None else adds, no if swaps is None else swaps
     inputs = _second_moment(_append_one(a) if has_one else a)
-    return Measured(inputs, _second_moment(b), has_one, adds, swaps & ~adds)
+    return ChunkMoments(inputs, _second_moment(b), has_one, adds, swaps & ~adds)
 
 
 @measure.register(ConvGrad)
-def _measure_patches(block: ConvGrad, bias: BlockGrads | None) -> Measured:
+def _measure_patches(block: ConvGrad, bias: BlockGrads | None) -> ChunkMoments:
     if block.window.groups == 1:
         return _measure_factors(block.as_factored(), bias)
     return measure.dispatch(BlockGrads)(block, bias)
 
 
 @measure.register(IndexedGrad)
-def _count_rows(block: IndexedGrad, _bias: BlockGrads | None) -> Measured:
+def _count_rows(block: IndexedGrad, _bias: BlockGrads | None) -> ChunkMoments:
     """A table's inputs are one-hot: their second moment is how often each row is read."""
     ones = torch.ones(len(block.ids), dtype=torch.float64, device=block.device)
     counts = ones.new_zeros(block.shape[0]).index_add_(0, block.ids, ones)
@@ -140,7 +140,7 @@ def _count_rows(block: IndexedGrad, _bias: BlockGrads | None) -> Measured:
 
 
 @measure.register(TiedGrad)
-def _count_rows_of_tied(block: TiedGrad, bias: BlockGrads | None) -> Measured:
+def _count_rows_of_tied(block: TiedGrad, bias: BlockGrads | None) -> ChunkMoments:
     return _count_rows(block.table, bias)
 
 
@@ -153,9 +153,9 @@ def _second_moment(a: Float[Tensor, "n t i"]) -> Float64[Tensor, "i i"]:
     return flat.T @ flat
 
 
-def _without_bias(inputs: Float64[Tensor, "i ..."], outputs: Float64[Tensor, "o o"]) -> Measured:
+def _without_bias(inputs: Float64[Tensor, "i ..."], outputs: Float64[Tensor, "o o"]) -> ChunkMoments:
     no = torch.zeros((), dtype=torch.bool, device=inputs.device)
-    return Measured(inputs, outputs, False, no, no)
+    return ChunkMoments(inputs, outputs, False, no, no)
 
 
 def _is_sum_of(bias: BlockGrads, b: Float[Tensor, "n t o"]) -> Bool[Tensor, ""] | None:

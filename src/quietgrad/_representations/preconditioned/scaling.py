@@ -17,8 +17,8 @@ from quietgrad._gradients.stages import BlockwiseGrads, PerSampleGrads, Released
 from quietgrad._representations.base import Codec, Public, PublicLosses, Representation, State
 from quietgrad._representations.preconditioned.input_map import input_map, output_root
 from quietgrad._representations.preconditioned.layer_moments import (
+    ChunkMoments,
     LayerMoments,
-    Measured,
     decide_all,
     measure,
 )
@@ -130,7 +130,7 @@ class Preconditioned(Representation):
 
     def _moments(self, public: Public, inputs: list[Tensor]) -> dict[str, LayerMoments]:
         """Measure all matrices; `inputs` receives what the probes fed the model."""
-        found: dict[str, Measured] = {}
+        found: dict[str, ChunkMoments] = {}
         for grads in stream_gradients(public, self.probes):
             if grads.first_inputs is not None:
                 inputs.append(grads.first_inputs)
