@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 
@@ -43,15 +44,14 @@ def blockwise(rows: dict[str, Tensor]) -> BlockwiseGrads:
     return BlockwiseGrads({name: DenseGrad(block) for name, block in rows.items()}, count)
 
 
-@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("case", METHODS, ids=method_ids)
-def test_no_sample_moves_a_release_beyond_its_sensitivity(case: MethodCase, seed: int) -> None:
+def test_no_sample_moves_a_release_beyond_its_sensitivity(case: MethodCase) -> None:
     mechanism = case.build(CLIP).with_noise(1.0)
     with privatizer(mechanism, [[0], [1]]) as (private, batches, model):
         run_one_step(private, batches, model)  # so that methods with a history have one
         public = private.begin_step().public
-        rows = adversarial_rows(private.begin_step().public.space, seed)
-        for index, release in enumerate(mechanism.releases):
+        for seed, (index, release) in itertools.product(range(3), enumerate(mechanism.releases)):
+            rows = adversarial_rows(public.space, seed)
             bound = release.clip.sensitivity(private.step)
             whole = private.begin_step().encoded_sum(index, blockwise(rows))
             assert whole.sensitivity == bound
@@ -82,25 +82,25 @@ def test_one_sample_alone_stays_within_the_sensitivity_and_reaches_it(case: Meth
 
 
 @pytest.mark.parametrize("case", METHODS, ids=method_ids)
-@pytest.mark.parametrize("poison", [float("nan"), float("inf"), -float("inf")])
-def test_a_sample_with_a_non_finite_gradient_contributes_zero(case: MethodCase, poison: float) -> None:
+def test_a_sample_with_a_non_finite_gradient_contributes_zero(case: MethodCase) -> None:
     mechanism = case.build(CLIP).with_noise(1.0)
     data = records()
     with privatizer(mechanism, [[0, 1], [2, 3]]) as (private, batches, model):
         run_one_step(private, batches, model)
         x, y = data[[4, 5, 6]]
-        broken = x.clone()
-        broken[1, 0, 2, 2] = poison
         keep = torch.tensor([0, 2])
         recorder = Recorder(model)
         recorder.attach()
-        with_poison = recorder.collect(losses_of(model, broken, y))
-        poisoned = [private.begin_step().encoded_sum(i, with_poison) for i in range(len(mechanism.releases))]
         without = recorder.collect(losses_of(model, x[keep], y[keep]))
         clean = [private.begin_step().encoded_sum(i, without) for i in range(len(mechanism.releases))]
-        for got, expected in zip(poisoned, clean, strict=True):
-            assert all(bool(block.isfinite().all()) for block in got.blocks.values())
-            assert distance(got, expected) <= 1e-5 * expected.sensitivity
+        for poison in (float("nan"), float("inf"), -float("inf")):
+            broken = x.clone()
+            broken[1, 0, 2, 2] = poison
+            with_poison = recorder.collect(losses_of(model, broken, y))
+            for index, expected in enumerate(clean):
+                got = private.begin_step().encoded_sum(index, with_poison)
+                assert all(bool(block.isfinite().all()) for block in got.blocks.values())
+                assert distance(got, expected) <= 1e-5 * expected.sensitivity
 
 
 def run_one_step(private, batches, model) -> None:  # type: ignore[no-untyped-def]
