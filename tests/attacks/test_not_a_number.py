@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
+import quietgrad as qg
 from tests.attacks.harness import clipped_sum, releases
 from tests.cases.methods import BY_FAMILY, MethodCase
 from tests.cases.world import SIDE, losses_of, small_net
@@ -58,3 +59,13 @@ def test_no_release_of_any_method_holds_what_is_not_a_number(case: MethodCase) -
     mechanism = case.build(1.0).with_noise(1.0)
     for released in releases(small_net(), mechanism, data, [list(range(RECORDS))] * 2, losses_of):
         assert released.isfinite().all()
+
+
+@pytest.mark.parametrize("value", [math.nan, 0.0])
+def test_anomaly_detection_is_refused_whatever_the_records_are(value: float) -> None:
+    """It stops the backward at NaN: whether a run ended would tell of one record."""
+    everybody = list(range(RECORDS))
+    with torch.autograd.set_detect_anomaly(True), pytest.raises(qg.PrivacyError, match="check_nan=False"):
+        clipped_sum(Net, records(value), everybody)
+    with torch.autograd.set_detect_anomaly(True, check_nan=False):
+        assert clipped_sum(Net, records(value), everybody).isfinite().all()

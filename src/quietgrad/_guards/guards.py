@@ -11,6 +11,7 @@ from torch import Tensor
 
 from quietgrad._capture.recorder import Recorder
 from quietgrad._collective import Reducer
+from quietgrad._guards.anomaly_mode import refuse_stopping_at_nan
 from quietgrad._guards.model_state import ModelStateGuard
 from quietgrad._guards.private_inputs import PrivateInputs
 from quietgrad._guards.raw_backward import RawBackwardGuard
@@ -104,8 +105,10 @@ class Guards:
         """Check before anything is computed from the losses.
 
         Raises:
-            PrivacyError: they were scaled, their batch is another Privatizer's, or their forward changed the model.
+            PrivacyError: anomaly detection is on, they were scaled, their batch is another Privatizer's, or their
+                forward changed the model.
         """
+        refuse_stopping_at_nan()
         refuse_scaled(losses)
         self._inputs.consume(losses.numel())
         self._state.check(read_bytes=False)

@@ -36,7 +36,7 @@ MIXED = (
 )
 
 
-TOO_FEW = "fewer than two of the records that were drawn have a finite loss and gradient"
+NONE_FINITE = "none of the records that were drawn has a finite loss and gradient"
 
 
 def check_losses_independent(
@@ -84,7 +84,7 @@ def check_losses_independent(
             raise PrivacyError(MIXED)
         ragged |= verdict.ragged
         if verdict.outcome is IndependenceOutcome.UNKNOWN:
-            verdict = IndependenceVerdict(IndependenceOutcome.UNCHECKED, TOO_FEW)
+            verdict = IndependenceVerdict(IndependenceOutcome.UNCHECKED, NONE_FINITE)
         if verdict.outcome is IndependenceOutcome.UNCHECKED:
             break
     return replace(verdict, ragged=ragged)

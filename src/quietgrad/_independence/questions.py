@@ -163,13 +163,13 @@ class _Interrogation:
         return IndependenceVerdict(IndependenceOutcome.APART, ragged=self._ragged)
 
     def _leave_out_bad(self, original: PassResult) -> Generator[ProbePass, PassResult, bool]:
-        """Go on without records that are not finite by themselves; return whether at least two are left.
+        """Go on without records that are not finite; return whether there is a finite one.
 
         Zero times NaN is NaN, so that such a record may move others though finite ones do not. It is handed out again
         without it (`bad_records`). Whether the loop is refused must not depend on it.
         """
         found = yield from find_bad_records(self._records, original.suspects)
-        if found.records is None or len(self._records) - len(found.places) < 2:
+        if found.records is None:
             return False
         if found.places:
             self._records, self._known = found.records, {}
