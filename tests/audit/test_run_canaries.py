@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from tests.cases.world import small_net
 DELTA = 1e-5
 
 
+@cache
 def one_run(name: str, sigma: float, steps: int = 60) -> AuditReport:
     mechanism = next(case for case in METHODS if case.name == name).build(0.5).with_noise(sigma)
     return audit_one_run(
@@ -43,7 +45,7 @@ def one_run(name: str, sigma: float, steps: int = 60) -> AuditReport:
     )
 
 
-@pytest.mark.parametrize("name", ["dp_sgd", "random_freeze"])
+@pytest.mark.parametrize("name", ["dp_sgd", pytest.param("random_freeze", marks=pytest.mark.slow)])
 def test_gradient_canaries_show_something_and_never_more_than_claimed(name: str) -> None:
     report = one_run(name, 1.0)
     assert report.verdict == "consistent"
@@ -52,7 +54,7 @@ def test_gradient_canaries_show_something_and_never_more_than_claimed(name: str)
 
 
 def test_more_noise_shows_less() -> None:
-    assert one_run("dp_sgd", 4.0, steps=30).lower_bound < one_run("dp_sgd", 0.7, steps=30).lower_bound
+    assert one_run("dp_sgd", 4.0).lower_bound < one_run("dp_sgd", 1.0).lower_bound
 
 
 def test_scores_without_information_show_nothing() -> None:

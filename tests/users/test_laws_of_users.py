@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -58,14 +59,15 @@ def check_users(grads: BlockwiseGrads, expected: dict[str, Tensor], users: int) 
 @pytest.mark.parametrize("case", BY_FAMILY)
 def test_micro_batches_may_cut_through_users(case: MethodCase, micro: int) -> None:
     """Against one user at a time, each of whose gradients autograd averages."""
-    released = [release_of_users(case, [[0, 1, 2, 3]], size)[0] for size in (64, micro)]
+    released = [release_of_users(case, size)[0] for size in (64, micro)]
     for name, block in released[0].items():
         torch.testing.assert_close(block, released[1][name], rtol=1e-9, atol=1e-9)
 
 
-def release_of_users(case: MethodCase, draws: list[list[int]], micro: int) -> list[dict[str, Tensor]]:
+@functools.cache
+def release_of_users(case: MethodCase, micro: int) -> list[dict[str, Tensor]]:
     model = small_net(torch.float64)
-    batches = qg.PoissonBatches.replay(records(torch.float64), draws, rate=0.5, **USERS)
+    batches = qg.PoissonBatches.replay(records(torch.float64), [[0, 1, 2, 3]], rate=0.5, **USERS)
     mechanism = case.build(CLIP).with_noise(0.0 if case.name != "gip" else 1e-3)
     with qg.Privatizer(
         model, mechanism, batches, noise_source=SeededSource(1), deterministic=True, public_seed=7

@@ -50,7 +50,7 @@ LEAST = 2
 
 
 class CollatedPart(NamedTuple):
-    """The records of a micro-batch, what collates them, and what came of it."""
+    """Hold the records of a micro-batch, what collates them, and what came of it."""
 
     records: Sequence[Any]
     collate: Collate
@@ -110,7 +110,7 @@ class Batch:
         )
 
     def split(self, size: int) -> Iterator[Any]:
-        """Micro-batches of at most `size` rows, as the data set collates them; none for an empty batch.
+        """Yield micro-batches of at most `size` rows, as the data set collates them; none for an empty batch.
 
         A user's rows stay together where they fit; whether they do changes nothing in what is released. Under a
         Privatizer some micro-batches are followed by others, by which it checks that records do not influence each
@@ -201,7 +201,7 @@ class Batch:
 
 
 def _parts(counts: int | list[int], size: int) -> Iterator[tuple[int, int]]:
-    """Micro-batches as (first row, row after the last): cut between users, through one only who has too many rows.
+    """Return (first row, row after the last) of micro-batches, cut through a user only who has too many rows.
 
     Args:
         counts: the number of rows, or of each user's rows.

@@ -111,7 +111,7 @@ class PoissonBatches:
     def replay(
         cls, dataset: MapStyle, draws: Sequence[Sequence[int]], *, rate: float, **unit: Any
     ) -> PoissonBatches:
-        """Batches with explicit draws (of users, given `unit`), for audits; marked not private."""
+        """Make batches with explicit draws (of users, given `unit`), for audits; marked not private."""
         batches = cls(dataset, rate=rate, steps=len(draws), **unit)
         sampler = batches.sampler
         batches.sampler = ReplayedSampler(
@@ -150,7 +150,7 @@ class PoissonBatches:
         self._handed_out, self._check, self._lockstep = handed_out, check, lockstep
 
     def __len__(self) -> int:
-        """What the plan holds."""
+        """Return the number of planned draws."""
         return len(self.sampler)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -167,7 +167,7 @@ class PoissonBatches:
             yield batch
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy has no batch under way."""
+        """Copy without the batch under way."""
         return self.__dict__ | {"current": None, "_handed_out": None, "_check": None, "_lockstep": None}
 
     def _refuse_unreleased(self) -> None:
@@ -219,7 +219,7 @@ class PoissonBatches:
         return batch if self.device is None else move(batch, self.device)
 
     def _numbered(self, draws: Iterable[list[Any]]) -> Iterator[tuple[int, list[Any]]]:
-        """With the step that each draw belongs to: a loader's workers may have drawn further ahead."""
+        """Yield draws with the step that each belongs to: a loader's workers may have drawn further ahead."""
         return enumerate(draws, start=self.sampler.upcoming)
 
 

@@ -12,7 +12,7 @@ AT_ONCE = 1 << 16
 
 
 def heads(count: int, probability: float, words: RandomWords) -> NDArray[np.int64]:
-    """Which of `count` coins fell on heads, ascending.
+    """Return which of `count` coins fell on heads, ascending.
 
     A coin is a 64-bit number below ⌊2⁶⁴·probability⌋: right to 2⁻⁶⁴, on the side of fewer heads. Its first 16 bits
     nearly always tell; the others are drawn only where they do not.

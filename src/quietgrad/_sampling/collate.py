@@ -46,7 +46,7 @@ def collate_possibly_empty(dataset: MapStyle, collate_fn: Collate = default_coll
 
 
 def without_rows(batch: Any) -> Any:
-    """A batch of one record with its row taken out; numbers and flags that are no rows stay."""
+    """Take the row out of a batch of one record; numbers and flags that are no rows stay."""
     if isinstance(batch, Tensor | np.ndarray):
         return batch[:0] if batch.ndim else batch
     if isinstance(batch, Mapping):
@@ -59,7 +59,7 @@ def without_rows(batch: Any) -> Any:
 
 
 def move(batch: Any, device: torch.device) -> Any:
-    """A batch with its tensors on a device; the host does not wait for the copies."""
+    """Move the tensors of a batch to a device; the host does not wait for the copies."""
     if isinstance(batch, Tensor):
         return upload(batch, device)
     if isinstance(batch, Mapping):
@@ -72,7 +72,7 @@ def move(batch: Any, device: torch.device) -> Any:
 
 
 def _is_column(parts: list[Any] | tuple[Any, ...]) -> bool:
-    """One text or number per record, where default_collate found nothing to stack."""
+    """Whether it is one text or number per record, where default_collate found nothing to stack."""
     return not any(isinstance(part, Tensor | np.ndarray | Mapping | list | tuple) for part in parts)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Draw:
-    """One step's draw. Private.
+    """Hold one step's draw. Private.
 
     Args:
         rows: the record numbers of this rank; ascending, or one user's after the other's.
@@ -24,7 +24,7 @@ class Draw:
 
 
 class Draws:
-    """Made once, in the order of the steps, and kept until they are released.
+    """Keep draws, made once and in the order of the steps, until they are released.
 
     Args:
         first: the step that comes first; those before it are over.
@@ -40,14 +40,14 @@ class Draws:
         return self.first + len(self._kept)
 
     def add(self, draw: Draw) -> None:
-        """The draw of step `next`."""
+        """Add the draw of step `next`."""
         self._kept.append(draw)
 
     def get(self, step: int) -> Draw:
         return self._kept[step - self.first]
 
     def of(self, step: int) -> Draw | None:
-        """None if it was not made yet, or is over."""
+        """Return the draw of a step; None if it was not made yet, or is over."""
         return self.get(step) if self.first <= step < self.next else None
 
     def forget_through(self, step: int) -> None:

@@ -8,7 +8,7 @@ from quietgrad._errors import PrivacyError
 
 
 class Owner:
-    """Nobody at first, then one after the other; one that was thrown away without being closed is gone too."""
+    """Know who owns a sampler: nobody at first, then one after the other; one that was thrown away is gone too."""
 
     def __init__(self) -> None:
         self._current: weakref.ref[object] | None = None
@@ -18,7 +18,7 @@ class Owner:
         return None if self._current is None else self._current()
 
     def take(self, owner: object) -> bool:
-        """Become the owner; whether there was one before.
+        """Become the owner; return whether there was one before.
 
         Raises:
             ValueError: there is one now.
@@ -41,4 +41,4 @@ class Owner:
 
 
 class _Nobody:
-    """Dies at once: a reference to it says that there was an owner."""
+    """Die at once: a reference to it says that there was an owner."""

@@ -122,27 +122,27 @@ class PoissonSampler(Sampler[list[int]]):
         return self._scheme.charge(event, step)
 
     def describe(self) -> dict[str, Any]:
-        """What is protected, as a ledger keeps it."""
+        """Say what is protected, as a ledger keeps it."""
         protected = {"records": self.units} if self.users is None else self.users.describe()
         return {**protected, **self._scheme.describe()}
 
     def rows(self, step: int) -> int | None:
-        """How many rows this rank drew for a step; None if it was not drawn yet. Private."""
+        """Return how many rows this rank drew for a step; None if it was not drawn yet. Private."""
         draw = self._made.of(step)
         return None if draw is None else len(draw.rows)
 
     def used(self, step: int) -> int | None:
-        """How many of the rows of a step count; None if all do, or it was not drawn yet. Private."""
+        """Return how many of the rows of a step count; None if all do, or it was not drawn yet. Private."""
         draw = self._made.of(step)
         return None if draw is None else draw.used
 
     def counts(self, step: int) -> list[int] | None:
-        """How many rows each user contributes to a step, in order; None where records are drawn. Private."""
+        """Return how many rows each user contributes to a step, in order; None where records are drawn. Private."""
         draw = self._made.of(step)
         return None if draw is None else draw.counts
 
     def draw_hash(self, step: int) -> int | None:
-        """Stands for the whole draw of a step, on whichever rank; None if it was not drawn yet. Private.
+        """Return a hash of the whole draw of a step, on whichever rank; None if it was not drawn yet. Private.
 
         None too where each rank draws records of its own: no other rank may learn which.
         """
@@ -160,7 +160,7 @@ class PoissonSampler(Sampler[list[int]]):
         return self._made.first if self.owned else self._made.next
 
     def mark_released(self, step: int) -> None:
-        """The draws up to this step are used up: no loop hands them out again."""
+        """Use up the draws up to this step: no loop hands them out again."""
         self._made.forget_through(step)
 
     @property
@@ -169,7 +169,7 @@ class PoissonSampler(Sampler[list[int]]):
         return self._owner.current is not None
 
     def refuse_second_owner(self) -> None:
-        """Before anything is set up.
+        """Refuse a second owner, before anything is set up.
 
         Raises:
             ValueError: it belongs to a Privatizer.
@@ -177,7 +177,7 @@ class PoissonSampler(Sampler[list[int]]):
         self._owner.refuse_second()
 
     def claim(self, owner: object) -> None:
-        """Belong to one Privatizer until it lets go; the next one begins the plan anew, with fresh draws.
+        """Make it belong to one Privatizer until that lets go; the next one begins the plan anew, with fresh draws.
 
         Raises:
             ValueError: it belongs to another one.
@@ -186,7 +186,7 @@ class PoissonSampler(Sampler[list[int]]):
             self.skip_to(0)
 
     def let_go(self, owner: object) -> None:
-        """The Privatizer was closed."""
+        """Let it go: the Privatizer was closed."""
         self._owner.leave(owner)
 
     def join(self, reducer: Reducer) -> None:
@@ -238,7 +238,7 @@ class PoissonSampler(Sampler[list[int]]):
         self.loops += 1
 
     def draw(self) -> list[int]:
-        """The numbers of the records, or users, of one step, ascending."""
+        """Draw the numbers of the records, or users, of one step, ascending."""
         words, self._draws_made = self._words(), self._draws_made + 1
         drawn: list[int] = self._scheme.draw(self._made.next, words).tolist()
         return drawn
@@ -282,7 +282,7 @@ class PoissonSampler(Sampler[list[int]]):
         return Draw([row for rows in chosen for row in rows], mark, [len(rows) for rows in chosen])
 
     def __len__(self) -> int:
-        """What the plan holds; `private.steps_left` says what is left of it."""
+        """Return the number of planned draws; `private.steps_left` says what is left of it."""
         return self.steps
 
     def __getstate__(self) -> dict[str, Any]:

@@ -25,7 +25,7 @@ Ids = Sequence[Any] | ndarray | Tensor
 
 @dataclass(frozen=True, eq=False)
 class Users:
-    """The records of each user, as rows of one list.
+    """Hold the records of each user, as rows of one list.
 
     Args:
         records: record numbers, those of a user one after the other.
@@ -41,7 +41,7 @@ class Users:
 
     @classmethod
     def of(cls, ids: Ids, *, records: int, most_records: int | None, pooled: Pooled = "mean") -> Users:
-        """From the user of each record.
+        """Group records by the user of each.
 
         Raises:
             ValueError: an id is missing, there are more or fewer ids than records, or nothing bounds a contribution.
@@ -64,11 +64,11 @@ class Users:
         return len(self.starts) - 1
 
     def describe(self) -> dict[str, Any]:
-        """What a ledger keeps and a resumed run must repeat; without the number of records, which is private."""
+        """Say what a ledger keeps and a resumed run must repeat; without the number of records, which is private."""
         return {"people": self.count, "most_records": self.most_records, "pooled": self.pooled}
 
     def contributions(self, users: Sequence[int], seed: int) -> list[list[int]]:
-        """The records that each of these users contributes: all of them, or `most_records` drawn by this seed."""
+        """Return the records that each user contributes: all of them, or `most_records` drawn by this seed."""
         return [self._contribution(user, seed) for user in users]
 
     def _contribution(self, user: int, seed: int) -> list[int]:
@@ -82,7 +82,7 @@ class Users:
 
 
 def _codes(ids: Ids, records: int) -> Int64[ndarray, " n"]:
-    """Users numbered from 0."""
+    """Number users from 0."""
     array = ids.detach().cpu().numpy() if isinstance(ids, Tensor) else np.asarray(ids)
     if array.ndim != 1 or len(array) != records:
         raise ValueError(

@@ -53,7 +53,7 @@ class Epochs:
         )
 
     def __len__(self) -> int:
-        """Steps of an epoch."""
+        """Return the number of steps of an epoch."""
         return self._length
 
     def __iter__(self) -> Iterator[Batch]:
@@ -63,5 +63,5 @@ class Epochs:
             yield batch
 
     def skip_to(self, step: int) -> None:
-        """A resumed run goes on within its epoch."""
+        """Go on at a later step, within its epoch."""
         self.done = step

@@ -143,7 +143,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]
         self.server.release_sum(torch.from_numpy(summed(mean, len(results))), len(results))
 
     def _register(self, proxies: dict[str, ClientProxy]) -> None:
-        """A number for every client, for good; those beyond the planned N never take part."""
+        """Give every client a number, for good; those beyond the planned N never take part."""
         for cid in sorted(proxies):
             if cid not in self._numbers and len(self._numbers) < self.server.sampler.units:
                 self._numbers[cid] = len(self._numbers)

@@ -134,7 +134,7 @@ class SecureClient(Client):  # type: ignore[misc]
 
 
 def summed(mean: NDArray[np.float64], clients: int) -> NDArray[np.int64]:
-    """Σ of what clients sent, from the mean that Flower makes of it."""
+    """Return the sum of what clients sent, from the mean that Flower makes of it."""
     return np.rint(mean * clients).astype(np.int64) + clients * (MODULUS // 2)
 
 

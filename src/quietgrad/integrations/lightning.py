@@ -66,7 +66,7 @@ class PrivateModule(LightningModule):  # type: ignore[misc]
         self.micro_batch = 256
 
     def losses(self, batch: Any) -> Float[Tensor, " n"]:
-        """One loss per example of a micro-batch, as the collator made it."""
+        """Return one loss per example of a micro-batch, as the collator made it."""
         raise NotImplementedError
 
     def make_private(
@@ -128,7 +128,7 @@ class PrivateModule(LightningModule):  # type: ignore[misc]
     # ---- Lightning's loop -----------------------------------------------------------------------------------
 
     def on_fit_start(self) -> None:
-        """Before the first step.
+        """Check the settings before the first step.
 
         Raises:
             PrivacyError: the Trainer's settings do not suit a private run.
@@ -144,7 +144,7 @@ class PrivateModule(LightningModule):  # type: ignore[misc]
         refuse_settings(self.trainer)
 
     def training_step(self, batch: Batch, batch_idx: int) -> None:
-        """All micro-batches of a draw, the release, the optimizer's step."""
+        """Run all micro-batches of a draw, the release and the optimizer's step."""
         assert self.private is not None
         for micro_batch in batch.split(self.micro_batch):
             moved = self.trainer.strategy.batch_to_device(micro_batch)
@@ -158,7 +158,7 @@ class PrivateModule(LightningModule):  # type: ignore[misc]
             scheduler.step()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """The ledger's head and what representations remember go with the weights."""
+        """Keep the ledger's head and what representations remember with the weights."""
         if self.private is not None:
             checkpoint[STATE] = self.private.state_dict()
 
@@ -178,13 +178,13 @@ class PrivateModule(LightningModule):  # type: ignore[misc]
         self._epochs.skip_to(self.private.step)
 
     def on_fit_end(self) -> None:
-        """The model is then exactly what it was; `private.epsilon` goes on to answer."""
+        """Leave the model exactly as it was; `private.epsilon` goes on to answer."""
         if self.private is not None:
             self.private.close()
 
 
 def refuse_settings(trainer: Any) -> None:
-    """Settings of a lightning.Trainer under which ε would not hold.
+    """Refuse settings of a lightning.Trainer under which ε would not hold.
 
     Raises:
         PrivacyError: it has one of them.

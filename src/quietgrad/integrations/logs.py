@@ -43,7 +43,7 @@ PRIVATE = {
 
 
 class ReleasedLog:
-    """Hands released quantities of a run to a hook, once for each step.
+    """Hand released quantities of a run to a hook, once for each step.
 
     Args:
         private: the run.
@@ -84,7 +84,7 @@ class ReleasedLog:
 
 
 def tensorboard(writer: Any) -> Hook:
-    """Numbers as scalars of a `torch.utils.tensorboard.SummaryWriter`."""
+    """Log numbers as scalars of a `torch.utils.tensorboard.SummaryWriter`."""
 
     def log(values: Mapping[str, float], step: int) -> None:
         for name, value in values.items():
@@ -94,7 +94,7 @@ def tensorboard(writer: Any) -> Hook:
 
 
 def mlflow(client: Any) -> Hook:
-    """Numbers as metrics of the active run; `client` is the module `mlflow`."""
+    """Log numbers as metrics of the active run; `client` is the module `mlflow`."""
 
     def log(values: Mapping[str, float], step: int) -> None:
         client.log_metrics(dict(values), step=step)
@@ -103,7 +103,7 @@ def mlflow(client: Any) -> Hook:
 
 
 def wandb(run: Any) -> Hook:
-    """Numbers as history of a run of Weights & Biases."""
+    """Log numbers as history of a run of Weights & Biases."""
 
     def log(values: Mapping[str, float], step: int) -> None:
         run.log(dict(values), step=step)

@@ -77,7 +77,7 @@ def model_folder(name: str) -> str:
 
 
 def causal_model(name: str) -> tuple[Any, Any]:
-    """A language model and its tokenizer: `smollm2`, or a folder.
+    """Load a language model and its tokenizer: `smollm2`, or a folder.
 
     Raises:
         ValueError: the package is not installed, or there is no such folder.
@@ -89,7 +89,7 @@ def causal_model(name: str) -> tuple[Any, Any]:
 
 
 def causal_tokenizer(name: str) -> Any:
-    """The tokenizer of a language model alone: `smollm2`, or a folder.
+    """Load the tokenizer of a language model alone: `smollm2`, or a folder.
 
     Raises:
         ValueError: the package is not installed, or there is no such folder.
@@ -100,7 +100,7 @@ def causal_tokenizer(name: str) -> Any:
 
 
 def _language_place(name: str) -> tuple[str, dict[str, str]]:
-    """Where a language model is, and what `from_pretrained` has to know beside it."""
+    """Find where a language model is, and what `from_pretrained` has to know beside it."""
     if name not in LANGUAGE:
         return model_folder(name), {}
     _imported("gguf", "pretrained")
@@ -109,7 +109,7 @@ def _language_place(name: str) -> tuple[str, dict[str, str]]:
 
 
 def image_encoder(name: str, side: int = 128) -> MobileNet:
-    """A network of ImageNet that turns images in [0, 1] into 1,280 features each.
+    """Load a network of ImageNet that turns images in [0, 1] into 1,280 features each.
 
     Raises:
         ValueError: the package is not installed.

@@ -71,7 +71,7 @@ def _classes(logits: Float[Tensor, "n o"], labels: Tensor, smoothing: float) -> 
 def _tokens(
     logits: Float[Tensor, "n t v"], labels: Int64[Tensor, "n t"], smoothing: float
 ) -> Float[Tensor, " n"]:
-    """Σ over labelled tokens / their number; an example without any has loss 0."""
+    """Average over labelled tokens; an example without any has loss 0."""
     counted = _counted(labels, logits.shape[2])
     each = F.cross_entropy(
         logits.transpose(1, 2).float(),
@@ -84,5 +84,5 @@ def _tokens(
 
 
 def _counted(labels: Tensor, classes: int) -> Tensor:
-    """Labels, and −100 in the place of those that are none of the classes."""
+    """Return the labels, and −100 in the place of those that are none of the classes."""
     return torch.where((labels >= 0) & (labels < classes), labels, IGNORED)

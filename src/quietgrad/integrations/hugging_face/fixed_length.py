@@ -95,7 +95,7 @@ def _pads(collator: Any) -> bool:
 
 
 def _stated_length(collator: Any) -> int | None:
-    """What the collator was made with, `max_length=…`."""
+    """Return the length that the collator was made with, `max_length=…`."""
     length: int | None = getattr(collator, "max_length", None)
     return length
 

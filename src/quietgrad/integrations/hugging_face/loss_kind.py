@@ -71,7 +71,7 @@ def _compared(model: nn.Module) -> str | None:
 
 
 def _made_up(model: nn.Module) -> dict[str, Tensor]:
-    """Two rows of random tokens, one label of which does not count."""
+    """Make two rows of random tokens, one label of which does not count."""
     device = next(model.parameters()).device
     generator = torch.Generator().manual_seed(0)
     ids, labels = torch.randint(0, vocabulary(model) or 1, (2, 1, 8), generator=generator)

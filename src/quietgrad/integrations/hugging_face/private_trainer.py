@@ -128,7 +128,7 @@ class PrivateTraining(_Host):  # type: ignore[misc]
     def get_batch_samples(
         self, epoch_iterator: Iterator[Batch], num_batches: int, device: torch.device
     ) -> tuple[list[Batch], None]:
-        """The next draw; its tokens are not counted."""
+        """Return the next draw; its tokens are not counted."""
         return list(_next(epoch_iterator)), None
 
     # ---- set up, checkpoint, resume -------------------------------------------------------------------------
@@ -211,7 +211,7 @@ class PrivateTraining(_Host):  # type: ignore[misc]
         self._epochs.skip_to(self.private.step)
 
     def _save_rng_state(self, output_dir: str) -> None:
-        """Not kept: how far dropout's generator went tells how many tokens were drawn."""
+        """Keep nothing: how far dropout's generator went tells how many tokens were drawn."""
 
     def train(self, *args: Any, **options: Any) -> TrainOutput:
         """Train as the Trainer does; the result's training loss is NaN, not released."""
@@ -229,17 +229,17 @@ class PrivateTraining(_Host):  # type: ignore[misc]
     # ---- what is shown --------------------------------------------------------------------------------------
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Released quantities only, to files, progress bars and every reporter."""
+        """Log released quantities only, to files, progress bars and every reporter."""
         released = self._withheld.released(logs)
         if released:
             super().log(released, start_time)
 
     def floating_point_ops(self, inputs: Any) -> int:
-        """Not counted: they are proportional to the drawn tokens."""
+        """Count none: they are proportional to the drawn tokens."""
         return 0
 
     def _track_num_input_tokens(self, inputs: Any) -> None:
-        """Not counted."""
+        """Count no tokens."""
 
     def evaluate(self, eval_dataset: Any = None, *args: Any, **options: Any) -> dict[str, float]:
         """As of the Trainer, on data that are not the private records."""
@@ -253,7 +253,7 @@ class PrivateTraining(_Host):  # type: ignore[misc]
         return super().predict(test_dataset, *args, **options)
 
     def hyperparameter_search(self, *args: Any, **options: Any) -> Any:
-        """Refused: every try would cost its own ε."""
+        """Refuse: every try would cost its own ε."""
         raise PrivacyError(
             "hyperparameter_search trains on the private records once per try, and each try costs its own ε. Search "
             "with a plain Trainer on public data, then train once with PrivateTrainer."
@@ -272,7 +272,7 @@ class PrivateTraining(_Host):  # type: ignore[misc]
                 )
 
     def _refuse_overridden_loss(self) -> None:
-        """A mean of somebody's own, unless the losses of single examples are given as well."""
+        """Refuse a mean of the user's own, unless the losses of single examples are given as well."""
         if type(self).compute_losses is not PrivateTraining.compute_losses:
             return
         for kind in type(self).__mro__:
@@ -291,7 +291,7 @@ class PrivateTraining(_Host):  # type: ignore[misc]
         refuse_long(inputs, self._unwrapped())
 
     def _unwrapped(self) -> nn.Module:
-        """The model of transformers, also inside one of peft."""
+        """Return the model of transformers, also inside one of peft."""
         model = self.accelerator.unwrap_model(self.model)
         inner: nn.Module = model.get_base_model() if hasattr(model, "get_base_model") else model
         return inner

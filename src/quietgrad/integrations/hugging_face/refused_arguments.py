@@ -15,7 +15,7 @@ from quietgrad._errors import PrivacyError
 
 
 class Rule(NamedTuple):
-    """`broken` says whether the arguments have it."""
+    """Describe a setting that is refused; `broken` says whether the arguments have it."""
 
     name: str
     broken: Callable[[TrainingArguments], bool]
@@ -95,7 +95,7 @@ RULES = (
 
 
 def refuse_arguments(args: TrainingArguments) -> None:
-    """Before anything is set up.
+    """Refuse them before anything is set up.
 
     Raises:
         PrivacyError: an argument breaks the guarantee.
@@ -107,7 +107,7 @@ def refuse_arguments(args: TrainingArguments) -> None:
 
 
 def refuse_collator(collator: Any) -> None:
-    """A collator that makes one row of several records leaves no record of its own."""
+    """Refuse a collator that makes one row of several records: no record is left by itself."""
     if isinstance(collator, DataCollatorWithFlattening):
         raise PrivacyError(
             "DataCollatorWithFlattening joins records to one row, so that no gradient of one record exists. Use a "
@@ -116,7 +116,7 @@ def refuse_collator(collator: Any) -> None:
 
 
 def refuse_records(dataset: Any) -> None:
-    """Poisson draws need records by number."""
+    """Refuse records without numbers, which Poisson draws need."""
     if dataset is None or not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise ValueError(
             "train_dataset has to be map-style (__len__ and __getitem__): records are drawn at random by their number. "

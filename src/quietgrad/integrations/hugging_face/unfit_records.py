@@ -23,7 +23,7 @@ CHUNK = 256
 
 
 def refuse_unfit(dataset: Any, collator: Callable[[list[Any]], Any], model: nn.Module) -> None:
-    """All records, through the collator once, each beside the first one.
+    """Put all records through the collator once, each beside the first one.
 
     Raises:
         ValueError: some record is longer than the model takes, has tokens that it does not know, a label that is none
@@ -44,7 +44,7 @@ def refuse_unfit(dataset: Any, collator: Callable[[list[Any]], Any], model: nn.M
 
 
 def refuse_labels(labels: Tensor, classes: int) -> None:
-    """Labels that are none of the classes and not −100.
+    """Refuse labels that are none of the classes and not −100.
 
     Raises:
         ValueError: there are some.
@@ -62,7 +62,7 @@ def refuse_labels(labels: Tensor, classes: int) -> None:
 
 
 def refuse_tokens(inputs: Mapping[str, Any], model: nn.Module) -> None:
-    """Token numbers that the model has no embedding for.
+    """Refuse token numbers that the model has no embedding for.
 
     Raises:
         ValueError: there are some.
@@ -104,7 +104,7 @@ def _embeddings(model: nn.Module) -> int | None:
 
 
 def refuse_long(inputs: Mapping[str, Any], model: nn.Module) -> None:
-    """More tokens than there are positions."""
+    """Refuse more tokens than there are positions."""
     longest = getattr(getattr(model, "config", None), "max_position_embeddings", None) or -1
     # The decoder reads the labels as tokens, so they need positions too.
     read = ("input_ids", "labels") if is_sequence_to_sequence(model) else ("input_ids",)
@@ -117,7 +117,7 @@ def refuse_long(inputs: Mapping[str, Any], model: nn.Module) -> None:
 
 
 def label_classes(model: nn.Module) -> int | None:
-    """How many classes a label may be of; None where labels are no classes."""
+    """Return how many classes a label may be of; None where labels are no classes."""
     kind, config = getattr(model, "loss_type", None), getattr(model, "config", None)
     if config is None:
         return None

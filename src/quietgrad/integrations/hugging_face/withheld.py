@@ -18,13 +18,13 @@ _logger = logging.get_logger(__name__)
 
 
 class Withheld:
-    """Lets released quantities through and says once what it kept back."""
+    """Let released quantities through, and say once what was kept back."""
 
     def __init__(self) -> None:
         self._reported: set[str] = set()
 
     def released(self, logs: Mapping[str, Any]) -> dict[str, Any]:
-        """Of these logs what may be seen."""
+        """Return what of these logs may be seen."""
         kept_back = {key for key in logs if not _may_be_seen(key)}
         if kept_back - self._reported:
             self._reported |= kept_back
