@@ -73,6 +73,7 @@ docs: $(INSTALLED)
 
 # constraints.txt pins what was tested; a looser torch would fetch gigabytes of GPU packages.
 $(DEMO): pyproject.toml setup.py constraints.txt $(wildcard src/quietgrad/_kernels/native/*)
+	@echo "Installing quietgrad and what it needs into $(VENV). This happens once and takes a minute or two."
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python $(PIP) -e '.[lab]'
 	touch $(DEMO)

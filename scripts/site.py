@@ -161,3 +161,11 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     for source, target in OUTSIDE.items():
         markdown = markdown.replace(f"]({'../' * (depth + 1)}{source}", f"]({'../' * depth}{target}")
     return re.sub(r"(?<!Download this notebook)\]\((\w+)\.ipynb\)", r"](\1.md)", markdown)
+
+
+def on_post_page(output: str, **_: object) -> str:
+    """Name the theme's search dialog for screen readers."""
+    return output.replace(
+        'data-md-component="search" role="dialog"',
+        'data-md-component="search" role="dialog" aria-label="Search"',
+    )

@@ -74,5 +74,6 @@ def test_leaderboard_entries_are_the_measured_ones() -> None:
         config = load_config(ROOT / "configs" / f"{entry['config']}.toml")
         assert config.privacy.epsilon == entry["epsilon"]
         assert config.privacy.delta == board["protocol"]["delta"]
+        assert entry["command"].startswith(f"quietgrad compare {entry['config']} --methods quiet ")
         cells = f"{entry['epsilon']:g} | {entry['accuracy']:.2f} ± {entry['std']:.2f} |"
         assert f"| `{entry['config']}` | {entry['public_data']} | {cells}" in measured

@@ -43,8 +43,8 @@ SHORTER = {
 """Config: what makes a run of it take seconds."""
 AT_ONCE = {"--help", "budget", "configs", "data", "columns", "papers"}
 """Commands that train nothing and need no finished run."""
-LOOKED_UP = {"CHANGELOG.md", "docs/notes"}
-"""Pages of the past: their commands exist, as test_page_commands.py says, and are not run."""
+LOOKED_UP = {"CHANGELOG.md", "docs/notes", "docs/commands.md"}
+"""Pages of the past, and the page of usages: their commands exist, as test_page_commands.py says, and are not run."""
 
 
 def is_run(written: str) -> bool:

@@ -36,15 +36,20 @@ def main() -> None:
     shutil.rmtree(args.out, ignore_errors=True)  # a demo starts anew each time
     console = Console()
     console.print(
-        "Training privately on 12,000 embedded Fashion-MNIST images, ε from 0.15 to 2.", highlight=False
+        "Training privately on 12,000 embedded Fashion-MNIST images, ε from 0.15 to 2: the private linear probe, "
+        "DP-SGD, methods of the papers, and a network without privacy to compare with. Each line is one training.",
+        highlight=False,
     )
     methods = args.methods.split(",")
     made = show_progress(demo_config(), methods, [EPSILON], args.seeds, args.out, None, curves=CURVES)
     show(made, console)
     console.print(verdict(made.rows), highlight=False)
-    save_png(accuracy_against_epsilon(made.rows), args.out / "accuracy.png")
+    figure = args.out / "accuracy.png"
+    save_png(accuracy_against_epsilon(made.rows), figure)
     console.print(
-        f"To read: {write_report([args.out])}; for scripts: {args.out / 'results.json'}", highlight=False
+        f"To read: {write_report([args.out])}; the figure alone: {figure}; for scripts: {args.out / 'results.json'}",
+        highlight=False,
+        soft_wrap=True,
     )
 
 
