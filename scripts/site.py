@@ -164,8 +164,8 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
 
 
 def on_post_page(output: str, **_: object) -> str:
-    """Name the theme's search dialog for screen readers."""
-    return output.replace(
-        'data-md-component="search" role="dialog"',
-        'data-md-component="search" role="dialog" aria-label="Search"',
+    """Name the theme's search dialog for screen readers, and let the keyboard reach code that scrolls."""
+    output = output.replace(
+        'component="search" role="dialog"', 'component="search" role="dialog" aria-label="Search"'
     )
+    return re.sub(r"(<pre[^>]*>(?:<span></span>)?)<code>", r'\1<code tabindex="0">', output)
