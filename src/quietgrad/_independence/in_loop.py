@@ -225,7 +225,7 @@ class LoopCheck:
     @property
     def is_repeating(self) -> bool:
         """Whether the micro-batch under way is the last one again, with other records in the place of bad ones."""
-        return self._repetition.is_under_way
+        return self._repetition.is_in_progress
 
     def leave_out_bad(self, losses: Tensor) -> Tensor:
         """Make the losses in the places of bad records NaN."""

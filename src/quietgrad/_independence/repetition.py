@@ -55,7 +55,7 @@ class Repetition:
         self._uses_numpy = numpy or (self._uses_numpy and not is_first)
 
     @property
-    def is_under_way(self) -> bool:
+    def is_in_progress(self) -> bool:
         """Whether the micro-batch under way is the last one again, with other records in the place of bad ones."""
         return self._bad is not None
 
@@ -76,7 +76,7 @@ class Repetition:
             spread: whether a number that is not finite may have reached the rows of others.
         """
         self._suspects, self._has_spread = None, spread
-        if self.is_under_way or len(losses) < 2:
+        if self.is_in_progress or len(losses) < 2:
             return False
         # A device is not asked about its losses, because the host would wait. There only `spread` shows them.
         finite = losses.detach().isfinite() if losses.device.type == "cpu" else None
