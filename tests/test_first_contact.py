@@ -108,7 +108,7 @@ def test_a_privacy_officer_finds_a_changed_accuracy_in_the_report(desk: Path) ->
     write_config(desk)
     call("train", "own.toml", "--out", "run", *QUICK)
     assert "The claim stands" in call("verify", "run")
-    assert "together" in call("ledger", ".").lower()
+    assert "In all: ε = 3 at" in call("ledger", ".")
     report = desk / "run" / "report.html"
     accuracy = re.search(r"\d+\.\d%", report.read_text())
     assert accuracy is not None

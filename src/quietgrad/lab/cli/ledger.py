@@ -40,8 +40,9 @@ def ledger(
             table.add_row(*names, epsilon_text(run.epsilon), f"{run.delta:g}", state)
         console.print(table)
         private = f"; those with noise {epsilon_text(register.private_epsilon)}"
+        runs = f"All {len(register.runs)} together" if len(register.runs) > 1 else "In all"
         console.print(
-            f"Together: ε = {epsilon_text(register.epsilon)} at δ = {register.delta:g}"
+            f"{runs}: ε = {epsilon_text(register.epsilon)} at δ = {register.delta:g}"
             f"{private if register.epsilon == math.inf else ''}.",
             highlight=False,
         )
