@@ -82,7 +82,7 @@ def words(n: int, g: Generator) -> Tensors:
 def table(x: Tensors) -> IndexedGrad:
     n, t, width = x["b"].shape
     owner = torch.arange(n, device=x["b"].device).repeat_interleave(t)
-    return IndexedGrad(x["ids"].flatten(), owner, x["b"].reshape(n * t, width), samples=n, table=5)
+    return IndexedGrad(x["ids"].flatten(), owner, x["b"].reshape(n * t, width), samples=n, table=5, most=t)
 
 
 def tied_words(n: int, g: Generator) -> Tensors:

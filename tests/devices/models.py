@@ -44,7 +44,7 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     def __init__(self, layers: int) -> None:
         super().__init__()
-        self.words = nn.Embedding(WORDS, WIDTH)
+        self.words = nn.Embedding(WORDS, WIDTH, padding_idx=0)
         self.blocks = nn.Sequential(*(Block() for _ in range(layers)))
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, CLASSES)
 
@@ -52,10 +52,23 @@ class Transformer(nn.Module):
         return self.head(self.norm(self.blocks(self.words(ids))).mean(1))
 
 
+class Tied(Transformer):
+    """The words' table is also the output layer, as in GPT-2."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__(layers)
+        self.head = nn.Linear(WIDTH, WORDS, bias=False)
+        self.head.weight = self.words.weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.norm(self.blocks(self.words(ids)))).mean(1)
+
+
 MODELS: dict[str, Callable[[int], nn.Module]] = {
     "perceptron": perceptron,
     "convolutional": convolutional,
     "transformer": Transformer,
+    "tied transformer": Tied,
 }
 
 
@@ -66,7 +79,7 @@ def make_model(name: str, layers: int = 2) -> nn.Module:
 
 def make_records(name: str, count: int = 40) -> TensorDataset:
     rng = torch.Generator().manual_seed(2)
-    if name == "transformer":
+    if "transformer" in name:
         x = torch.randint(WORDS, (count, LENGTH), generator=rng)
     else:
         x = torch.randn(count, 1, SIDE, SIDE, generator=rng)

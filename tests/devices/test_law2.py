@@ -65,6 +65,27 @@ def test_positions_that_cancel_move_the_sum_by_its_bound(case: KindCase, device:
 
 
 @pytest.mark.parametrize("device", DEVICES)
+def test_a_table_that_cancels_what_is_tied_to_it_moves_the_sum_by_its_bound(device: str) -> None:
+    (case,) = (case for case in KINDS if case.name == "tied")
+    for left in (2.0, 1.0, 1e-1, 1e-3, 1e-5, 1e-7, 0.0):  # 2: both parts are alike, and add up
+        tensors = {name: x.clone() for name, x in case.draw(ROWS, torch.Generator().manual_seed(4)).items()}
+        matrix = torch.einsum("nso,nsi->noi", tensors["o"].double(), tensors["a"].double())
+        tensors["ids"][:] = torch.tensor([0, 1, 2, 3, 4, 4])
+        tensors["b"] = -(1 - left) * matrix[:, [0, 1, 2, 3, 4, 4]]
+        tensors["b"][:, -1] = 0.0  # the last row of the table is read twice
+        tensors = {name: (x if name == "ids" else x.float()).to(device) for name, x in tensors.items()}
+        for bound in (1e-6, 1e-3, 1.0, 1e3):
+            assert worst_ratio(case, tensors, bound, device) <= 1.0
+        grads = case.grads(tensors)
+        rows = grads.dense()["w"].double()
+        true = rows.flatten(1).square().sum(1)
+        found = grads.squared_norms()
+        assert bool((found >= true * (1 - 1e-6)).all())
+        if left >= 1.0:  # where the parts cancel, the norm may be above the truth
+            assert bool((found <= true * 1.5).all())
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("case", KINDS, ids=str)
 def test_a_row_that_is_not_finite_adds_nothing(case: KindCase, device: str) -> None:
     tensors = {name: x.to(device) for name, x in case.draw(5, torch.Generator().manual_seed(1)).items()}

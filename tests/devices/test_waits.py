@@ -12,7 +12,7 @@ import quietgrad as qg
 from quietgrad._noise.sources import SeededSource
 from tests.cases.world import losses_of
 from tests.devices import stand_in
-from tests.devices.axis import DEVICES, on_stand_in, refusing_mixed_devices
+from tests.devices.axis import DEVICES, on_stand_in, refusing_mixed_devices, to_device
 from tests.devices.models import MODELS, make_model, make_records
 
 STEPS = 5
@@ -22,7 +22,7 @@ def train(
     name: str, device: str, *, layers: int = 2, micro: int = 5, noise: float = 1.0
 ) -> tuple[list[Counter[str]], Tensor]:
     """Train for some steps; what each step waited for, and the last gradient."""
-    model = make_model(name, layers).to(device)
+    model = to_device(make_model(name, layers), device)
     draws = [list(range(5 * step, 5 * step + 10)) for step in range(STEPS)]
     batches = qg.PoissonBatches.replay(make_records(name), draws, rate=0.25, device=device)
     mechanism, waits = qg.methods.dp_sgd(clip=0.5).with_noise(noise), list[Counter[str]]()

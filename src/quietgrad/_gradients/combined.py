@@ -49,10 +49,12 @@ def _merge(tables: Sequence[IndexedGrad]) -> IndexedGrad:
     """Entries of equal sample and row add up."""
     if len(tables) == 1:
         return tables[0]
+    most = [table.most for table in tables if table.most is not None]
     return IndexedGrad(
         torch.cat([table.ids for table in tables]),
         torch.cat([table.owner for table in tables]),
         torch.cat([table.values for table in tables]),
         samples=tables[0].samples,
         table=tables[0].shape[0],
+        most=sum(most) if len(most) == len(tables) else None,
     )

@@ -21,6 +21,7 @@ class IndexedGrad(BlockGrads):
 
     Args:
         single: whether the m entries are those of m different samples, so that nothing is to be added up.
+        most: how many entries a sample has at most, where shapes say it.
     """
 
     algorithm = "indexed"
@@ -34,8 +35,9 @@ class IndexedGrad(BlockGrads):
         samples: int,
         table: int,
         single: bool = False,
+        most: int | None = None,
     ) -> None:
-        self._samples, self._table = samples, table
+        self._samples, self._table, self.most = samples, table, most
         self.one_row_each = single and len(ids) == samples
         """Whether entry i is that of sample i."""
         if single:
@@ -102,7 +104,9 @@ class IndexedGrad(BlockGrads):
 
     def with_values(self, values: Float[Tensor, "m o2"]) -> IndexedGrad:
         """The same entries of the table with other values."""
-        return IndexedGrad(self.ids, self.owner, values, samples=self._samples, table=self._table)
+        return IndexedGrad(
+            self.ids, self.owner, values, samples=self._samples, table=self._table, most=self.most
+        )
 
 
 def _find_pairs(keys: Int[Tensor, " m"]) -> tuple[Int[Tensor, " pairs"], Int[Tensor, " m"]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
 
@@ -56,7 +57,7 @@ class TiedGrad(BlockGrads):
     def squared_norms(self) -> Float64[Tensor, " n"]:
         norms, careful = self._norms
         norms = norms.clone()
-        for i in careful.nonzero().flatten().tolist():
+        for i in self._places(careful):
             norms[i] = self.row(i).double().square().sum()
         return norms
 
@@ -66,9 +67,19 @@ class TiedGrad(BlockGrads):
         plain = weights.masked_fill(careful, 0.0)
         total = self.matrix.weighted_sum(plain).double()
         self.table.add_weighted(total, plain)
-        for i in (careful & (weights != 0)).nonzero().flatten().tolist():
-            total += weights[i].double() * self.row(i)
+        for i in self._places(careful & (weights != 0)):
+            row = self.row(i)
+            if self.device.type != "cpu":  # where nobody asked which weights are 0
+                row = row.masked_fill(weights[i] == 0, 0.0)
+            total += weights[i].double() * row
         return total
+
+    def _places(self, rows: Bool[Tensor, " n"]) -> Sequence[int]:
+        """Which rows are taken one by one. On a device all or none, so that the host need not wait for the answer."""
+        if rows.device.type == "cpu":
+            found: list[int] = rows.nonzero().flatten().tolist()
+            return found
+        return range(self.samples if self._one_by_one else 0)
 
     def dense(self) -> Float[Tensor, "n *shape"]:
         return self.table.dense() + self.matrix.dense()
@@ -102,17 +113,39 @@ class TiedGrad(BlockGrads):
         # the rounding of each enters a bound, and samples beyond it are formed.
         bound = slack(self.dtype, positions) * (4 * (first + second) + 2 * lengths * first.sqrt())
         squared = first + second + 2 * self._cross()
+        if self.device.type != "cpu":
+            # Norms large enough for the conditions below to hold, as for factors (`gram._bound_on_device`).
+            least = torch.maximum(second / CANCELS**2, lengths.square() / longest(positions) ** 2)
+            norms = torch.maximum(squared.clamp_min(0.0) + bound, least)
+            return norms, torch.zeros_like(norms, dtype=torch.bool)
         within = (bound <= OVERCLIP * squared) & (second <= CANCELS**2 * squared)
         within &= lengths.square() <= longest(positions) ** 2 * squared
         return squared.clamp_min(0.0) + bound, ~within  # also where a norm is not a number
 
     def _cross(self) -> Float64[Tensor, " n"]:
         """Σ_m ⟨E's entry m, M's row id_m⟩, with M's row = Σ_s b_s[id_m] a_s."""
+        if self.device.type != "cpu" and self.table.most is not None:
+            return self._cross_at_once(self.table.most)
         ends = torch.bincount(self.table.owner, minlength=self.samples).cumsum(0).tolist()
         found = [
             self._cross_term(i, slice(begin, end)) for i, (begin, end) in enumerate(pairwise([0, *ends]))
         ]
         return torch.stack(found) if found else self.table.squared_norms()
+
+    def _cross_at_once(self, most: int) -> Float64[Tensor, " n"]:
+        """The same without asking a device how many entries each sample has: there is room for as many as may be."""
+        ids, owner, values = self.table.ids, self.table.owner, self.table.values
+        everyone = torch.arange(self.samples, device=self.device)
+        place = torch.arange(len(owner), device=self.device) - torch.searchsorted(owner, everyone)[owner]
+        # Copies of the last entry, whose values are zero, may find no room. They share a place of their own.
+        place = place.clamp_max(most)
+        there = (owner, place)
+        ids = ids.new_zeros(self.samples, most + 1).index_put_(there, ids)
+        values = values.new_zeros(self.samples, most + 1, values.shape[1]).index_put_(there, values)
+        a, b = self.matrix.factors()
+        selected = b.gather(2, ids[:, None].expand(-1, b.shape[1], -1))
+        rows = torch.bmm(selected.transpose(1, 2), a)
+        return (rows.double() * values).sum((1, 2))
 
     def _cross_term(self, i: int, mine: slice) -> Float64[Tensor, ""]:
         """Of one sample, whose entries lie side by side."""
@@ -125,4 +158,6 @@ class TiedGrad(BlockGrads):
         """The gradient of one sample, formed."""
         row = self.matrix.b[i].T @ self.matrix.a[i]
         mine = self.table.owner == i
+        if self.device.type != "cpu":
+            return row.index_add_(0, self.table.ids, self.table.values.masked_fill(~mine[:, None], 0.0))
         return row.index_add_(0, self.table.ids[mine], self.table.values[mine])

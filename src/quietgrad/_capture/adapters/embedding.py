@@ -26,14 +26,20 @@ class EmbeddingAdapter(Adapter):
         ids = call.input
         ids = inputs_for(ids, layouts[0], backprops[0]).reshape(n, -1).long()
         values = backprops[0].flatten(0, -2)
-        owner = torch.arange(n, device=ids.device).repeat_interleave(ids.shape[1])
+        most = ids.shape[1]
+        owner = torch.arange(n, device=ids.device).repeat_interleave(most)
         ids = ids.flatten()
         if module.padding_idx is not None:
             kept = ids != module.padding_idx
-            ids, owner, values = ids[kept], owner[kept], values[kept]
+            if ids.device.type == "cpu":
+                ids, owner, values = ids[kept], owner[kept], values[kept]
+            else:  # the host would wait for the number of those that are left
+                values = values.masked_fill(~kept[:, None], 0.0)
         # One position for each sample: its norm is that of one row, and no ids have to be compared for repetitions.
         single = backprops[0].numel() == n * backprops[0].shape[-1]
-        grads = IndexedGrad(ids, owner, values, samples=n, table=module.num_embeddings, single=single)
+        grads = IndexedGrad(
+            ids, owner, values, samples=n, table=module.num_embeddings, single=single, most=most
+        )
         return {"weight": grads}
 
 
