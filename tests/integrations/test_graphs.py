@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.data import TensorDataset
 
 import quietgrad as qg
 from quietgrad._mechanism.clipping import MARGIN
@@ -102,8 +103,16 @@ def test_sizes_that_follow_the_draw_must_be_stated() -> None:
             train()
 
 
-def test_one_graph_is_refused_with_the_reason() -> None:
+def test_one_graph_is_refused_with_the_reason_and_the_remedy_works() -> None:
     (graph,) = graphs(1)
     for dataset in (graph, [graph]):
-        with pytest.raises(qg.PrivacyError, match="neighbours, which are other records"):
+        with pytest.raises(qg.PrivacyError, match="neighbours, which are other records.*features alone"):
             graph_batches(dataset, rate=0.1, steps=2)
+    features, model = TensorDataset(graph.x.float()), torch.nn.Linear(graph.x.shape[1], 1)
+    batches = qg.PoissonBatches(features, rate=0.5, steps=2)
+    with qg.Privatizer(model, qg.methods.dp_sgd().with_noise(1.0), batches) as private:
+        for batch in batches:
+            for (x,) in batch.split(4):
+                private.backward(model(x).square().sum(1))
+            private.release()
+        assert private.ledger.count == 2
