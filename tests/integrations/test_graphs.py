@@ -106,7 +106,7 @@ def test_sizes_that_follow_the_draw_must_be_stated() -> None:
 def test_one_graph_is_refused_with_the_reason_and_the_remedy_works() -> None:
     (graph,) = graphs(1)
     for dataset in (graph, [graph]):
-        with pytest.raises(qg.PrivacyError, match="neighbours, which are other records.*features alone"):
+        with pytest.raises(qg.PrivacyError, match=r"neighbours, which are other records.*features alone"):
             graph_batches(dataset, rate=0.1, steps=2)
     features, model = TensorDataset(graph.x.float()), torch.nn.Linear(graph.x.shape[1], 1)
     batches = qg.PoissonBatches(features, rate=0.5, steps=2)
