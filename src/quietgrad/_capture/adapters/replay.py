@@ -37,7 +37,7 @@ REFUSALS = (RuntimeError, ValueError, TypeError, IndexError)
 
 @dataclass(frozen=True)
 class Attempt:
-    """Gradients under one arrangement, and which samples have the recorded outputs under it."""
+    """Gradients under one arrangement, and which samples have the recorded outputs under it (on the CPU)."""
 
     arrangement: Arrangement
     gradients: dict[str, Float[Tensor, "n ..."]]
@@ -52,8 +52,9 @@ class Attempt:
         """Return the gradients; NaN, which the clip drops, for samples with other outputs than recorded."""
         if bool(self.reproduced.all()):
             return self.gradients
+        others = ~self.reproduced
         return {
-            name: rows.masked_fill(~self.reproduced.view(-1, *[1] * (rows.dim() - 1)), torch.nan)
+            name: rows.masked_fill(others.to(rows.device).view(-1, *[1] * (rows.dim() - 1)), torch.nan)
             for name, rows in self.gradients.items()
         }
 
@@ -202,7 +203,7 @@ class Replay:
             if expected.shape != found.shape:
                 return None
             same &= rows_alike(self.call, found.to(expected.dtype), expected)
-        return same
+        return same.cpu()  # the only time that a device is waited for
 
 
 @contextlib.contextmanager
@@ -243,7 +244,7 @@ def rows_alike(
     call: Call, found: Float[Tensor, "n ..."], expected: Float[Tensor, "n ..."]
 ) -> Bool[Tensor, " n"]:
     """Compare what a replay gave with what was recorded."""
-    if torch.equal(found, expected):  # mostly, and many times as fast
+    if found.device.type == "cpu" and torch.equal(found, expected):  # mostly, and many times as fast
         return torch.ones(len(found), dtype=torch.bool, device=found.device)
     tolerance = 1e-2 if call.autocast[0] or expected.dtype.itemsize == 2 else 1e-4
     close = torch.isclose(found, expected, rtol=tolerance, atol=tolerance, equal_nan=True)
