@@ -1,7 +1,7 @@
 """The examples of Opacus, a step of each: plain, private, and with Opacus where it is installed.
 
     python -m benchmarks.opacus_examples [NAME ...]            a later step
-    python -m benchmarks.opacus_examples --first [NAME ...]    the first five steps together, the median of seven runs
+    python -m benchmarks.opacus_examples --first [NAME ...]    the first five steps together, the median of four runs
 
 Milliseconds of one thread, the best of at least 5 steps by the wall clock, contenders alternating. Opacus takes
 per-sample gradients by hooks, as its examples do; torch's LSTM is refused there, so it runs its own `DPLSTM`.
@@ -128,7 +128,7 @@ def best(steps: dict[str, Step], seconds: float = 20.0) -> dict[str, float]:
     return {who: min(found[3:]) for who, found in times.items()}
 
 
-def first_steps(make: Mapping[str, Callable[[], Step]], runs: int = 7, steps: int = 5) -> dict[str, float]:
+def first_steps(make: Mapping[str, Callable[[], Step]], runs: int = 4, steps: int = 5) -> dict[str, float]:
     """Milliseconds of each contender's first steps together, in runs that begin anew and alternate."""
     times: dict[str, list[float]] = {who: [] for who in make}
     for _ in range(runs):
