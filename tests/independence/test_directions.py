@@ -7,6 +7,7 @@ import torch
 
 from quietgrad._gradients.blocks import BlockGrads
 from quietgrad._gradients.convolution import ConvGrad
+from quietgrad._independence import directions
 from quietgrad._independence.directions import Direction, along
 from quietgrad._kernels.patches import Window
 from tests.cases.gradients import KINDS, KindCase
@@ -34,6 +35,25 @@ def test_an_inner_product_with_any_window() -> None:
         x.flatten(0, 1), torch.zeros(window.kernel), None, (2, 1), (1, 0), (1, 2), 2
     )
     compare(ConvGrad(x, torch.randn(5, 2, *out.shape[1:]), window))
+
+
+def test_convolutions_are_taken_a_few_samples_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of five samples at a time, and one in the end, give what all of them give at once."""
+    window = Window(torch.Size((6, 3, 3, 3)), (1, 1), (1, 1), (1, 1), 1)
+    block = ConvGrad(torch.randn(5, 1, 3, 8, 8), torch.randn(5, 1, 6, 8, 8), window)
+    direction = Direction.draw(block.shape, block.device, torch.Generator().manual_seed(0))
+    whole = along(block, direction)
+    widened: list[int] = []
+    convolution = torch.convolution
+
+    def counted(inputs: torch.Tensor, *rest: object) -> torch.Tensor:
+        widened.append(len(inputs))
+        return convolution(inputs, *rest)  # type: ignore[call-overload, no-any-return]
+
+    monkeypatch.setattr(directions, "AT_ONCE", 2 * 9 * 64 + 1)
+    monkeypatch.setattr(torch, "convolution", counted)
+    assert torch.allclose(along(block, direction), whole, rtol=1e-6)
+    assert widened == [2, 2, 1]
 
 
 def test_directions_are_as_long_as_gaussian_ones() -> None:

@@ -49,12 +49,22 @@ def model_tensors(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[ModelTen
         for key, buffer in module._buffers.items():
             if buffer is not None and key not in derived:
                 yield ModelTensor(f"buffer {prefix + key!r}", buffer)
-        for key in vars(module).keys() - OF_TORCH - derived:
-            yield from _inside(prefix + key, vars(module)[key], MOST_NESTED)
+        attributes = vars(module)
+        # The difference of sets runs in C: torch keeps two dozen attributes in every module, of which none is looked at.
+        for key in attributes.keys() - OF_TORCH:
+            value = attributes[key]
+            if not (_is_plain(value) or key in derived):
+                yield from _inside(prefix + key, value, MOST_NESTED)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is a number, a string or a tuple of them, in which no tensor can be."""
+    kind = type(value)
+    return kind in PLAIN or (kind is tuple and PLAIN.issuperset(map(type, value)))
 
 
 def _inside(name: str, value: Any, depth: int) -> Iterator[ModelTensor]:
-    if type(value) in PLAIN or isinstance(value, nn.Parameter):
+    if _is_plain(value) or isinstance(value, nn.Parameter):
         return  # a parameter is yielded by its module; recurrent layers list theirs once more
     if isinstance(value, Tensor) or (isinstance(value, np.ndarray) and value.dtype.hasobject is False):
         yield ModelTensor(f"attribute {name!r}", value)

@@ -91,18 +91,22 @@ def _along_tied(block: TiedGrad, direction: Direction) -> Float64[Tensor, " n"]:
 
 @along.register(ConvGrad)
 def _along_kernels(block: ConvGrad, direction: Direction) -> Float64[Tensor, " n"]:
-    """Convolve with D: ⟨G_n, D⟩ = ⟨conv(x_n, D), b_n⟩."""
-    window, n = block.window, block.samples
-    convolved = torch.convolution(
-        block.inputs.flatten(0, 1),
-        direction.formed(block),
-        None,
-        window.stride,
-        window.padding,
-        window.dilation,
-        False,
-        (0,) * window.dims,
-        window.groups,
-    )
-    products = convolved.double().reshape(n, -1) * block.backprops.double().reshape(n, -1)
-    return products.sum(1)
+    """Convolve with D: ⟨G_n, D⟩ = ⟨conv(x_n, D), b_n⟩; a few samples at a time, as both are widened to float64."""
+    kernel, window = direction.formed(block), block.window
+    few = max(1, AT_ONCE // max(1, block.inputs[:1].numel() + block.backprops[:1].numel()))
+    parts = []
+    for inputs, backprops in zip(block.inputs.split(few), block.backprops.split(few), strict=True):
+        convolved = torch.convolution(
+            inputs.flatten(0, 1),
+            kernel,
+            None,
+            window.stride,
+            window.padding,
+            window.dilation,
+            False,
+            (0,) * window.dims,
+            window.groups,
+        )
+        products = convolved.double().reshape(len(inputs), -1) * backprops.double().reshape(len(inputs), -1)
+        parts.append(products.sum(1))
+    return torch.cat(parts)
