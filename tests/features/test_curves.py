@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from quietgrad._program.statistics import Histograms
-from quietgrad.features.curves import COSINES, EDGES, Blocks, ranks_from_bins
+from quietgrad.features.curves import COSINES, EDGES, FUNCTIONS, LINEAR, Blocks, ranks_from_bins
 
 
 def bins_of(values: torch.Tensor) -> torch.Tensor:
@@ -49,11 +49,36 @@ def test_rows_are_at_most_one_long_whatever_a_record_holds() -> None:
 def test_each_feature_has_its_places_and_missing_numbers_are_zeros() -> None:
     values, is_number = table()
     encoder = Blocks(is_number, 3, ranks_from_bins(bins_of(values[:, is_number]), 2))
-    assert [len(places) for places in encoder.places] == [COSINES, 1, COSINES]
+    assert [len(places) for places in encoder.places] == [FUNCTIONS, 1, FUNCTIONS]
     rows = encoder(values)
     gaps = values[:, 0].isnan()
     assert bool((rows[gaps][:, encoder.places[0]] == 0).all())
     torch.testing.assert_close(rows[:, encoder.places[1][0]] * 3**0.5, values[:, 1])
+
+
+def test_a_block_is_the_cosines_of_the_rank_and_the_number() -> None:
+    """Entry by entry, against the formula of the module."""
+    values, is_number = table()
+    ranks = ranks_from_bins(bins_of(values[:, is_number]), 2)
+    encoder = Blocks(is_number, 3, ranks)
+    rows, ranked = encoder(values), encoder._ranked(values[:, is_number], ranks)
+    length = sum(1 / k**2 for k in range(1, COSINES + 1)) ** 0.5
+    for record in range(1, 20):
+        for number, column in enumerate((0, 2)):
+            x, r = float(values[record, column]), float(ranked[record, number])
+            wanted = [(1 - LINEAR) ** 0.5 * np.cos(np.pi * k * r) / k / length for k in range(1, COSINES + 1)]
+            wanted = [*wanted, LINEAR**0.5 * x] if x == x else [0.0] * FUNCTIONS
+            found = rows[record, encoder.places[column]] * 3**0.5
+            np.testing.assert_allclose(found.numpy(), wanted, atol=1e-5)
+
+
+def test_numbers_far_out_in_a_tail_stay_apart() -> None:
+    """Of equal rank, as in one bin that hardly any record is in."""
+    ranks = torch.linspace(0, 1, len(EDGES))[None].clone()
+    ranks[0, -3:] = 1.0
+    rows = Blocks(torch.tensor([True]), 1, ranks)(torch.tensor([[EDGES[-3]], [1.0]]))
+    torch.testing.assert_close(rows[0, :-1], rows[1, :-1])
+    assert float(rows[1, -1] - rows[0, -1]) > 0.01
 
 
 def test_a_record_changes_its_own_row_only() -> None:

@@ -47,7 +47,7 @@ def test_noise_is_averaged_over() -> None:
     rng = np.random.default_rng(0)
     drawn = torch.from_numpy(rng.normal(size=(200_000, 2))) + logits
     wanted = unclipped(drawn.softmax(1), CLIP).mean(0)
-    torch.testing.assert_close(class_probabilities(logits, CLIP)[0], wanted, rtol=0, atol=5e-3)
+    torch.testing.assert_close(class_probabilities(logits, CLIP, 1.0)[0], wanted, rtol=0, atol=5e-3)
 
 
 @pytest.mark.parametrize("classes", [2, 3, 7])
@@ -55,11 +55,11 @@ def test_noise_is_averaged_over() -> None:
 def test_the_order_of_the_classes_stays(classes: int, clip: float) -> None:
     rng = torch.Generator().manual_seed(classes)
     logits = 3 * torch.randn(2000, classes, generator=rng, dtype=torch.float64)
-    found = class_probabilities(logits, clip)
+    found = class_probabilities(logits, clip, 0.8)
     assert torch.equal(found.argsort(1), logits.argsort(1))
     torch.testing.assert_close(found.sum(1), torch.ones(2000, dtype=torch.float64))
 
 
 def test_half_stays_half() -> None:
-    middle = class_probabilities(torch.zeros(1, 2, dtype=torch.float64), CLIP)
+    middle = class_probabilities(torch.zeros(1, 2, dtype=torch.float64), CLIP, 1.0)
     assert float(middle[0, 1]) == pytest.approx(0.5)

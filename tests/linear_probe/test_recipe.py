@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -69,6 +71,24 @@ def test_it_learns_within_its_budget(source: Source) -> None:
     test_rows, test_labels = mixture(1000, seed=1)
     right = (head(rescale(test_rows)).argmax(1) == test_labels).float().mean()
     assert float(right) > 0.75
+
+
+@pytest.mark.parametrize("table", [False, True])
+def test_the_head_takes_the_steps_of_the_rule(table: bool) -> None:
+    """Against the same steps by hand, with noise that is too small to matter."""
+    rows, labels = mixture(300)
+    known = settings(records=300, classes=CLASSES, epsilon=1.0, delta=DELTA, table=table)
+    found = replace(known, lr=3.0, steps=7)
+    program = probe_program("public", (12,), found).with_noise(1e-5)
+    head = zero_head(12, CLASSES)
+    train_head(head, program, all_at_once(TensorDataset(rows, labels), found), found)
+    wanted, one_hot = torch.zeros(CLASSES, 12), torch.nn.functional.one_hot(labels, CLASSES)
+    for step in range(7):
+        errors = (rows @ wanted.T).softmax(1) - one_hot
+        errors = errors * (known.clip / errors.norm(dim=1, keepdim=True)).clamp_max(1.0)
+        wanted -= 3.0 * (1 - step / 7 if table else 1.0) * errors.T @ rows / 300
+    torch.testing.assert_close(head.weight.detach(), wanted, rtol=0, atol=5e-3)  # sums are rounded to a grid
+    assert known.clip == (0.5 if table else 0.25)
 
 
 def test_public_features_do_not_see_private_records() -> None:

@@ -11,6 +11,7 @@ from quietgrad._linear_probe.rule import (
     LEAST_MEAN_SHARE,
     MEAN_NOISE,
     MOST_MEAN_SHARE,
+    TABLE_NOISE,
     effective_dimension,
     gaussian_parameter,
     leading_products,
@@ -42,6 +43,19 @@ def test_a_weight_that_nothing_contracts_would_get_noise_of_one(
     sigma = math.sqrt(found.steps) / gaussian_parameter(epsilon, DELTA)
     noise = found.lr * math.sqrt(found.steps) * sigma * found.clip / records
     assert noise == pytest.approx(1.0)
+    assert found.noise == pytest.approx(1.0)
+    assert [found.rate(step) for step in (0, found.steps - 1)] == [found.lr, found.lr]
+
+
+def test_steps_on_a_table_shrink_and_leave_the_noise_that_probabilities_expect() -> None:
+    found = settings(records=12_000, classes=2, epsilon=1.0, delta=DELTA, table=True)
+    sigma = math.sqrt(found.steps) / gaussian_parameter(1.0, DELTA)
+    rates = [found.rate(step) for step in range(found.steps)]
+    assert rates == sorted(rates, reverse=True)
+    assert 0 < rates[-1] < 0.01 * rates[0]
+    noise = math.sqrt(sum(rate**2 for rate in rates)) * sigma * found.clip / 12_000
+    assert found.noise == pytest.approx(TABLE_NOISE)
+    assert noise == pytest.approx(TABLE_NOISE, rel=0.01)
 
 
 def test_more_budget_means_more_dimensions_and_steps() -> None:

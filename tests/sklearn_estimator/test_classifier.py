@@ -16,7 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 import quietgrad as qg
-from quietgrad.sklearn import PrivacyWarning, PrivateClassifier
+from quietgrad.sklearn import PrivacyWarning, PrivateClassifier, PrivateRegressor
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietgrad.sklearn.PrivacyWarning")
 
@@ -156,5 +156,11 @@ def test_bounds_that_make_no_sense_are_refused(bounds: object, said: str) -> Non
 
 def test_too_few_records_are_warned_of() -> None:
     X, y = load_breast_cancer(return_X_y=True)
-    with pytest.warns(PrivacyWarning, match="It takes about"):
+    with pytest.warns(
+        PrivacyWarning, match=r"60 records at ε = 0\.05 are few for 2 classes.* It takes about"
+    ):
         PrivateClassifier(epsilon=0.05).fit(X[:60], y[:60])
+    with pytest.warns(
+        PrivacyWarning, match=r"60 records at ε = 0\.05 are few for a regression.* It takes about"
+    ):
+        PrivateRegressor(epsilon=0.05, target=(0, 1)).fit(X[:60], y[:60])

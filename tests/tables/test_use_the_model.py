@@ -13,7 +13,7 @@ import torch
 
 import quietgrad as qg
 from quietgrad._linear_probe.calibration import class_probabilities
-from quietgrad._linear_probe.rule import CLIP
+from quietgrad._linear_probe.rule import TABLE_CLIP, TABLE_NOISE
 from quietgrad.lab.serve import TrainedModel
 from tests.tables.patients import patients, write_config, write_csv
 from tests.tables.test_table_runs import call, refused
@@ -53,7 +53,9 @@ def test_it_predicts_from_any_form_of_a_table(model: TrainedModel) -> None:
     right = np.mean([answer == record["readmitted"] for answer, record in zip(answers, NEW, strict=True)])
     assert right > 0.6
     logits = model(model.encode(NEW)).double()
-    assert torch.allclose(class_probabilities(logits, CLIP), torch.from_numpy(shares), atol=1e-6)
+    assert torch.allclose(
+        class_probabilities(logits, TABLE_CLIP, TABLE_NOISE), torch.from_numpy(shares), atol=1e-6
+    )
     # The same order as the logits, less certain: the clip's bias and the noise are taken out.
     assert np.array_equal(shares.argmax(1), logits.argmax(1).numpy())
     assert shares.max(1).mean() < float(logits.softmax(1).amax(1).mean())

@@ -5,7 +5,7 @@ A head that balances clipped errors has, where classes truly have probabilities 
     Σ_k π_k c_k (p − e_k) = 0,   c_k = min(1, C/‖p − e_k‖)   ⟹   π_k ∝ p_k / c_k = p_k max(1, ‖p − e_k‖/C)
 
 So the softmax of a head with a short clip is overconfident, by a known function. Its weights also hold noise of a known
-size, about one in each logit of a row of unit length. Both corrections are functions of what was released: they cost
+size, the same in each logit of a row of unit length. Both corrections are functions of what was released: they cost
 nothing. They keep the order of the classes (for ‖p − e_k‖² = 1 + ‖p‖² − 2 p_k: checked in the tests), so that the most
 likely class is the same.
 """
@@ -19,21 +19,22 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-NOISE = 1.0
-"""Standard deviation of the noise in a logit: the rule's path is as long as makes it one (`rule.py`)."""
-
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(41)
 
 
-def class_probabilities(logits: Float64[Tensor, "n k"], clip: float) -> Float64[Tensor, "n k"]:
+def class_probabilities(logits: Float64[Tensor, "n k"], clip: float, noise: float) -> Float64[Tensor, "n k"]:
     """Return what the classes' shares are among records of such logits.
 
     Two classes: the average over the noise by quadrature. More: logits are shrunk as a probit's would be
     (MacKay 1992), which keeps their order.
+
+    Args:
+        clip: C.
+        noise: standard deviation of the noise in a logit (`Settings.noise`).
     """
     if logits.shape[1] != 2:
-        return unclipped((logits / math.sqrt(1 + math.pi * NOISE**2 / 4)).softmax(1), clip)
-    nodes = torch.from_numpy(_NODES) * (math.sqrt(2.0) * NOISE)
+        return unclipped((logits / math.sqrt(1 + math.pi * noise**2 / 4)).softmax(1), clip)
+    nodes = torch.from_numpy(_NODES) * (math.sqrt(2.0) * noise)
     weights = torch.from_numpy(_WEIGHTS / _WEIGHTS.sum())
     odds = (logits[:, 1] - logits[:, 0])[:, None] + nodes
     both = torch.stack([torch.sigmoid(-odds), torch.sigmoid(odds)], -1)

@@ -11,7 +11,7 @@ from quietgrad._linear_probe.rule import CURVES_SHARE, Settings, ranks_stand_out
 from quietgrad._program.program import StatisticRelease
 from quietgrad._program.releasing import Statistics
 from quietgrad._program.statistics import Histograms
-from quietgrad.features.curves import COSINES, EDGES, ranks_from_bins
+from quietgrad.features.curves import EDGES, FUNCTIONS, ranks_from_bins
 from quietgrad.features.table_rows import FeatureLayout
 
 NAME = "ranks"
@@ -21,7 +21,7 @@ def plan_ranks(layout: FeatureLayout, rule: Settings) -> dict[str, StatisticRele
     """Plan histograms of the numbers; nothing where their noise would hide them."""
     numbers = sum(layout.is_number)
     # Beyond WIDEST coordinates only their mean squares would be released, which is worse than numbers as they are.
-    is_narrow = len(layout.columns) + numbers * (COSINES - 1) <= WIDEST
+    is_narrow = len(layout.columns) + numbers * (FUNCTIONS - 1) <= WIDEST
     if not (is_narrow and ranks_stand_out(numbers, rule)):
         return {}
     return {NAME: StatisticRelease(statistic=Histograms(EDGES, numbers), share=CURVES_SHARE)}

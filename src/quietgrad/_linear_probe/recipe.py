@@ -160,14 +160,14 @@ def train_head(
     Batches hold rows and labels, and perhaps a weight in [0, 1] for each record.
     """
     with Privatizer(head, program.training, batches, ledger=ledger) as private:
-        for batch in batches:
+        for step, batch in enumerate(batches):
             for x, y, *weights in batch.split(MICRO_BATCH):
                 private.backward(_losses(head(x), y, *weights, clip=settings.clip))
             private.release()
             assert head.weight.grad is not None
             # Plain SGD in one line: the first optimizer of a process imports torch's compiler, which takes seconds.
             with torch.no_grad():
-                head.weight -= settings.lr * head.weight.grad
+                head.weight -= settings.rate(step) * head.weight.grad
     return private
 
 

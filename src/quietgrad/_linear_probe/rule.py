@@ -5,7 +5,8 @@ The rule takes N, the classes, (ε, δ) and the spectrum of the features.
 A run at (ε, δ) on all N records is one Gaussian of parameter μ = √T/σ, whatever T is. Noise that is never contracted
 grows in the weights to std τC/(μN), τ = lr·T the length of the path. So with s = √(μN):
 
-    τ = μN/C     the noise of a weight would reach one: longer paths add noise faster than signal
+    τ = μN/C     the noise of a weight would reach one: longer paths add noise faster than signal. On tables C = ½
+                 and steps that fall linearly to zero, from 4/3 of this length
     d = 2s       effective dimensions (Σλ)²/Σλ² that the budget can tell from noise; α is the least rescaling that
                  reaches it, 0 where the features reach it by themselves (pretrained ones often do)
     k ≤ 6s       directions; beyond them nothing is left (all of a table's: noise has shuffled the small ones)
@@ -28,6 +29,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from jaxtyping import Float
 from scipy.optimize import brentq
@@ -37,8 +39,12 @@ from torch import Tensor
 from quietgrad.features.moments import noise_eigenvalue
 
 CLIP = 0.25
-"""Errors are at most √2 long and start near one. A short clip takes little from the many small errors that remain and
-lowers the noise; an eighth is no better than a quarter."""
+"""Of heads on images. Errors are at most √2 long and start near one. A short clip takes little from the many small
+errors that remain and lowers the noise; an eighth is no better than a quarter."""
+TABLE_CLIP, TABLE_PATH = 0.5, 4 / 3
+"""Of heads on tables, whose steps shrink linearly to nothing: (4/3)·∫(1 − u)du = 2/3 of the path, and noise of
+(4/3)·√∫(1 − u)²du = 0.77 in place of one. Late steps of an even length move the head by noise more than by signal."""
+TABLE_NOISE = TABLE_PATH * math.sqrt(1 / 3)
 DIMENSIONS = 2.0
 DIRECTIONS = 6.0
 STEPS = 1.5
@@ -59,6 +65,9 @@ LEAST_PER_CLASS = 10.0
 """μN per class below which the classes of the synthetic mixtures cannot be distinguished."""
 
 
+Schedule = Literal["constant", "linear"]
+
+
 class PrivacyWarning(UserWarning):
     """Something about the budget that the user should know."""
 
@@ -71,6 +80,7 @@ class Settings:
         signal: μN, how much longer a unit row, added up over all records, is than noise of the whole budget.
         dimension: effective dimensions to rescale to.
         directions: at most so many.
+        schedule: of the learning rate; "linear" falls to zero.
     """
 
     signal: float
@@ -79,20 +89,37 @@ class Settings:
     clip: float
     dimension: float
     directions: int
+    schedule: Schedule = "constant"
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step, counted from 0."""
+        return self.lr * (1 - step / self.steps if self.schedule == "linear" else 1.0)
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of the noise in a weight at the end, where none of it is contracted."""
+        path = self.lr * self.steps * self.clip / self.signal
+        return path * (math.sqrt(1 / 3) if self.schedule == "linear" else 1.0)
 
 
-def settings(*, records: int, classes: int, epsilon: float, delta: float) -> Settings:
-    """The rule's settings for a linear head."""
+def settings(*, records: int, classes: int, epsilon: float, delta: float, table: bool = False) -> Settings:
+    """The rule's settings for a linear head.
+
+    Args:
+        table: records are the columns of a table, not images or features of them.
+    """
     mu = gaussian_parameter(epsilon, delta)
     resolution = math.sqrt(mu * records)
     steps = max(FEWEST_STEPS, math.ceil(STEPS * resolution * max(1.0, STABLE_CLASSES / classes)))
+    clip, path = (TABLE_CLIP, TABLE_PATH) if table else (CLIP, 1.0)
     return Settings(
         signal=mu * records,
         steps=steps,
-        lr=mu * records / CLIP / steps,
-        clip=CLIP,
+        lr=path * mu * records / clip / steps,
+        clip=clip,
         dimension=DIMENSIONS * resolution,
         directions=math.ceil(DIRECTIONS * resolution),
+        schedule="linear" if table else "constant",
     )
 
 
@@ -170,15 +197,16 @@ def ranks_stand_out(numbers: int, found: Settings) -> bool:
 def warning(*, records: int, classes: int, epsilon: float, delta: float) -> str | None:
     """Return a warning if noise will exceed the classes' signal, else None.
 
-    It says how many records or what ε would be enough.
+    It says how many records or what ε would be enough. Classes are 0 where a number is predicted.
     """
-    needed = LEAST_PER_CLASS * classes
+    needed = LEAST_PER_CLASS * max(2, classes)
     if gaussian_parameter(epsilon, delta) * records >= needed:
         return None
     enough = math.ceil(needed / gaussian_parameter(epsilon, delta))
+    task = f"{classes} classes" if classes else "a regression"
     return (
-        f"{records} records at ε = {epsilon:g} are few for {classes} classes: the noise will be about as large as what "
-        f"can be learned. It takes about {enough} records, or ε = {_epsilon_of(needed / records, delta):.2g}."
+        f"{records} records at ε = {epsilon:g} are few for {task}: the noise will be about as large as what can be "
+        f"learned. It takes about {enough} records, or ε = {_epsilon_of(needed / records, delta):.2g}."
     )
 
 

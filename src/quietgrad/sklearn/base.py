@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from quietgrad._errors import PrivacyError
 from quietgrad._linear_probe.ranks import NAME, even_ranks, numbers_or_nan, plan_ranks, release_ranks
-from quietgrad._linear_probe.rule import Settings
+from quietgrad._linear_probe.rule import PrivacyWarning, Settings, settings, warning
 from quietgrad._privatizer.privatizer import Privatizer
 from quietgrad._program.program import Program, StatisticRelease
 from quietgrad._program.releasing import Statistics
@@ -149,6 +150,15 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         raise ValueError("This estimator requires y to be passed, but the target y is None.")
 
     # ---- statistics of a table ----------------------------------------------------------------------------------
+
+    def _rule(self, units: int, classes: int, *, table: bool = True) -> Settings:
+        """The rule's settings, after a warning where records are few; classes are 0 where a number is predicted."""
+        said = warning(records=units, classes=classes, epsilon=self.epsilon, delta=self.delta)
+        if said is not None:
+            warnings.warn(said, PrivacyWarning, stacklevel=4)
+        return settings(
+            records=units, classes=max(2, classes), epsilon=self.epsilon, delta=self.delta, table=table
+        )
 
     def _calibrated(self, program: Program, batches: PoissonBatches) -> Statistics:
         """Begin the releases of a program that costs what the fit may spend."""

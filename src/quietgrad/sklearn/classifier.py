@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,7 +28,7 @@ from quietgrad._linear_probe.recipe import (
     with_products,
     zero_head,
 )
-from quietgrad._linear_probe.rule import PrivacyWarning, Settings, settings, warning
+from quietgrad._linear_probe.rule import Settings, settings
 from quietgrad._program.program import Program, StatisticRelease
 from quietgrad._program.releasing import Statistics
 from quietgrad._program.statistics import Counts
@@ -112,7 +111,8 @@ class PrivateClassifier(ColumnEffects, ClassifierMixin, PrivateEstimator):  # ty
         table, labels = self._read(flat, y)
         own = record_weights(sample_weight, len(labels), self.max_weight)
         users = self._users(groups, len(labels))
-        rule = self._rule(all_at_once(TensorDataset(labels), _ONE_STEP, **users).units)
+        units = all_at_once(TensorDataset(labels), _ONE_STEP, **users).units
+        rule = self._rule(units, len(self.classes_), table=self._image_shape is None)
         program, source = self._program(table, rule)
         batches = all_at_once(TensorDataset(table.inputs), rule, **users)
         statistics = self._calibrated(program, batches)
@@ -125,7 +125,7 @@ class PrivateClassifier(ColumnEffects, ClassifierMixin, PrivateEstimator):  # ty
         data = [self._features(rows), labels, *([] if weights is None else [weights])]
         turned = all_at_once(TensorDataset(*data), rule, **users)
         private = train_head(self._head, statistics.program, turned, rule, statistics.ledger)
-        self._clip = rule.clip if groups is None else math.inf
+        self._clip, self._noise = rule.clip if groups is None else math.inf, rule.noise
         products = self._features.width - rescale.width
         facts = {"directions": rescale.width - 1, "products": products}
         self._finish(X, groups, statistics, private, **facts)
@@ -138,7 +138,7 @@ class PrivateClassifier(ColumnEffects, ClassifierMixin, PrivateEstimator):  # ty
 
     def predict_proba(self, X: Any) -> ndarray:
         """Shares of the classes, corrected for the clip's bias and the head's noise; see `class_probabilities`."""
-        found: ndarray = class_probabilities(self._logits_of(X), self._clip).numpy()
+        found: ndarray = class_probabilities(self._logits_of(X), self._clip, self._noise).numpy()
         return found
 
     def predict(self, X: Any) -> ndarray:
@@ -177,13 +177,6 @@ class PrivateClassifier(ColumnEffects, ClassifierMixin, PrivateEstimator):  # ty
                 "come."
             )
         return table, torch.as_tensor(targets, dtype=torch.int64)
-
-    def _rule(self, units: int) -> Settings:
-        facts = {"records": units, "classes": len(self.classes_)}
-        said = warning(**facts, epsilon=self.epsilon, delta=self.delta)
-        if said is not None:
-            warnings.warn(said, PrivacyWarning, stacklevel=3)
-        return settings(**facts, epsilon=self.epsilon, delta=self.delta)
 
     def _program(self, table: Table, rule: Settings) -> tuple[Program, Source]:
         planned = self._table_statistics(table, rule)

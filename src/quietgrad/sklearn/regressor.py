@@ -20,7 +20,6 @@ from quietgrad._linear_probe.regression import (
     train_regression,
     with_intercept,
 )
-from quietgrad._linear_probe.rule import settings
 from quietgrad._program.program import Program, StatisticRelease
 from quietgrad._program.releasing import Statistics
 from quietgrad._program.statistics import Mean
@@ -141,7 +140,7 @@ class PrivateRegressor(ColumnEffects, RegressorMixin, PrivateEstimator):  # type
         return low, high
 
     def _program(self, table: Table, units: int, *, pay_for_target: bool) -> Program:
-        rule = settings(records=units, classes=2, epsilon=self.epsilon, delta=self.delta)
+        rule = self._rule(units, 0)
         planned = self._table_statistics(table, rule)
         if pay_for_target:
             planned["target"] = StatisticRelease(statistic=unknown_bounds(1), share=SHARE)

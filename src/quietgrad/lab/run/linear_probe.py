@@ -233,7 +233,7 @@ def users_of(config: Config, parts: Parts) -> dict[str, Any]:
 def resolved_config(config: Config, rule: Settings, steps: int, units: int) -> Config:
     """The config with what the rule decided written into it."""
     training = {"epochs": steps, "batch": units, "lr": rule.lr, "micro_batch": MICRO_BATCH}
-    fixed = {"optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0, "schedule": "constant"}
+    fixed = {"optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0, "schedule": rule.schedule}
     return config.model_copy(
         update={
             "training": config.training.model_copy(update=training | fixed),

@@ -101,8 +101,8 @@ def plan_table_probe(config: Config, parts: Parts) -> ProbePlan:
     assert config.privacy.epsilon is not None
     epsilon, delta = config.privacy.epsilon, config.privacy.delta
     _check_options(config, parts)
-    facts = {"records": parts.units, "classes": max(2, parts.num_classes)}
-    rule = settings(**facts, epsilon=epsilon, delta=delta)
+    classes, table = max(2, parts.num_classes), parts.target is None
+    rule = settings(records=parts.units, classes=classes, epsilon=epsilon, delta=delta, table=table)
     layout = FeatureLayout.of_schema(parts.schema)
     ranks = {} if len(parts.public) else plan_ranks(layout, rule)
     width = row_width(layout, ranks)
@@ -118,7 +118,7 @@ def plan_table_probe(config: Config, parts: Parts) -> ProbePlan:
     batches = qg.PoissonBatches(parts.private, rate=1.0, steps=steps, **users_of(config, parts))
     program = qg.calibrate(program, batches, epsilon=epsilon, delta=delta)
     remarks = [
-        warning(**facts, epsilon=epsilon, delta=delta),
+        warning(records=parts.units, classes=parts.num_classes, epsilon=epsilon, delta=delta),
         few_public(len(parts.public), rule) if source == "public" else None,
         *remarks_on_columns(parts),
     ]

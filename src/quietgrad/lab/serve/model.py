@@ -14,7 +14,7 @@ from numpy import ndarray
 from torch import Tensor, nn
 
 from quietgrad._linear_probe.calibration import class_probabilities
-from quietgrad._linear_probe.rule import CLIP
+from quietgrad._linear_probe.rule import TABLE_CLIP, TABLE_NOISE
 from quietgrad.lab.run.metrics import logits_of
 from quietgrad.lab.run.presets import QUIET
 from quietgrad.tables import Schema
@@ -122,7 +122,7 @@ class TrainedModel(nn.Module):
             return np.zeros((0, len(self.classes)))
         logits = logits_of(self, inputs).double()
         shares: ndarray = (
-            logits.softmax(1) if self._clip is None else class_probabilities(logits, self._clip)
+            logits.softmax(1) if self._clip is None else class_probabilities(logits, self._clip, TABLE_NOISE)
         ).numpy()
         return shares
 
@@ -131,7 +131,7 @@ class TrainedModel(nn.Module):
         """Of a head on a table, whose bias is known; None for other models."""
         if self.schema is None or self.facts.config["method"]["name"] != QUIET:
             return None
-        return CLIP if self.facts.config["data"].get("unit") is None else math.inf
+        return TABLE_CLIP if self.facts.config["data"].get("unit") is None else math.inf
 
     def predict(self, records: Any, *, threshold: float | None = None) -> list[str] | Float64[ndarray, " n"]:
         """Return the most likely class of each record, or its number.
