@@ -6,8 +6,8 @@ Both contenders see centred inputs, average their weights, and have the same gri
 setting is chosen on other training images with one noise. Three other noises are judged by the test images. Probes are
 made-up images: no data and no budget. Finished runs are lines of the file and not run again, so that a run that was
 stopped goes on. `--methods gep gep+scaled` compares a paper's method with its own form in scaled coordinates, on the
-same grid. `--records`, `--steps`, `--batch` and `--model` set the size, `--damping 0.3 1 10` makes a contender of each
-number; `--json` prints the table as JSON.
+same grid. `--records`, `--steps`, `--batch` and `--model` set the size, `--damping rule 1 10` makes a contender of the
+library's rule and of each number; `--json` prints the table as JSON.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Setting:
     steps: int = 300
     batch: int = 500
     power: float = 0.5
-    damping: float = 1.0
+    damping: float | None = 1.0
     sides: str = "input"
     refresh: int = 0
     probes: str = "made-up"
@@ -257,7 +257,7 @@ def rows(
         ]
         yield {
             "method": base.method,
-            "damping": base.damping if base.scaled else None,
+            "damping": ("rule" if base.damping is None else base.damping) if base.scaled else None,
             "epsilon": base.epsilon,
             "rate": chosen.rate,
             "clip": chosen.clip,
@@ -265,6 +265,10 @@ def rows(
             "standard_error": round(statistics.stdev(judged) / len(judged) ** 0.5, 2) if seeds > 1 else None,
             "runs": [round(each, 2) for each in judged],
         }
+
+
+def _damping(text: str) -> float | None:
+    return None if text == "rule" else float(text)
 
 
 def main() -> None:
@@ -280,7 +284,7 @@ def main() -> None:
     parser.add_argument("--clips", type=float, nargs="+", default=[0.3, 1.0])
     parser.add_argument("--methods", nargs="+", default=["dp_sgd", "preconditioned"], choices=METHODS)
     parser.add_argument("--power", type=float, default=0.5)
-    parser.add_argument("--damping", type=float, nargs="*", default=[1.0])
+    parser.add_argument("--damping", type=_damping, nargs="*", default=[1.0])
     parser.add_argument("--sides", default="input")
     parser.add_argument("--refresh", type=int, default=0)
     parser.add_argument("--probes", choices=("made-up", "public"), default="made-up")

@@ -188,12 +188,14 @@ class PreconditionedCodec(Codec):
         self.space, self.scales = space, scales
         self.length, self.since = state["length"], state["since"]
         self._lengthened = {name: scale.times(self.length) for name, scale in scales.items()}
-        self._of_release = {name: _of_part(scale, space.part(name)) for name, scale in scales.items()}
         self._public_inputs = public_inputs
         self._damping = state.get("damping")
         # Computed once: on a device the host waits for it. Checkpoints of earlier versions do not have it.
         energy = state.get("noise_energy") or _noise_energy(space, scales)
         self._noise_kept = math.sqrt(coordinates(space) / energy)
+        self._of_release = {
+            name: _of_part(scale, space.part(name)).times(self._noise_kept) for name, scale in scales.items()
+        }
 
     def encode(self, grads: PerSampleGrads) -> PerSampleGrads:
         refuse_private_inputs(grads, self._public_inputs)
@@ -203,9 +205,10 @@ class PreconditionedCodec(Codec):
         return _encode(self._lengthened, grads, self.length)
 
     def decode(self, released: Released) -> Blocks:
-        return apply_scales(
-            self._of_release, {n: self._noise_kept * block for n, block in released.blocks.items()}
-        )
+        scaled = apply_scales(self._of_release, released.blocks)
+        for name in scaled.keys() - _with_scale(self._of_release):
+            scaled[name] = self._noise_kept * scaled[name]
+        return scaled
 
     @property
     def remark(self) -> str:
@@ -225,6 +228,11 @@ def _of_part(scale: LayerScale, part: Part) -> LayerScale:
 def partner_of(name: str) -> str:
     """What the bias of a matrix is called: `0.bias` for `0.weight`, `bias_ih_l0` for `weight_ih_l0`."""
     return "bias".join(name.rsplit("weight", 1))
+
+
+def _with_scale(scales: Mapping[str, LayerScale]) -> set[str]:
+    """What is scaled: matrices, and the biases that go with them."""
+    return scales.keys() | {partner_of(name) for name, scale in scales.items() if scale.with_bias}
 
 
 def apply_scales(scales: Mapping[str, LayerScale], blocks: Blocks) -> Blocks:
