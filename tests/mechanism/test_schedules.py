@@ -141,7 +141,7 @@ def test_the_name_of_0_2_works_and_warns() -> None:
 
 
 def test_damping_grows_with_what_the_noise_of_a_run_grows_with() -> None:
-    assert preconditioner_damping(26_000, 4e-4) == 1.0
+    assert preconditioner_damping(26_000, 3e-4) == 1.0
     assert preconditioner_damping(26_000, 0.0) == 1.0
     once = preconditioner_damping(469_000, 4e-4)
     assert once == pytest.approx((469_000 * 4e-4 / PER_COORDINATE) ** 2)
