@@ -34,8 +34,8 @@ def preconditioner_damping(parameters: int, noise: float) -> float:
 
     A direction of the inputs with eigenvalue a is worth learning if the curvature there, times the squared way that its
     weights have to go, exceeds what noise costs: 2·γ·a·ω² > η·τ². Below that eigenvalue, scaling has to stop. With
-    ω² ∝ 1/p, the learning rate η that noise allows and τ = σC/qN, it grows as (p·ν)². The 10 was chosen on MNIST, with a
-    perceptron of 102,000 weights: docs/methods/preconditioned.md has the figures.
+    ω² ∝ 1/p, the learning rate η that noise allows and τ = σC/qN, it grows as (p·ν)². The 10 was chosen on MNIST,
+    with a perceptron of 102,000 weights: docs/methods/preconditioned.md has the figures.
 
     Args:
         parameters: p, how many coordinates get noise.
