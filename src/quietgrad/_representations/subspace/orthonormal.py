@@ -37,8 +37,11 @@ Bounded = tuple[Tensor, float | Tensor]
 """An orthonormal basis B `[r, p]`, and what ‖BBᵀ − I‖ is at most; a tensor where reading it would mean to wait."""
 
 
-class NotFiniteError(Exception):
+class NotFiniteError(ValueError):
     """Some of the rows are NaN or infinite."""
+
+    def __init__(self) -> None:
+        super().__init__("Public gradients are NaN or infinite. Check public_losses.")
 
 
 def orthonormal_groups(groups: dict[str, Float[Tensor, "k p"]]) -> dict[str, Bounded]:
