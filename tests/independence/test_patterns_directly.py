@@ -30,6 +30,13 @@ def test_a_loop_that_mixes_records_is_refused(pattern: Pattern) -> None:
         checked(pattern)
 
 
-@pytest.mark.parametrize("pattern", APART, ids=str)
+# In a loop all of them run in `make test`: test_patterns_in_loops.py.
+HALF = [
+    pytest.param(pattern, id=str(pattern), marks=pytest.mark.slow if place % 2 else ())
+    for place, pattern in enumerate(APART)
+]
+
+
+@pytest.mark.parametrize("pattern", HALF)
 def test_a_loop_that_keeps_records_apart_is_accepted(pattern: Pattern) -> None:
     assert checked(pattern).outcome is IndependenceOutcome.APART
