@@ -13,7 +13,7 @@ from quietgrad.lab.run.privacy_budget import Budget
 
 def show(solved: Budget, console: Console) -> None:
     """A table, a small plot, and what the numbers do not say."""
-    table = Table(title=f"privacy budget: solved for {solved.solved_for}", show_header=False)
+    table = Table(title=f"privacy budget: solved for the {solved.solved_for.replace('_', ' ')}", show_header=False)
     for name, value in _rows(solved):
         table.add_row(name, value)
     console.print(table)
@@ -41,13 +41,13 @@ def _rows(solved: Budget) -> list[tuple[str, str]]:
     unit = 10.0**5
     shown = math.ceil(solved.noise_multiplier * unit) / unit  # rounded up: the number may be copied
     rows = [
-        ("noise multiplier (effective)", f"{shown:.5f}"),
+        ("noise multiplier of a step", f"{shown:.5f}"),
         *((f"  on the {name}", f"{value:.4f}") for name, value in solved.release_multipliers.items()),
-        (f"epsilon at delta={solved.delta:g}", f"{solved.epsilon:.4f}"),
-        ("epsilon by RDP alone", f"{solved.epsilon_rdp:.4f}"),
-        ("best membership attack: TPR - FPR", f"{solved.attack_advantage:.4f} at most"),
+        (f"ε at δ = {solved.delta:g}", f"{solved.epsilon:.4f}"),
+        ("ε by RDP alone", f"{solved.epsilon_rdp:.4f}"),
+        ("advantage of any membership attack", f"{solved.attack_advantage:.4f} at most"),
         (
-            f"members found, {solved.false_positives:.3g} of others accused",
+            f"members found at {solved.false_positives:.3g} false positives",
             f"{solved.found:.4f} at most",
         ),
         ("Poisson rate", f"{solved.rate:.6g}"),

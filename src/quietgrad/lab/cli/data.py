@@ -29,7 +29,7 @@ def data(*, data_dir: DataDir = None, as_json: Json = False) -> None:
     console.print(table)
     for dataset in found:
         if dataset.folder is None:  # whole lines: an address that a table cuts cannot be opened
-            console.print(f"{dataset.name}: to get it: {dataset.how_to_get}", highlight=False, soft_wrap=True)
+            console.print(f"{dataset.name}: {dataset.how_to_get}", highlight=False, soft_wrap=True)
     folders = ", ".join(str(folder) for folder in search_path(data_dir))
     console.print(
         f"Looked for in {folders}. Another folder: --data-dir, or ${VARIABLE}.",
