@@ -171,6 +171,8 @@ def prepare(written: str) -> None:
         Path("pictures.toml").write_text(own_block("docs/images.md", "toml"))
     if "runs/pictures" in written and not Path("runs/pictures").exists():
         call("train", "pictures.toml", "--set", "data.test=20", "--set", "privacy.delta=1e-3")
+    if "runs/federated/" in written and not Path("runs/federated/federated_embedded_eps4").exists():
+        call(*quick("docs/federated.md: federated federated_embedded_eps4"))
     if stated(written, "tune/config.toml"):
         Path("tune").mkdir(exist_ok=True)
         shutil.copy("own.toml", "tune/config.toml")
