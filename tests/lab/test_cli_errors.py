@@ -31,14 +31,21 @@ def refused(*arguments: str | Path) -> str:
     return lines[0]
 
 
-@pytest.fixture
-def finished(tmp_path: Path) -> Path:
-    """The folder of a short run, its config beside it."""
-    out = tmp_path / "run"
-    config = write_config(tmp_path)
-    done = runner.invoke(app, ["train", str(config), "--out", str(out), "--set", "training.epochs=0.3"])
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a config, its data and a short run."""
+    folder = tmp_path_factory.mktemp("trained")
+    changes = ["--out", str(folder / "run"), "--set", "training.epochs=0.3"]
+    done = runner.invoke(app, ["train", str(write_config(folder)), *changes])
     assert done.exit_code == 0, done.output
-    return out
+    return folder
+
+
+@pytest.fixture
+def finished(trained: Path, tmp_path: Path) -> Path:
+    """The folder of a short run, its config beside it; a copy for each test."""
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "run"
 
 
 @pytest.mark.parametrize(
