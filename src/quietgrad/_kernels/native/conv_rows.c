@@ -70,6 +70,33 @@ static void lay_out(struct plan *p, int64_t width) {
     p->count = found;
 }
 
+#ifdef __clang__
+#define PICK(X, Y, ...) __builtin_shufflevector(X, Y, __VA_ARGS__)
+#else
+typedef int32_t eight_places __attribute__((vector_size(32)));
+#define PICK(X, Y, ...) __builtin_shuffle(X, Y, (eight_places){__VA_ARGS__})
+#endif
+
+/* to[x·apart + c] = from[c·channel + x] for eight channels and eight pixels. */
+static ALWAYS_INLINE void turn(const float *from, int64_t channel, float *to, int64_t apart) {
+    eight lows[4], highs[4], half[2][4];
+    for (int64_t c = 0; c < 4; c++) {
+        const eight a = *(const eight_any *)(from + 2 * c * channel);
+        const eight b = *(const eight_any *)(from + (2 * c + 1) * channel);
+        lows[c] = PICK(a, b, 0, 8, 1, 9, 4, 12, 5, 13), highs[c] = PICK(a, b, 2, 10, 3, 11, 6, 14, 7, 15);
+    }
+    for (int64_t c = 0; c < 2; c++) {
+        half[c][0] = PICK(lows[2 * c], lows[2 * c + 1], 0, 1, 8, 9, 4, 5, 12, 13);
+        half[c][1] = PICK(lows[2 * c], lows[2 * c + 1], 2, 3, 10, 11, 6, 7, 14, 15);
+        half[c][2] = PICK(highs[2 * c], highs[2 * c + 1], 0, 1, 8, 9, 4, 5, 12, 13);
+        half[c][3] = PICK(highs[2 * c], highs[2 * c + 1], 2, 3, 10, 11, 6, 7, 14, 15);
+    }
+    for (int64_t x = 0; x < 4; x++) {
+        *(eight_any *)(to + x * apart) = PICK(half[0][x], half[1][x], 0, 1, 2, 3, 8, 9, 10, 11);
+        *(eight_any *)(to + (x + 4) * apart) = PICK(half[0][x], half[1][x], 4, 5, 6, 7, 12, 13, 14, 15);
+    }
+}
+
 /* One image into the padded picture, channels last; the padding is zero already. */
 static ALWAYS_INLINE void copy_image(const struct plan *p, const float *image, float *picture) {
     const struct movement *m = &p->m;
@@ -79,7 +106,13 @@ static ALWAYS_INLINE void copy_image(const struct plan *p, const float *image, f
         float *to = picture + ((y + m->padding[0]) * p->wide_width + m->padding[1]) * m->channels;
         for (int64_t c = 0; c < m->channels; c += 8) {
             const int64_t some = m->channels - c < 8 ? m->channels - c : 8;
-            if (some == 8)
+            if (some == 8 && column == 1 && m->width >= 8)
+                /* Eight pixels at a time; the last eight overlap those before them. */
+                for (int64_t x = 0; x < m->width; x += 8) {
+                    const int64_t at = x + 8 <= m->width ? x : m->width - 8;
+                    turn(from + c * channel + at, channel, to + at * m->channels + c, m->channels);
+                }
+            else if (some == 8)
                 for (int64_t x = 0; x < m->width; x++) {
                     const float *q = from + c * channel + x * column;
                     *(eight_any *)(to + x * m->channels + c) =
