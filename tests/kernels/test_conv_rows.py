@@ -43,6 +43,24 @@ def drawn(movement: Movement, n: int = 3) -> tuple[Tensor, Tensor, Window]:
 
 
 @pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("outputs", [8, 13])
+def test_gradients_that_go_past_the_caches_are_the_same(outputs: int, level: str) -> None:
+    """A million numbers of gradients, for which AVX-512 takes other stores and adds squares on the way."""
+    n = (1 << 20) // (outputs * 16 * 16) + 1
+    inputs, backprops, window = drawn((1, 16, 9, outputs, (4, 4), (2, 2), (0, 0), (1, 1)), n)
+    truth = by_patches(inputs.double(), backprops.double(), window)
+    with levels.use_level(level):
+        rows, squared = kernel_gradients(inputs, backprops, window)
+        few, few_squared = kernel_gradients(inputs[:3], backprops[:3], window)
+    torch.testing.assert_close(rows.double(), truth, rtol=1e-4, atol=1e-4)
+    assert torch.equal(rows[:3], few)
+    torch.testing.assert_close(squared[:3], few_squared, rtol=1e-12, atol=0.0)
+    exact = rows.double().square().sum((1, 2))
+    assert bool((squared >= exact).all())
+    assert bool((squared <= exact * (1 + 1e-9)).all())
+
+
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("movement", MOVEMENTS, ids=str)
 @pytest.mark.parametrize("n", [1, 3])
 def test_rows_are_those_of_the_reference_and_norms_not_below_theirs(

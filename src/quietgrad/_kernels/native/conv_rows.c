@@ -6,6 +6,7 @@
  * side. A tile of 4 outputs and 24 taps (8 and 48 in vectors of 16 numbers) stays in registers while the positions pass
  * by, a few rows of the picture at a time, which stay in the nearest cache. The norm is that of the float32 numbers that
  * are kept: their squares are exact in float64, where they are added, so the caller's slack for float64 sums covers it.
+ * With AVX-512, a million numbers and more are written past the caches, and squared before they leave.
  *
  * Checked by: tests/kernels/test_conv_rows.py
  */
@@ -13,6 +14,10 @@
 #include <string.h>
 
 #include "levels.h"
+
+#if X86
+#include <immintrin.h>
+#endif
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -29,6 +34,7 @@
 #endif
 
 #define VECTORS 3
+#define STREAMED_FROM (1 << 20) /* numbers of gradients that no cache holds until they are summed */
 #define NEAREST (3 << 13) /* bytes of the picture that pass by at a time */
 
 typedef float eight __attribute__((vector_size(32)));
@@ -51,12 +57,17 @@ struct plan {
     struct movement m;
     struct taps *vectors;
     int64_t count, taps, wide_height, wide_width, rows;
+    int streams; /* whether gradients go past the caches, which they would only pass through */
 };
+
+/* Taps that lie side by side in the picture: those of a row of the kernel, or of one of its pixels where it is dilated. */
+static int64_t run_of_taps(const struct movement *m) {
+    return m->dilation[1] == 1 ? m->kernel[1] * m->channels : m->channels;
+}
 
 static void lay_out(struct plan *p, int64_t width) {
     const struct movement *m = &p->m;
-    const int64_t whole = m->dilation[1] == 1, runs = whole ? 1 : m->kernel[1];
-    const int64_t length = whole ? m->kernel[1] * m->channels : m->channels;
+    const int64_t runs = m->dilation[1] == 1 ? 1 : m->kernel[1], length = run_of_taps(m);
     int64_t found = 0;
     for (int64_t y = 0; y < m->kernel[0]; y++)
         for (int64_t x = 0; x < runs; x++)
@@ -142,17 +153,21 @@ static ALWAYS_INLINE double squared(const float *row, int64_t count) {
 }
 
 #define CONV(NAME) NAME##_8
+#define TARGETED
 #define WIDTH 8
 #define OUTPUTS 4
 #define OUTPUTS_OF(DO) DO(0) DO(1) DO(2) DO(3)
 #include "conv_sample.h"
 #undef CONV
+#undef TARGETED
 #undef WIDTH
 #undef OUTPUTS
 #undef OUTPUTS_OF
 
 #if X86
 #define CONV(NAME) NAME##_16
+#define STREAMED
+#define TARGETED WITH_AVX512
 #define WIDTH 16
 #define OUTPUTS 8
 #define OUTPUTS_OF(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7)
@@ -186,6 +201,8 @@ EXPORT int qg_conv_grads(const struct movement *movement, const float *inputs, c
     const int64_t vectors = m->kernel[0] * m->kernel[1] * (m->channels / width + 2) + VECTORS;
     const int64_t sums = (m->outputs + width / 2) * vectors;
     const int64_t place = (picture + sums * width + 15) / 16 * 16;
+    p.streams = width == 16 && (uintptr_t)rows % 64 == 0 && run_of_taps(m) % 16 == 0 &&
+                samples * m->outputs * p.taps >= STREAMED_FROM;
     p.vectors = malloc((size_t)vectors * sizeof *p.vectors);
     float *scratch = aligned_alloc(64, (size_t)(threads * place * 4));
     if (!p.vectors || !scratch) return free(p.vectors), free(scratch), -1;

@@ -57,9 +57,24 @@ static ALWAYS_INLINE void CONV(keep)(const struct plan *p, int64_t o, int64_t v,
         }
 }
 
+#ifdef STREAMED
+/* The same past the caches; squares are added up on the way, as reading them back would bring them into the caches. */
+TARGETED static ALWAYS_INLINE void CONV(stream)(const struct plan *p, int64_t o, int64_t v, const CONV(lanes) *sums,
+                                                   float *row, __m512d norms[2]) {
+    for (int64_t r = 0; r < OUTPUTS && o + r < p->m.outputs; r++)
+        for (int64_t j = 0; j < VECTORS && p->vectors[v + j].count; j++) {
+            const __m512 value = (__m512)sums[r * VECTORS + j];
+            const __m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(value));
+            const __m512d high = _mm512_cvtps_pd(_mm512_extractf32x8_ps(value, 1));
+            _mm512_stream_ps(row + (o + r) * p->taps + p->vectors[v + j].place, value);
+            norms[0] += low * low, norms[1] += high * high;
+        }
+}
+#endif
+
 /* Some rows of positions of one image: added to what is there `before`, and written to `row` if they are the last. */
-static ALWAYS_INLINE void CONV(add_rows)(const struct plan *p, const float *picture, const float *backprops, int64_t y,
-                                         int begun, int last, CONV(lanes) *sums, float *row) {
+TARGETED static ALWAYS_INLINE void CONV(add_rows)(const struct plan *p, const float *picture, const float *backprops, int64_t y,
+                                         int begun, int last, CONV(lanes) *sums, float *row, void *norms) {
     const struct movement *m = &p->m;
     const int64_t down = m->stride[0] * p->wide_width * m->channels, right = m->stride[1] * m->channels;
     const int64_t rows = m->out_height - y < p->rows ? m->out_height - y : p->rows;
@@ -71,19 +86,34 @@ static ALWAYS_INLINE void CONV(add_rows)(const struct plan *p, const float *pict
         for (int64_t v = 0; v < p->count; v += VECTORS, sums += OUTPUTS * VECTORS) {
             CONV(tile)(picture + y * down, p->vectors + v, b, m->back, rows, m->out_width, down, right,
                        begun ? sums : 0, last ? done : sums);
+#ifdef STREAMED
+            if (last && p->streams) {
+                CONV(stream)(p, o, v, done, row, norms);
+                continue;
+            }
+#endif
             if (last) CONV(keep)(p, o, v, done, row);
         }
     }
 }
 
-static ALWAYS_INLINE void CONV(sample_body)(const struct plan *p, const float *inputs, const float *backprops,
+TARGETED static ALWAYS_INLINE void CONV(sample_body)(const struct plan *p, const float *inputs, const float *backprops,
                                             float *picture, float *room, float *row, double *norm) {
     const struct movement *m = &p->m;
+    double norms[16] __attribute__((aligned(64))) = {0};
     for (int64_t i = 0; i < m->images; i++) {
         copy_image(p, inputs + i * m->strides[1], picture);
         for (int64_t y = 0; y < m->out_height; y += p->rows)
             CONV(add_rows)(p, picture, backprops + i * m->back[1], y, i > 0 || y > 0,
-                           i + 1 == m->images && y + p->rows >= m->out_height, (CONV(lanes) *)room, row);
+                           i + 1 == m->images && y + p->rows >= m->out_height, (CONV(lanes) *)room, row, norms);
     }
+#ifdef STREAMED
+    if (p->streams) {
+        for (int64_t j = 1; j < 16; j++) norms[0] += norms[j];
+        *norm = norms[0];
+        _mm_sfence();
+        return;
+    }
+#endif
     *norm = squared(row, m->outputs * p->taps);
 }
