@@ -24,6 +24,7 @@ GROUPS: Mapping[str, tuple[Verdict, ...]] = {
 """The columns of the overview. A lemma and an accuracy never share a verdict."""
 Results = Mapping[tuple[str, str], Result]
 TOGETHER = ("gep", "cifar10")
+MAP = "regimes"
 
 
 def pages() -> dict[str, str]:
@@ -98,7 +99,28 @@ def _paper(one: Paper, results: Results) -> str:
     ]
     if pictures:
         lines += ["", f"![{one.id} {pictures[0].entry}]({pictures[0].name}.png)"]
+    if MAP in {entry.id for entry in found} and (result := results.get((one.id, MAP))) is not None:
+        lines += ["", *_map(result)]
     return "\n".join(lines) + "\n"
+
+
+def _map(result: Result) -> list[str]:
+    """Where the method leads DP-SGD, as a table and a figure."""
+    rows = [
+        _cells(row.label, f"{row.ours:+.1f} ± {row.spread or 0.0:.1f}", row.note)
+        for row in result.finding.rows
+    ]
+    return [
+        "## Where it leads",
+        "",
+        f"`{result.command}`: {result.finding.why}.",
+        "",
+        _cells("place", "lead over DP-SGD, points", "accuracy of both"),
+        "|---|---|---|",
+        *rows,
+        "",
+        f"![{result.paper} {result.entry}]({result.name}.png)",
+    ]
 
 
 def _sentences(text: str) -> list[str]:
