@@ -109,7 +109,7 @@ def audited_methods(only: list[str], epsilons: list[float]) -> Iterator[Row]:
 
 
 def audited_runs(only: list[str], epsilons: list[float]) -> Iterator[Row]:
-    """Claimed ε of a whole run, what guesses about 800 canaries show of it, and the order of 200 canaries.
+    """Claimed ε of a whole run, what guesses about 400 canaries show of it, and the order of 100 canaries.
 
     Order needs scores that are independent: canaries of methods with a subspace share coordinates.
     """
@@ -121,15 +121,15 @@ def audited_runs(only: list[str], epsilons: list[float]) -> Iterator[Row]:
             batches = qg.PoissonSampler(RECORDS, rate=RUN_RATE, steps=RUN_STEPS, groups=bands)
             mechanism = qg.calibrate(make(), batches, epsilon=target, delta=DELTA)
             started = time.process_time()
-            many, few = (_one_run(mechanism, canaries, groups=bands) for canaries in (800, 200))
+            many, few = (_one_run(mechanism, canaries, groups=bands) for canaries in (400, 100))
             guessed = max(many.details["epsilon_delta_bound"], many.details["trade_off_bound"])
             by_order = few.details["order_statistics_bound"]
             yield {
                 "method": name,
                 "claimed": many.claimed,
-                "by_800_guesses": guessed,
+                "by_400_guesses": guessed,
                 "share": guessed / many.claimed,
-                "by_order_of_200": by_order,
+                "by_order_of_100": by_order,
                 "share_by_order": None if by_order is None else by_order / few.claimed,
                 "verdicts": f"{many.verdict}, {few.verdict}",
                 "seconds": time.process_time() - started,
