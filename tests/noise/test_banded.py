@@ -160,6 +160,13 @@ def test_optimised_coefficients_are_a_minimum(momentum: float) -> None:
     assert mean_square(whole, a) < 1.005 * least
 
 
+@pytest.mark.parametrize(("bands", "steps"), [(2, 1_000), (4, 4_000)])
+def test_long_runs_have_better_coefficients_than_the_square_root(bands: int, steps: int) -> None:
+    """The search steps out of the region in which C⁻¹ stays bounded, and must come back."""
+    a = workload(steps)
+    assert mean_square(optimise(bands, steps), a) < 0.92 * mean_square(square_root(bands), a)
+
+
 def test_the_inverse_series() -> None:
     c = square_root(30)
     assert np.allclose(inverse(c, 30)[:4], [1.0, -0.5, -0.125, -0.0625])

@@ -25,6 +25,10 @@ WHOLE = 64
 and make the grid of the sum coarser by as much."""
 
 
+UNBOUNDED = 1e3
+"""No useful C⁻¹ has coefficients of this size; nor has a useful C a mean square whose logarithm is as large."""
+
+
 def square_root(bands: int) -> Series:
     """Return the first coefficients of (1 − x)^(−½), the square root of partial sums: 1, 1/2, 3/8, 5/16, …"""
     ratios = [(2 * j - 1) / (2 * j) for j in range(1, bands)]
@@ -73,6 +77,8 @@ def optimise(bands: int, steps: int, momentum: float = 0.0) -> Series:
         # With c₀ = 1; the gradient of 1/c(x) in c_j is −x^j/c(x)², so all of them are shifts of one series.
         c = np.concatenate([[1.0], rest])
         series = inverse(c, steps)
+        if not np.abs(series).max() < UNBOUNDED:
+            return UNBOUNDED, np.zeros(bands - 1)  # the search turns back before this overflows
         sums = scipy.signal.fftconvolve(a, series)[:steps]
         twice = scipy.signal.fftconvolve(sums, series)[:steps]
         size, cost = float(c @ c), float(left @ sums**2)
@@ -81,7 +87,7 @@ def optimise(bands: int, steps: int, momentum: float = 0.0) -> Series:
 
     found = scipy.optimize.minimize(value, start[1:], jac=True, method="L-BFGS-B")
     best = np.concatenate([[1.0], found.x])
-    # Where the search leaves the region in which C⁻¹ stays bounded, the square root is kept.
+    # Where the search ends outside of the region in which C⁻¹ stays bounded, the square root is kept.
     return best if mean_square(best, a) < mean_square(start, a) else start
 
 
