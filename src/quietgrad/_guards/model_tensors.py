@@ -50,7 +50,7 @@ def model_tensors(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[ModelTen
             if buffer is not None and key not in derived:
                 yield ModelTensor(f"buffer {prefix + key!r}", buffer)
         attributes = vars(module)
-        # The difference of sets runs in C: torch keeps two dozen attributes in every module, of which none is looked at.
+        # The difference of sets runs in C: torch keeps two dozen attributes in each module, and none is looked at.
         for key in attributes.keys() - OF_TORCH:
             value = attributes[key]
             if not (_is_plain(value) or key in derived):
