@@ -13,7 +13,9 @@ from quietgrad.lab.run.privacy_budget import Budget
 
 def show(solved: Budget, console: Console) -> None:
     """A table, a small plot, and what the numbers do not say."""
-    table = Table(title=f"privacy budget: solved for the {solved.solved_for.replace('_', ' ')}", show_header=False)
+    table = Table(
+        title=f"privacy budget: solved for the {solved.solved_for.replace('_', ' ')}", show_header=False
+    )
     for name, value in _rows(solved):
         table.add_row(name, value)
     console.print(table)
