@@ -97,7 +97,7 @@ def _answered(
     losses_of: LossesOf,
     model: nn.Module | None,
 ) -> IndependenceVerdict:
-    """PassResult every question about one micro-batch by calling the function."""
+    """Answer every question about one micro-batch by calling the function."""
     asking, fingerprints = ask(records, others, rounds=2, alone=True), SlowFingerprints()
     start = RandomStates.capture()
     question = next(asking)

@@ -50,7 +50,7 @@ class RandomWords:
         self._key, self._number, self._used = key or os.urandom(32), number, 0
 
     def place(self) -> KeyPlace:
-        """Where the next bits are, for a kernel that makes them itself; `skip` says how many it took."""
+        """Return where the next bits are, for a kernel that makes them itself; `skip` says how many it took."""
         return KeyPlace(key=self._key, number=self._number, position=self._used)
 
     def skip(self, size: int) -> None:
@@ -64,7 +64,7 @@ class RandomWords:
         self.skip(len(raw))
 
     def take(self, count: int) -> NDArray[np.uint64]:
-        """The next `count` words of 64 bits."""
+        """Return the next `count` words of 64 bits."""
         out = np.empty(count, np.uint64)
         self.fill(out)
         return out

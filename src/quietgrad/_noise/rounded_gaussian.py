@@ -136,7 +136,7 @@ class RoundedGaussian:
         return kept
 
     def _lies_below(self, box: int, integer: int, first: int, second: int, words: RandomWords) -> bool:
-        """The same comparison for one point, exactly."""
+        """Make the same comparison for one point, exactly."""
         within = self._within
         fraction = Fraction(first & ((1 << within) - 1), 1 << within)
         # All of these are dyadic numbers that float64 holds exactly, so the fractions are the true coordinates of the
@@ -151,7 +151,7 @@ class RoundedGaussian:
         )
 
     def _beyond(self, words: RandomWords) -> int | None:
-        """An integer of at least REACH standard deviations, or None: a trial of the right end.
+        """Return an integer of at least REACH standard deviations, or None: a trial of the right end.
 
         Its box is cut at every eighth of a standard deviation, each part half as large as the one before; the curve
         falls by more than e there.
@@ -171,5 +171,5 @@ class RoundedGaussian:
 
 @functools.lru_cache(maxsize=1)
 def default() -> RoundedGaussian:
-    """The one that sources use; its tables are made once."""
+    """Return the one that sources use; its tables are made once."""
     return RoundedGaussian()

@@ -60,7 +60,7 @@ class Contributions:
         return not cuts and pooling.keeps(rows)
 
     def pool(self, grads: BlockwiseGrads, counts: list[int], first: int = 0) -> BlockwiseGrads:
-        """The users who are whole in these rows; others are kept for `finish`.
+        """Return the users who are whole in these rows; others are kept for `finish`.
 
         Args:
             counts: the rows of every user of the step.
@@ -136,7 +136,7 @@ class Units:
 
 
 def arrange(counts: list[int], first: int, rows: int, pooled: Pooled) -> tuple[Pooling, list[_Cut]]:
-    """Who is whole in rows first … first + rows of a step, and who is cut, at either end."""
+    """Return who is whole in rows first … first + rows of a step, and who is cut, at either end."""
     sizes = np.asarray(counts, dtype=np.int64)
     weights = np.ones(len(sizes)) if pooled == "sum" else 1.0 / sizes
     stops = np.cumsum(sizes) - first

@@ -62,7 +62,7 @@ def open_ledger(
     sampler: PoissonSampler,
     source: NoiseSource,
 ) -> Ledger:
-    """The ledger that is given, or one in that file (in memory without), for this plan, mechanism and data."""
+    """Return the ledger that is given, or one in that file (in memory without), for this plan, mechanism and data."""
     if isinstance(ledger, Ledger):
         return ledger
     description = {"mechanism": mechanism.describe(), **sampler.describe(), **source.describe()}
@@ -151,7 +151,7 @@ def _floats(value: Any, path: str = "state") -> dict[str, Tensor]:
 
 
 def _probe(parameters: Mapping[str, Tensor]) -> BlockwiseGrads:
-    """A made-up gradient of one sample, the same on every rank: it shows what a codec does."""
+    """Return a made-up gradient of one sample, the same on every rank: it shows what a codec does."""
     rows = {}
     for number, (name, p) in enumerate(parameters.items()):
         pattern = _pattern(p.dtype, p.device).repeat(-(-p.numel() // PIECE))[: p.numel()]

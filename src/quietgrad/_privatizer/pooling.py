@@ -87,7 +87,7 @@ class Pooling:
         return padded.reshape(self.users, most * mine.shape[1], *mine.shape[2:])
 
     def _places(self, most: int) -> Int64[Tensor, " rows"]:
-        """Where each of `rows` goes if every user has room for `most`."""
+        """Return where each of `rows` goes if every user has room for `most`."""
         begins = np.arange(self.users) * most - (np.cumsum(self.counts) - self.counts)
         return torch.from_numpy(np.repeat(begins, self.counts) + np.arange(self.counts.sum()))
 
@@ -97,7 +97,7 @@ class Pooling:
 
 
 def pool(grads: BlockwiseGrads, pooling: Pooling) -> BlockwiseGrads:
-    """The gradients of users: those of each one's records, weighted and added."""
+    """Return the gradients of users: those of each one's records, weighted and added."""
     if pooling.keeps(grads.samples):
         return grads
     blocks = {name: pool_block(block, pooling) for name, block in grads.blocks.items()}
@@ -106,7 +106,7 @@ def pool(grads: BlockwiseGrads, pooling: Pooling) -> BlockwiseGrads:
 
 @functools.singledispatch
 def pool_block(block: BlockGrads, pooling: Pooling) -> BlockGrads:
-    """One block of `pool`, formed unless its kind is registered below."""
+    """Pool one block, formed unless its kind is registered below."""
     return DenseGrad(pooling.add_rows(block.dense()))
 
 

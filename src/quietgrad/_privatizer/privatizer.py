@@ -199,7 +199,7 @@ class Privatizer:
         step.add(grads)
 
     def pool(self, grads: BlockwiseGrads, first: int = 0, counts: list[int] | None = None) -> BlockwiseGrads:
-        """The gradients of what is protected: each record's own, or those of users.
+        """Return the gradients of what is protected: each record's own, or those of users.
 
         Args:
             grads: of records.
@@ -391,7 +391,7 @@ class Privatizer:
     # ---- resume and end -------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything public that a resumed run needs; noise and sampling start from fresh entropy."""
+        """Return everything public that a resumed run needs; noise and sampling start from fresh entropy."""
         return self._run.state_dict()
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:

@@ -61,11 +61,11 @@ class RunState:
         return self._public(self._states)
 
     def preview(self) -> Public:
-        """The same, to look at: nothing of it is kept."""
+        """Return the same, to look at: nothing of it is kept."""
         return self._public(self._states.copy())
 
     def post_process(self, update: Blocks, public: Public) -> Blocks:
-        """What the mechanism's post-processing makes of the decoded release."""
+        """Return what the mechanism's post-processing makes of the decoded release."""
         self._post_states = self._post_states or [post.init(public) for post in self._post]
         for index, post in enumerate(self._post):
             update, self._post_states[index] = post.apply(update, public, self._post_states[index])
@@ -127,7 +127,7 @@ class PublicGradients:
 
 
 def step_seed(run_seed: int, step: int) -> int:
-    """The public seed of a step."""
+    """Return the public seed of a step."""
     return (run_seed * 1_000_003 + step) % 2**62
 
 

@@ -79,7 +79,7 @@ class Step:
         return self._sums or [self.zero_sum(index) for index in range(len(self.mechanism.releases))]
 
     def encoded_sum(self, index: int, grads: PerSampleGrads) -> ClippedSum:
-        """What these samples would add to a release."""
+        """Return what these samples would add to a release."""
         if grads.samples == 0:
             return self.zero_sum(index)
         return self._clip(index, self.codec(index).encode(grads))
@@ -93,7 +93,7 @@ class Step:
         return self._on_grid(index, clip(encoded, self.public.step))
 
     def zero_sum(self, index: int) -> ClippedSum:
-        """What an empty batch adds to a release."""
+        """Return what an empty batch adds to a release."""
         space = self.codec(index).space
         sensitivity = self.mechanism.releases[index].clip.sensitivity(self.public.step)
         # In float64 as other sums are: a rank without records sends as many bytes as the others.
@@ -124,7 +124,7 @@ class Step:
         ]
 
     def decode(self, released: list[Released]) -> Blocks:
-        """The gradient made of all releases, Σ_j decode_j; representations learn from them on the way."""
+        """Return the gradient made of all releases, Σ_j decode_j; representations learn from them on the way."""
         total: Blocks = {}
         for index, part in enumerate(released):
             self.public.observe(self.mechanism.releases[index].representation, part)

@@ -142,7 +142,7 @@ class Statistics:
 
 
 def _rows(statistic: Statistic, values: Tensor, users: Users | None) -> Iterator[PerSampleGrads]:
-    """The rows of what is protected, in chunks: of records, or one for each user."""
+    """Yield the rows of what is protected, in chunks: of records, or one for each user."""
     if users is None:
         yield from (statistic.rows(part) for part in values.split(CHUNK))
         return

@@ -233,7 +233,7 @@ def collating(pad_to: PadTo | None, collate_fn: Callable[[list[Any]], Any] | Non
 
 
 def _leaves(record: Any, name: Field = 0) -> list[tuple[Field, Any]]:
-    """Everything in a record that is no tuple, list of other things, or dictionary, with its innermost name."""
+    """Return everything in a record that is no tuple, list of other things, or dictionary, with its innermost name."""
     if isinstance(record, Mapping):
         return [leaf for key, value in record.items() for leaf in _leaves(value, key)]
     if _is_structure(record):

@@ -41,7 +41,7 @@ class Scheme(ABC):
         """Say what a step costs that releases this."""
 
     def describe(self) -> dict[str, Any]:
-        """What a ledger keeps of it; nothing for Poisson draws."""
+        """Return what a ledger keeps of it; nothing for Poisson draws."""
         return {}
 
 

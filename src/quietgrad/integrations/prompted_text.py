@@ -88,7 +88,7 @@ class PromptTokens:
 
 
 def padding_of(after: Sequence[int]) -> int:
-    """A number that cannot end a prompt, so that the last other one is the prompt's last token."""
+    """Return a number that cannot end a prompt, so that the last other one is the prompt's last token."""
     return 0 if after[-1] != 0 else 1
 
 
@@ -144,7 +144,7 @@ class PromptEncoder(nn.Module):
 
 
 def cache_folder() -> Path:
-    """Where features are kept: below XDG_CACHE_HOME, or ~/.cache."""
+    """Return where features are kept: below XDG_CACHE_HOME, or ~/.cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "quietgrad" / "prompt-features"
 
 

@@ -88,7 +88,7 @@ class TextEncoder(nn.Module):
 
 
 def padding_of(folder: str) -> int:
-    """The number of the padding token, 0 if the model has none."""
+    """Return the number of the padding token, 0 if the model has none."""
     return int(getattr(_config(folder), "pad_token_id", None) or 0)
 
 

@@ -121,7 +121,7 @@ class RunAudit:
 
 
 def open_run(path: Path, *, data_dir: Path | None = None) -> AuditedRun:
-    """The run in a folder, with the weights it ended with."""
+    """Return the run in a folder, with the weights it ended with."""
     folder = RunFolder(path)
     if not folder.exists:
         inside = sorted(str(config.parent) for config in path.rglob("config.toml"))[:5]
@@ -152,7 +152,7 @@ def open_run(path: Path, *, data_dir: Path | None = None) -> AuditedRun:
 def _open_linear_probe(
     folder: RunFolder, data_dir: Path | None
 ) -> tuple[Setup, qg.Mechanism, tuple[Phase, ...]]:
-    """The training of a finished run on the features that it released; nothing is released again."""
+    """Return the training of a finished run on the features that it released; nothing is released again."""
     if not folder.finished:
         raise LabError(f"{folder.path} is not finished. Finish it with quietgrad train --resume.")
     setup, program, statistics = set_up_probe(folder.config, folder, resume=True, data_dir=data_dir)

@@ -10,7 +10,7 @@ Tensors = tuple[Tensor, ...] | list[Tensor]
 
 
 def weight_average(model: nn.Module, decay: float) -> AveragedModel:
-    """The exponential moving average of a model's weights; call `update_parameters(model)` after each step.
+    """Return the exponential moving average of a model's weights; call `update_parameters(model)` after each step.
 
     The decay warms up, min(decay, (1 + t)/(10 + t)), so that the first, random weights are soon forgotten.
 

@@ -80,7 +80,7 @@ class Config(Section):
     @model_validator(mode="before")
     @classmethod
     def _tables_have_defaults_of_their_own(cls, raw: Any) -> Any:
-        """The linear probe, and a linear model for what is compared with it."""
+        """Default to the linear probe, and to a linear model for what is compared with it."""
         return {**TABLE_DEFAULTS, **raw} if isinstance(raw, dict) and raw.get("columns") else raw
 
     @model_validator(mode="after")

@@ -87,7 +87,7 @@ class FederatedOutcome:
 
 
 def split_records(labels: Tensor, config: FederatedConfig, seed: int) -> list[Int64[ndarray, " m"]]:
-    """The records of each client: equal parts at random, or two classes a client.
+    """Return the records of each client: equal parts at random, or two classes a client.
 
     Raises:
         LabError: there are more clients than records.
@@ -177,7 +177,7 @@ def _loop(
     resume: bool,
     progress: Progress,
 ) -> FederatedOutcome:
-    """All rounds that the ledger's plan still allows."""
+    """Run all rounds that the ledger's plan still allows."""
     rounds, delta = server.sampler.steps, config.privacy.delta
     reports = server.releases
     outcome = FederatedOutcome(

@@ -110,7 +110,7 @@ class RunFolder:
         self.save("checkpoint.pt", {**state, "run": self.identity})
 
     def load_checkpoint(self) -> dict[str, Any] | None:
-        """The last checkpoint, None if the run did not get that far."""
+        """Return the last checkpoint, None if the run did not get that far."""
         state = self.load("checkpoint.pt")
         if state is not None and state.get("run") != self.identity:
             raise LabError(
@@ -120,7 +120,7 @@ class RunFolder:
         return state
 
     def read(self, name: str) -> Any:
-        """A JSON file of a finished run."""
+        """Return a JSON file of a finished run."""
         if not (self.path / name).exists():
             raise LabError(
                 f"{self.path} has no {name}: the run did not finish. Go on with quietgrad train --resume."
@@ -131,7 +131,7 @@ class RunFolder:
         write_whole(self.path / name, content.encode())
 
     def load(self, name: str) -> dict[str, Any] | None:
-        """What `save` kept, None if nothing. Never runs pickled code.
+        """Return what `save` kept, None if nothing. Never runs pickled code.
 
         Raises:
             LabError: the file is damaged, be it by a single bit.
@@ -169,6 +169,6 @@ def _packed(state: Mapping[str, Any]) -> bytes:
 
 
 def versions() -> dict[str, str]:
-    """What the run was made with."""
+    """Return what the run was made with."""
     installed = {name: metadata.version(name) for name in PACKAGES}
     return {"python": platform.python_version(), "quietgrad": __version__, **installed}

@@ -85,7 +85,7 @@ encoded = lru_cache(maxsize=1)(Encoded)
 def set_up_linear_probe(
     config: Config, folder: RunFolder, *, resume: bool, data_dir: Path | None, device: str = "cpu"
 ) -> tuple[Setup, qg.Program, qg.Statistics]:
-    """The objects of a run. Statistics are released here, and kept in the folder for a run that is resumed.
+    """Return the objects of a run. Statistics are released here, and kept in the folder for a run that is resumed.
 
     Records are encoded and the head is trained on the device; statistics are released on the CPU.
     """
@@ -147,7 +147,7 @@ def plan_linear_probe(config: Config, parts: Parts, row_shape: Sequence[int]) ->
 
 
 def make_encoder(name: str, shape: tuple[int, ...], *, mirrored: bool = False) -> nn.Module:
-    """The encoder that a config names, for records of a shape."""
+    """Return the encoder that a config names, for records of a shape."""
     if mirrored and len(shape) != 3:
         raise LabError(f"method.mirrored = true is for images, and records have shape {shape}. Leave it out.")
     if name == "auto":
@@ -159,7 +159,7 @@ def make_encoder(name: str, shape: tuple[int, ...], *, mirrored: bool = False) -
 
 
 def checked_options(config: Config) -> LinearProbeOptions:
-    """The method's options; settings that it would not heed are refused."""
+    """Return the method's options; settings that it would not heed are refused."""
     if config.data.pooled != "mean":
         raise LabError("quiet averages the records of a user. Leave out data.pooled.")
     options = parse_section(LinearProbeOptions, config.method.options, "method")
@@ -174,7 +174,7 @@ def checked_options(config: Config) -> LinearProbeOptions:
 
 
 def _source(options: LinearProbeOptions, parts: Parts, *, pretrained: bool) -> Source | None:
-    """What the config asks for or the kind of records decides; None where it is up to the rule."""
+    """Return what the config asks for or the kind of records decides; None where it is up to the rule."""
     if options.moments == "public" and len(parts.public) == 0:
         raise LabError(
             "method.moments = 'public' needs public data. Set data.public = N, or take 'synthetic' or 'private'."
@@ -219,19 +219,19 @@ def _loaded(saved: dict[str, Any]) -> Rescale | Quadratic:
 
 
 def room_for(state: dict[str, Tensor]) -> Rescale | Quadratic:
-    """A rescaling with room for loaded numbers."""
+    """Return a rescaling with room for loaded numbers."""
     if "landmarks" not in state:
         return Rescale.shaped(*state["directions"].shape)
     return Quadratic.shaped(state["mean"].shape[0], *state["weights"].shape)
 
 
 def users_of(config: Config, parts: Parts) -> dict[str, Any]:
-    """What batches are told of users; nothing where records are protected."""
+    """Return what batches are told of users; nothing where records are protected."""
     return {} if parts.users is None else {"unit": parts.users, "most_records": config.data.most_records}
 
 
 def resolved_config(config: Config, rule: Settings, steps: int, units: int) -> Config:
-    """The config with what the rule decided written into it."""
+    """Return the config with what the rule decided written into it."""
     training = {"epochs": steps, "batch": units, "lr": rule.lr, "micro_batch": MICRO_BATCH}
     fixed = {"optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0, "schedule": rule.schedule}
     return config.model_copy(

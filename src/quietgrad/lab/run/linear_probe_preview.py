@@ -74,7 +74,7 @@ class LinearProbePlan:
 
 
 def explain_linear_probe(config: Config, *, data_dir: Path | None = None) -> LinearProbePlan:
-    """The plan of a run; no private record is encoded, and nothing is released."""
+    """Return the plan of a run; no private record is encoded, and nothing is released."""
     options = checked_options(config)
     parts = load_task(config, data_dir=data_dir)
     if parts.schema is not None:

@@ -7,6 +7,6 @@ import sys
 
 
 def peak_megabytes() -> float:
-    """The largest resident size so far."""
+    """Return the largest resident size so far."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6  # bytes there, KiB elsewhere

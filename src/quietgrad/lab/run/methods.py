@@ -36,7 +36,7 @@ def build_mechanism(
     batches: Steps,
     momentum: float = 0.0,
 ) -> qg.Mechanism:
-    """The method with its options, calibrated to the budget or with the noise that the config fixes."""
+    """Return the method with its options, calibrated to the budget or with the noise that the config fixes."""
     mechanism = uncalibrated(method, parts, model, batches)
     mechanism = with_bands(mechanism, batches, momentum)
     if privacy.noise_multiplier is not None:
@@ -63,7 +63,7 @@ def with_bands(mechanism: qg.Mechanism, batches: Steps, momentum: float) -> qg.M
 
 
 def uncalibrated(method: MethodConfig, parts: Parts, model: nn.Module, batches: Steps) -> qg.Mechanism:
-    """The method with its options and what it needs of the task."""
+    """Return the method with its options and what it needs of the task."""
     make = find_method(method.name)
     wanted = inspect.signature(make).parameters
     _check_options(method, set(wanted) - PROVIDED)

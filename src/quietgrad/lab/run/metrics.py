@@ -75,7 +75,7 @@ def accuracy(model: nn.Module, test: TensorDataset) -> float:
 
 
 def curve_values(found: Metrics | NumberMetrics | None) -> dict[str, float]:
-    """What a point of the curve shows: the accuracy, NaN where there is none; R² of numbers beside it."""
+    """Return what a point of the curve shows: the accuracy, NaN where there is none; R² of numbers beside it."""
     if isinstance(found, NumberMetrics):
         return {"accuracy": math.nan, "r2": math.nan if found.r2 is None else found.r2}
     return {"accuracy": math.nan if found is None else found.accuracy}
@@ -102,7 +102,7 @@ def measure(
 def number_metrics(
     said: Float[Tensor, " n"], truth: Float[Tensor, " n"], target: tuple[float, float]
 ) -> NumberMetrics:
-    """All metrics of at least one row."""
+    """Return all metrics of at least one row."""
     unit = (target[1] - target[0]) / 2
     truth = truth.double() * unit
     errors = said.double().clamp(-1.0, 1.0) * unit - truth
@@ -128,7 +128,7 @@ def logits_of(model: nn.Module, inputs: Tensor) -> Float[Tensor, "n k"]:
 
 
 def metrics_of(logits: Float[Tensor, "n k"], labels: Int64[Tensor, " n"]) -> Metrics:
-    """All metrics of at least one row."""
+    """Return all metrics of at least one row."""
     answers = logits.argmax(1)
     counts = labels.bincount(minlength=logits.shape[1])
     found = labels[answers == labels].bincount(minlength=logits.shape[1])
@@ -163,7 +163,7 @@ def area_under_curve(scores: Float[Tensor, " n"], positive: Tensor) -> float | N
 
 
 def metrics_text(found: Mapping[str, Any]) -> str:
-    """The metrics of `results.json` in words."""
+    """Return the metrics of `results.json` in words."""
     if not found:
         return "no test data, so nothing was measured"
     if "mae" in found:

@@ -41,12 +41,12 @@ def presets() -> dict[str, dict[str, Any]]:
 
 
 def compared_methods() -> list[str]:
-    """The methods of a comparison that names none."""
+    """Return the methods of a comparison that names none."""
     return [name for name, preset in presets().items() if preset.get("compared", False)]
 
 
 def with_method(base: Config, name: str, epsilon: float | None = None) -> Config:
-    """The config with another method at its preset; the config's own method keeps its own settings.
+    """Return the config with another method at its preset; the config's own method keeps its own settings.
 
     Args:
         epsilon: the budget, for presets that depend on it.

@@ -55,7 +55,7 @@ class MethodReport:
     releases: tuple[dict[str, Any], ...] = ()
 
     def cells(self) -> dict[str, Any]:
-        """What a table shows."""
+        """Return what a table shows."""
         bias = BIAS.get(self.method, "of its own")
         if self.problem:
             return dict.fromkeys(
@@ -149,7 +149,7 @@ def _with_test_rows(parts: Parts) -> Parts:
 def engine_algorithms(
     setup: Setup, mechanism: qg.Mechanism, rows: int
 ) -> tuple[tuple[dict[str, Any], ...], str]:
-    """One backward pass over test data: which algorithm each layer got, and that samples do not mix."""
+    """Run one backward pass over test data: which algorithm each layer got, and that samples do not mix."""
     sample = TensorDataset(*(tensor[:rows] for tensor in setup.parts.test.tensors))
     batches = qg.PoissonBatches(sample, rate=1.0, steps=setup.batches.steps)
     with qg.Privatizer(setup.model, _independent(mechanism), batches) as private:
@@ -160,7 +160,7 @@ def engine_algorithms(
 
 
 def probe_report(config: Config, data_dir: Path | None) -> MethodReport:
-    """What the private linear probe would release on the config's data; nothing is released."""
+    """Return what the private linear probe would release on the config's data; nothing is released."""
     try:
         plan = explain_linear_probe(with_method(config, QUIET), data_dir=data_dir)
     except ValueError as error:
@@ -179,7 +179,7 @@ def probe_report(config: Config, data_dir: Path | None) -> MethodReport:
 
 
 def method_report(method: MethodConfig, privacy: PrivacyConfig, setup: Setup) -> MethodReport:
-    """What the method releases of a step, and the noise that it leaves in the update."""
+    """Return what the method releases of a step, and the noise that it leaves in the update."""
     try:
         parts = with_few_public(setup.parts, int(method.options.get("rank", 0)))
         mechanism = build_mechanism(
@@ -206,7 +206,7 @@ def _longest_signal(releases: list[dict[str, Any]], setup: Setup) -> float:
 
 
 def with_few_public(parts: Parts, rank: int) -> Parts:
-    """As many public examples as a basis of that rank needs: dimension and noise do not depend on the others."""
+    """Return as many public examples as a basis of that rank needs: dimension and noise do not depend on the others."""
     most = max(rank, ENOUGH)
     public = TensorDataset(*(tensor[:most] for tensor in parts.public.tensors))
     return dataclasses.replace(parts, public=public)
@@ -224,7 +224,7 @@ def _independent(mechanism: qg.Mechanism) -> qg.Mechanism:
 def released_noise(
     model: nn.Module, mechanism: qg.Mechanism, setup: Setup
 ) -> tuple[list[dict[str, Any]], float]:
-    """The releases of a step, and the length of what an empty batch puts into p.grad: noise alone."""
+    """Return the releases of a step, and the length of what an empty batch puts into p.grad: noise alone."""
     empty: list[list[int]] = [[] for _ in range(setup.batches.steps)]
     batches = qg.PoissonBatches.replay(setup.parts.test, empty, rate=setup.batches.rate)
     with qg.Privatizer(model, _independent(mechanism), batches) as private:

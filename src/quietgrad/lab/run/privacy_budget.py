@@ -106,7 +106,7 @@ class Question:
         return self.bands == 1 and self.at_most is None and not self.once_an_epoch
 
     def phases(self, noise: float, rate: float, steps: int) -> tuple[Phase, ...]:
-        """What a run costs, given how records take part."""
+        """Return what a run costs, given how records take part."""
         if self.plain_draws:
             return (Phase(event=GaussianEvent(noise_multiplier=noise), rate=rate, count=steps),)
         # Without --examples any number of records will do: only truncation depends on it.
@@ -219,7 +219,7 @@ def solve(question: Question, method: str, shares: dict[str, float]) -> Budget:
 
 
 def release_shares(method: str, split: str) -> dict[str, float]:
-    """The share of the step's budget that each release of a batch gets."""
+    """Return the share of the step's budget that each release of a batch gets."""
     name = method.replace("-", "_")
     if name == "gip":
         raise ValueError(

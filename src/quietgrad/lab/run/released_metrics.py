@@ -54,7 +54,7 @@ class ReleasedNumberMetrics(NumberMetrics):
 
 
 def plan_accuracy(config: Config, parts: Parts) -> dict[str, qg.StatisticRelease]:
-    """What is released after training if the config asks for it.
+    """Return what is released after training if the config asks for it.
 
     Raises:
         LabError: there are many classes, whose counts would be noise.
@@ -123,7 +123,7 @@ def error_metrics(
 
 
 def _pairs(logits: Float[Tensor, "n k"], labels: Int64[Tensor, " n"]) -> Int64[Tensor, " n"]:
-    """The number of each record's (label, answer); −1, which counts nowhere, without a label."""
+    """Return the number of each record's (label, answer); −1, which counts nowhere, without a label."""
     return torch.where(labels >= 0, labels * logits.shape[1] + logits.argmax(1), -1)
 
 

@@ -81,7 +81,7 @@ class Setup:
 def set_up(
     config: Config, *, data_dir: Path | None = None, parts: Parts | None = None, device: str = "cpu"
 ) -> Setup:
-    """All objects of a run. The seed fixes initial weights, never noise or batches.
+    """Return all objects of a run. The seed fixes initial weights, never noise or batches.
 
     Args:
         config: what to run.
@@ -198,7 +198,7 @@ def number_of_bands(config: Config, rate: float, steps: int) -> int:
 
 
 def momentum_of(training: TrainingConfig) -> float:
-    """What adds up in the weights over steps; Adam's averages do not add up."""
+    """Return what adds up in the weights over steps; Adam's averages do not add up."""
     return training.momentum if training.optimizer == "sgd" else 0.0
 
 

@@ -40,7 +40,7 @@ def shipped_configs() -> dict[str, str]:
 
 
 def shipped_config(name: str) -> str:
-    """The text of a config; the name may end in .toml."""
+    """Return the text of a config; the name may end in .toml."""
     known = shipped_configs()
     stem = name.removesuffix(".toml")
     if stem not in known:

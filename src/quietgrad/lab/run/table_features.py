@@ -41,7 +41,7 @@ class ToTarget(nn.Module):
 
 
 def numbers_of(rows: TableRows, last: nn.Module) -> dict[str, Tensor]:
-    """What `table_features` needs beside the schema; all of it was released."""
+    """Return what `table_features` needs beside the schema; all of it was released."""
     found = {} if rows.blocks.ranks is None else {RANKS: rows.blocks.ranks}
     if isinstance(last, Products):
         found[LEADING] = torch.tensor(last.leading)

@@ -59,7 +59,7 @@ TABLE, PRECONDITIONER = "table", "preconditioner"
 def set_up_probe(
     config: Config, folder: RunFolder, *, resume: bool, data_dir: Path | None, device: str = "cpu"
 ) -> tuple[Setup, qg.Program, qg.Statistics]:
-    """The objects of a run: of a table if columns are stated, else of images, texts or arrays.
+    """Return the objects of a run: of a table if columns are stated, else of images, texts or arrays.
 
     Args:
         device: where the head is trained, and records but those of tables are encoded.
@@ -71,7 +71,7 @@ def set_up_probe(
 def set_up_table_probe(
     config: Config, folder: RunFolder, *, resume: bool, data_dir: Path | None, device: str = "cpu"
 ) -> tuple[Setup, qg.Program, qg.Statistics]:
-    """The objects of a run. Statistics are released here, and kept in the folder for a run that is resumed."""
+    """Return the objects of a run. Statistics are released here, and kept in the folder for a run that is resumed."""
     parts = load_task(config, data_dir=data_dir)
     plan = plan_table_probe(config, parts)
     if resume:
@@ -96,7 +96,7 @@ def set_up_table_probe(
 
 
 def plan_table_probe(config: Config, parts: Parts) -> ProbePlan:
-    """The rule's settings and the one calibrated program, from public numbers alone."""
+    """Return the rule's settings and the one calibrated program, from public numbers alone."""
     assert parts.schema is not None
     assert config.privacy.epsilon is not None
     epsilon, delta = config.privacy.epsilon, config.privacy.delta
@@ -183,7 +183,7 @@ def _source(config: Config, parts: Parts, width: int, rule: Settings) -> Source:
 
 
 def _encoded(parts: Parts, rows: TableRows, last: nn.Module) -> Parts:
-    """The parts with what the head reads in the place of features."""
+    """Return the parts with what the head reads in the place of features."""
 
     def part(data: TensorDataset) -> TensorDataset:
         features = [last(encode(rows, few)) for few in data.tensors[0].split(MICRO_BATCH)]

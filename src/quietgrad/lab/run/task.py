@@ -40,7 +40,7 @@ def load_task(config: Config, *, data_dir: Path | None = None) -> Parts:
 
 
 def feature_encoder(config: Config, shape: tuple[int, ...]) -> nn.Module | None:
-    """The frozen encoder of data.features, for records of a shape; None where inputs are taken as they are."""
+    """Return the frozen encoder of data.features, for records of a shape; None where inputs are taken as they are."""
     features = config.data.features
     if not is_pretrained(features):
         return None if features == NONE else ScatterNet(*image_shape(shape, "data.features", smallest=8)[1:])
@@ -50,7 +50,7 @@ def feature_encoder(config: Config, shape: tuple[int, ...]) -> nn.Module | None:
 
 
 def _prompted(data: DataConfig) -> tuple[PromptTokens, PromptEncoder]:
-    """The tokenizer with the prompt around a text, and the model that reads it."""
+    """Return the tokenizer with the prompt around a text, and the model that reads it."""
     if data.prompt is None:
         raise LabError(
             f'data.features = {data.features!r} needs data.prompt, such as "Review: {{}}\\nSentiment:".'
@@ -60,7 +60,7 @@ def _prompted(data: DataConfig) -> tuple[PromptTokens, PromptEncoder]:
 
 
 def _words(config: Config) -> Tokenizer | None:
-    """The model's own tokenizer, or the vocabulary that the config names."""
+    """Return the model's own tokenizer, or the vocabulary that the config names."""
     if config.model.name.startswith(PREFIX):
         return FolderTokens(config.model.name, config.data.tokens)
     return None if config.data.tokenizer is None else WordPieces(config.data.tokenizer, config.data.tokens)

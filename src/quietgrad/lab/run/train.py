@@ -126,7 +126,7 @@ class Run:
         self.updates += 1
 
     def evaluate(self) -> dict[str, float]:
-        """A point of the curve; test data are public and never enter training."""
+        """Return a point of the curve; test data are public and never enter training."""
         found = measure(self.setup.evaluated, self.setup.parts.test, self.setup.parts.target)
         point = {
             "step": self.private.step,
@@ -172,7 +172,7 @@ def noise_to_signal(releases: Sequence[ReleaseReport], batch: float) -> float:
 
 
 def losses_of(model: nn.Module, x: Tensor, y: Tensor, config: Config) -> Tensor:
-    """One loss per record, or one per view of it; labels that are numbers have half of the squared error."""
+    """Return one loss per record, or one per view of it; labels that are numbers have half of the squared error."""
     if y.is_floating_point():
         errors = model(x)[:, 0] - y.nan_to_num(0.0)
         return torch.where(y.isfinite(), errors.square() / 2, 0.0)

@@ -106,7 +106,7 @@ class RecordedRun:
 
 
 def read_run(path: Path, *, results: dict[str, Any] | None = None) -> RecordedRun:
-    """Everything in the folder of a run; the ledger's hash chain is checked on the way.
+    """Return everything in the folder of a run; the ledger's hash chain is checked on the way.
 
     Args:
         path: the folder.
@@ -150,7 +150,7 @@ def _advantage(epsilon: float, delta: float) -> float:
 
 
 def _audits(file: Path) -> list[dict[str, Any]]:
-    """One attack or a list of them."""
+    """Return one attack or a list of them."""
     if not file.exists():
         return []
     content = read_json(file)

@@ -68,7 +68,7 @@ def _seal(folder: Path, files: dict[str, str]) -> str:
 
 
 def _anchor(folder: Path) -> Path:
-    """The file that speaks for the folder: a run's statement, a comparison's table."""
+    """Return the file that speaks for the folder: a run's statement, a comparison's table."""
     if (folder / "config.toml").exists():
         return folder / STATEMENT
     return folder / "results.json"

@@ -26,7 +26,7 @@ Statement = dict[str, Any]
 
 
 def statement_of(run: RecordedRun) -> Statement:
-    """The whole statement about a run whose weights are written; signed if there is a ledger key."""
+    """Return the whole statement about a run whose weights are written; signed if there is a ledger key."""
     statement = {
         "schema": SCHEMA,
         # Runs of 0.2 did not write down when they began.
@@ -104,7 +104,7 @@ def _claim(run: RecordedRun) -> dict[str, Any]:
 
 
 def trade_off(run: RecordedRun) -> list[dict[str, float]]:
-    """The run's trade-off curve; after a private search, that of its (ε, δ) alone."""
+    """Return the run's trade-off curve; after a private search, that of its (ε, δ) alone."""
     if run.config.tuning.on == "private":
         return curve_of_pair(run.epsilon, run.config.privacy.delta)
     return curve_of(run.ledger.plan or (), run.epsilon)

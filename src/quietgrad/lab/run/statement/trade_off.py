@@ -31,12 +31,12 @@ GRIDS = (1.0, 3.0, 0.3, 10.0)
 
 
 def step_for(epsilon: float) -> float:
-    """A width of the loss grid that suits an ε."""
+    """Return a width of the loss grid that suits an ε."""
     return min(max(epsilon / 2000, 1e-5), 1e-3)
 
 
 def mu_of(phases: Sequence[Phase], epsilon: float) -> float | None:
-    """The smallest μ that can be proved for the run, ∞ without noise; None where it cannot be computed."""
+    """Return the smallest μ that can be proved for the run, ∞ without noise; None where it cannot be computed."""
     if math.isinf(epsilon):
         return math.inf
     if all(isinstance(phase.event, GaussianEvent) and phase.rate == 1 for phase in phases):
@@ -46,7 +46,7 @@ def mu_of(phases: Sequence[Phase], epsilon: float) -> float | None:
 
 
 def curve_of(phases: Sequence[Phase], epsilon: float) -> list[dict[str, float]]:
-    """The trade-off curve of the run: for each false-positive rate the least false-negative rate."""
+    """Return the trade-off curve of the run: for each false-positive rate the least false-negative rate."""
     if math.isinf(epsilon):
         return _points(lambda _: 0.0)
     losses = pld(phases, discretisation=step_for(epsilon))
@@ -56,7 +56,7 @@ def curve_of(phases: Sequence[Phase], epsilon: float) -> list[dict[str, float]]:
 
 
 def curve_of_pair(epsilon: float, delta: float) -> list[dict[str, float]]:
-    """The curve of anything (ε, δ)-private of which no more is known."""
+    """Return the curve of anything (ε, δ)-private of which no more is known."""
     return _points(lambda alpha: _least_misses(alpha, np.array([epsilon]), np.array([delta])))
 
 

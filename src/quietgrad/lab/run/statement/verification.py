@@ -85,7 +85,7 @@ def _verdict(problems: tuple[str, ...], stated: Statement | None, path: Path) ->
 
 
 def _checked(stated: Statement, path: Path) -> str:
-    """Which files agree, and which could not be checked."""
+    """Return which files agree, and which could not be checked."""
     if "files" not in stated:
         return "weights and config agree; results, split, checkpoint and report NOT checked (a run of 0.2)"
     there = [name for name in (CHECKPOINT, "report.html", "audit.json") if (path / name).exists()]
@@ -191,7 +191,7 @@ def _not_private(stated: Statement) -> Iterator[str]:
 
 
 def _differences(path: str, stated: Any, found: Any) -> Iterator[str]:
-    """Where the statement differs from what the folder gives, as dotted paths."""
+    """Yield where the statement differs from what the folder gives, as dotted paths."""
     if isinstance(stated, dict) and isinstance(found, dict):
         for key in sorted(stated.keys() | found.keys()):
             yield from _differences(f"{path}.{key}", stated.get(key), found.get(key))

@@ -36,7 +36,7 @@ TUNING = {
 
 
 def about(run: RecordedRun) -> dict[str, str | None]:
-    """Who made the run, when, for what and on which file."""
+    """Return who made the run, when, for what and on which file."""
     stated = run.config.about
     return {
         "who": stated.who or None,
@@ -49,7 +49,7 @@ def about(run: RecordedRun) -> dict[str, str | None]:
 
 
 def about_rows(run: RecordedRun) -> dict[str, str]:
-    """The same for readers, with what was not stated said to be so."""
+    """Return the same for readers, with what was not stated said to be so."""
     said = about(run)
     unkeyed = (
         "not kept: only under a ledger key, since an open hash would let anybody test guesses of the data"
@@ -69,7 +69,7 @@ def about_rows(run: RecordedRun) -> dict[str, str]:
 
 
 def foreign_code(run: RecordedRun) -> str:
-    """What to know of a method that does not come with quietgrad; empty for one that does."""
+    """Return what to know of a method that does not come with quietgrad; empty for one that does."""
     name = run.config.method.name
     if not is_foreign(name):
         return ""
@@ -84,7 +84,7 @@ def foreign_code(run: RecordedRun) -> str:
 
 
 def unit(run: RecordedRun) -> str:
-    """What is protected as one thing."""
+    """Return what is protected as one thing."""
     if run.many == "clients":
         return "one client with all records that it holds and all that it ever sends"
     if run.many == "people":
@@ -112,7 +112,7 @@ def _who(run: RecordedRun) -> str:
 
 
 def protected(run: RecordedRun) -> list[str]:
-    """What is protected, and from whom."""
+    """Return what is protected, and from whom."""
     labels = "with" if run.split.get("public_labels") else "without"
     return [
         _who(run),
@@ -165,7 +165,7 @@ def setting(run: RecordedRun) -> dict[str, str]:
 
 
 def _sampling(run: RecordedRun) -> str:
-    """How records take part, by what the plan holds."""
+    """Return how records take part, by what the plan holds."""
     one, rate = run.one, f"{run.rate:.5g}"
     events = [phase.event for phase in run.ledger.plan or ()]
     for event in events:
@@ -203,7 +203,7 @@ def _event(event: Event) -> str:
 
 
 def assumptions(run: RecordedRun) -> list[str]:
-    """What has to be true for the guarantee to hold."""
+    """Return what has to be true for the guarantee to hold."""
     split = run.split
     public = split.get("public", 0)
     said = [
@@ -244,7 +244,7 @@ def assumptions(run: RecordedRun) -> list[str]:
 
 
 def not_covered(run: RecordedRun) -> list[str]:
-    """What ε does not say about this run."""
+    """Return what ε does not say about this run."""
     covered = run.results is None or run.results["covered"]
     said = [
         _tuning(run),
@@ -265,7 +265,7 @@ def not_covered(run: RecordedRun) -> list[str]:
 
 
 def _measured(run: RecordedRun) -> list[str]:
-    """What the figures of the results tell freely; those that were released within ε tell nothing beyond it."""
+    """Return what the figures of the results tell freely; those that were released within ε tell nothing beyond it."""
     if run.config.privacy.accuracy is not None:
         return []
     return [
@@ -287,7 +287,7 @@ def seed_policy(run: RecordedRun) -> str:
 
 
 def mechanism_rows(run: RecordedRun) -> list[tuple[str, str]]:
-    """The parameters of the mechanism as the ledger keeps them, nested names joined by dots."""
+    """Return the parameters of the mechanism as the ledger keeps them, nested names joined by dots."""
     return list(_flat(run.mechanism))
 
 
