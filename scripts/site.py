@@ -148,10 +148,11 @@ def on_page_content(html: str, **_: object) -> str:
     """Let the keyboard reach formulas and wide tables, which scroll on narrow screens; the theme does so for code."""
 
     def reachable(table: re.Match[str]) -> str:
-        return table[0] if table[0].count("<th") < 5 else table[0].replace("<table>", '<table tabindex="0">')
+        is_wide = table[0].count("<th") >= 5 or re.search(r"<code>[^<]{45,}</code>", table[0])
+        return table[0].replace("<table>", '<table tabindex="0">') if is_wide else table[0]
 
     html = html.replace('<div class="formula">', '<div class="formula" tabindex="0">')
-    return re.sub(r"<table>.*?</thead>", reachable, html, flags=re.DOTALL)
+    return re.sub(r"<table>.*?</table>", reachable, html, flags=re.DOTALL)
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
@@ -164,8 +165,7 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
 
 
 def on_post_page(output: str, **_: object) -> str:
-    """Name the theme's search dialog for screen readers, and let the keyboard reach code that scrolls."""
-    output = output.replace(
+    """Name the theme's search dialog for screen readers."""
+    return output.replace(
         'component="search" role="dialog"', 'component="search" role="dialog" aria-label="Search"'
     )
-    return re.sub(r"(<pre[^>]*>(?:<span></span>)?)<code>", r'\1<code tabindex="0">', output)
