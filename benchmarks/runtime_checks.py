@@ -48,6 +48,7 @@ from quietgrad._guards.model_state import ModelStateGuard
 from quietgrad._guards.private_inputs import PrivateInputs
 from quietgrad._guards.raw_backward import RawBackwardGuard
 from quietgrad._independence.in_loop import FIRST, ONE_IN, LoopCheck
+from quietgrad._independence.repetition import Repetition
 
 WARM_UP, ROWS = 8, 64
 
@@ -146,6 +147,9 @@ CHECKS: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
     (recorder, "check_coverage", _nothing),
     (LoopCheck, "note", _nothing),
     (guards, "refuse_scaled", _nothing),
+    (guards, "refuse_stopping_at_nan", _nothing),
+    (Repetition, "suspect", lambda *_, **__: False),
+    (Repetition, "begin", _nothing),
     (ModelStateGuard, "check", _nothing),
     (PrivateInputs, "consume", _nothing),
     (PrivateInputs, "hand_out", _nothing),

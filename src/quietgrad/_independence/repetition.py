@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -78,11 +79,13 @@ class Repetition:
         self._suspects, self._has_spread = None, spread
         if self.is_in_progress or len(losses) < 2:
             return False
-        # A device is not asked about its losses, because the host would wait. There only `spread` shows them.
-        finite = losses.detach().isfinite() if losses.device.type == "cpu" else None
-        if finite is not None and not bool(finite.all()):
-            self._suspects = ~finite.reshape(len(losses), -1).all(1)
-        elif spread:
+        # A device is not asked about its losses, because the host would wait. There only `spread` shows them. A sum is
+        # finite only if all losses are, and takes one operation where asking each of them takes two.
+        own = losses.detach()
+        if own.device.type == "cpu" and not math.isfinite(own.sum().item()):
+            self._suspects = ~own.isfinite().reshape(len(own), -1).all(1)
+            self._suspects = self._suspects if bool(self._suspects.any()) else None
+        if self._suspects is None and spread:
             self._suspects = torch.ones(len(losses), dtype=torch.bool)
         return self.is_due
 
