@@ -116,8 +116,10 @@ def test_a_number_has_nothing_to_compare(number_run: Path) -> None:
 
 
 def test_bounds_one_apart_are_a_number_where_they_say_so(tmp_path: Path) -> None:
-    data = write_csv(tmp_path / "stays.csv", stays(100))
-    config = write_config(tmp_path, data, NUMBER.replace("[0, 40]", "[0, 1]"))
+    shares = [{**record, "days": number % 7 / 7} for number, record in enumerate(stays(100))]
+    config = write_config(
+        tmp_path, write_csv(tmp_path / "stays.csv", shares), NUMBER.replace("[0, 40]", "[0, 1]")
+    )
     assert "Predicts a number" in call("explain", config)
 
 

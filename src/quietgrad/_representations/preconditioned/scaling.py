@@ -86,6 +86,11 @@ class Preconditioned(Representation):
             raise ValueError(f"Expected refresh_every >= 1 or None, got {self.refresh_every!r}.")
 
     def refresh(self, public: Public, state: State) -> tuple[Codec, State]:
+        """Measure the probes where that is due, and return the codec of the step.
+
+        Raises:
+            ValueError: gradients of the probes are not finite.
+        """
         inputs: list[Tensor] = []
         if self._is_due(public, state):
             moments, damping = self._moments(public, inputs), self.damping_at(public)
