@@ -9,6 +9,7 @@ run again.
     python -m benchmarks.fine_tuning reviews WARM --public PUBLIC --encoder FILM   # WARM tuned on film reviews
     python -m benchmarks.fine_tuning features --cache CACHE                 # EfficientNet-Lite0, 2,500 images a chunk
     python -m benchmarks.fine_tuning head sst2 --cache CACHE --epsilons 1,3,8 --seeds 2
+    python -m benchmarks.fine_tuning prompted minilm+prompt:smollm2@24 --epsilons 1,3,8,0 --seeds 3 --cache CACHE
     python -m benchmarks.fine_tuning search lora --epsilons 8               # learning rates, on held-out sentences
     python -m benchmarks.fine_tuning tune lora --epsilons 1,3,8 --seeds 2   # with the search's rate
     python -m benchmarks.fine_tuning energies                               # of the coordinates of `core`
@@ -34,6 +35,7 @@ from benchmarks.fine_tuning import (
     classifier,
     heads,
     language,
+    prompted,
     public_text,
     review_start,
     scale,
@@ -112,6 +114,15 @@ def _heads(given: argparse.Namespace) -> None:
             once(name, lambda epsilon=epsilon: heads.head(task, cache, epsilon, most))  # type: ignore[misc]
 
 
+def _prompted(given: argparse.Namespace) -> None:
+    for epsilon in _epsilons(given):
+        for seed in range(given.seeds if epsilon else 1):
+            name = f"prompted head, {given.which}, " + (
+                f"epsilon {epsilon:g}, run {seed}" if epsilon else "non-private"
+            )
+            once(name, lambda epsilon=epsilon: prompted.judged(given.which, given.cache, epsilon))  # type: ignore[misc]
+
+
 def _search(given: argparse.Namespace) -> None:
     for epsilon in _epsilons(given):
         for lr in (sst2.RATES if epsilon else sst2.PLAIN_RATES)[given.which][: given.rates]:
@@ -173,6 +184,7 @@ WHAT: dict[str, Callable[[argparse.Namespace], None]] = {
     "reviews": _reviews,
     "public": _public,
     "head": _heads,
+    "prompted": _prompted,
     "search": _search,
     "tune": _tune,
     "energies": _energies,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -31,6 +31,9 @@ TESTS = {"sst2": {"accuracy": "dev", "held_out": "held_out"}, "cifar10": {"accur
 CLASSES = {"sst2": 2, "cifar10": 10}
 SIDE = 96
 """Pixels that CIFAR-10's 32 are enlarged to."""
+
+Head: TypeAlias = Callable[[Tensor], Tensor]
+"""From features to logits."""
 
 
 def features(cache: Path, seconds: float) -> None:
@@ -71,9 +74,20 @@ def cached(
 
 
 def head(task: str, cache: Path, epsilon: float, most: int) -> dict[str, Any]:
-    """The private linear probe without rescaling: released mean, unit length, linear head on full batches."""
+    """The private linear probe on cached features."""
     rows, labels = cached(task, "train", cache, most)
-    rows, classes = unit(rows), CLASSES[task]
+    logits, steps = private_head(rows, labels, CLASSES[task], epsilon)
+    return {"records": len(rows), "steps": steps} | _judged(task, cache, logits)
+
+
+def private_head(
+    rows: Float[Tensor, "n d"], labels: Int64[Tensor, " n"], classes: int, epsilon: float
+) -> tuple[Head, int]:
+    """The private linear probe without rescaling: released mean, unit length, linear head on full batches.
+
+    Returns the head and the number of its steps.
+    """
+    rows = unit(rows)
     rule = settings(records=len(rows), classes=classes, epsilon=epsilon, delta=DELTA)
     program = probe_program("mean", rows.shape[1:], rule)
     batches = all_at_once(TensorDataset(rows, labels), rule)
@@ -83,16 +97,20 @@ def head(task: str, cache: Path, epsilon: float, most: int) -> dict[str, Any]:
     batches = all_at_once(TensorDataset(rescale(rows), labels), rule)
     linear = zero_head(rescale.width, classes)
     train_head(linear, program, batches, rule, statistics.ledger)
-    scores = _judged(task, cache, lambda test: linear(rescale(unit(test))))
-    return {"records": len(rows), "steps": rule.steps} | scores
+    return lambda test: linear(rescale(unit(test))), rule.steps
 
 
 def head_without_noise(task: str, cache: Path, most: int) -> dict[str, Any]:
-    """The same head on the same features by L-BFGS, a little weight decay, no privacy."""
+    """The same head on cached features, no privacy."""
     rows, labels = cached(task, "train", cache, most)
+    return {"records": len(rows)} | _judged(task, cache, plain_head(rows, labels, CLASSES[task]))
+
+
+def plain_head(rows: Float[Tensor, "n d"], labels: Int64[Tensor, " n"], classes: int) -> Head:
+    """The same head by L-BFGS, a little weight decay, no privacy."""
     mean = unit(rows).mean(0)
     rows = unit(unit(rows) - mean)
-    linear = nn.Linear(rows.shape[1], CLASSES[task])
+    linear = nn.Linear(rows.shape[1], classes)
     optimizer = torch.optim.LBFGS(linear.parameters(), lr=1.0, max_iter=200, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:
@@ -102,11 +120,10 @@ def head_without_noise(task: str, cache: Path, most: int) -> dict[str, Any]:
         return value
 
     optimizer.step(loss)
-    scores = _judged(task, cache, lambda test: linear(unit(unit(test) - mean)))
-    return {"records": len(rows)} | scores
+    return lambda test: linear(unit(unit(test) - mean))
 
 
-def _judged(task: str, cache: Path, logits: Callable[[Tensor], Tensor]) -> dict[str, float]:
+def _judged(task: str, cache: Path, logits: Head) -> dict[str, float]:
     """Accuracies of a head."""
     parts = {name: cached(task, part, cache) for name, part in TESTS[task].items()}
     return {name: percent(logits(test), truth) for name, (test, truth) in parts.items()}

@@ -49,6 +49,19 @@ def test_features_are_the_state_at_the_last_token_of_each_prompt_alone(folder: P
             torch.testing.assert_close(found, wanted[0, -1], rtol=1e-4, atol=1e-5)
 
 
+def test_half_precision_rounds_the_states_and_each_row_follows_its_own_text(folder: Path) -> None:
+    ids = rows_of(folder, TEXTS)
+    exact = PromptEncoder(f"prompt:{folder}", 0)(ids)
+    half = PromptEncoder(f"prompt:{folder}", 0, dtype=torch.bfloat16)
+    found = half(ids)
+    assert found.dtype == torch.float32
+    assert not torch.equal(found, exact)
+    torch.testing.assert_close(found, exact, rtol=0.05, atol=0.05)
+    other = ids.clone()
+    other[1:] = other[1:].flip(0)
+    assert torch.equal(half(other)[0], found[0])
+
+
 def test_features_are_kept_for_the_same_model_layer_and_texts(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,6 +73,8 @@ def test_features_are_kept_for_the_same_model_layer_and_texts(
     assert torch.equal(again(ids), first)
     PromptEncoder(f"prompt:{folder}@1", 0, tmp_path)(ids)
     assert len(list(tmp_path.iterdir())) == 2, "another layer is another file"
+    PromptEncoder(f"prompt:{folder}", 0, tmp_path, dtype=torch.bfloat16)(ids)
+    assert len(list(tmp_path.iterdir())) == 3, "another precision is another file"
     file.write_bytes(file.read_bytes()[:100])
     assert torch.equal(PromptEncoder(f"prompt:{folder}", 0, tmp_path)(ids), first), (
         "a broken file is made again"

@@ -99,12 +99,20 @@ class PromptEncoder(nn.Module):
         features: `prompt:MODEL` or `prompt:MODEL@LAYER`; the last layer if none is given.
         padding: of `PromptTokens`.
         cache: a folder in which features are kept; None keeps nothing. It holds features of private texts.
+        dtype: in which the model computes; the states that come out are float32.
     """
 
-    def __init__(self, features: str, padding: int, cache: Path | None = None) -> None:
+    def __init__(
+        self,
+        features: str,
+        padding: int,
+        cache: Path | None = None,
+        *,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
         super().__init__()
         name, self.layer = model_of(features)
-        self.model = causal_model(name)[0].base_model.eval().requires_grad_(False)
+        self.model = causal_model(name)[0].base_model.eval().requires_grad_(False).to(dtype)
         self.padding, self.cache = padding, cache
         self._identity = _identity(self.model, self.layer)
         if self.layer is not None and hasattr(self.model, "layers"):
@@ -140,7 +148,7 @@ class PromptEncoder(nn.Module):
             use_cache=False,
         )
         states: Tensor = out.last_hidden_state if self.layer is None else out.hidden_states[self.layer]
-        return states[torch.arange(len(ids)), last]
+        return states[torch.arange(len(ids)), last].float()
 
 
 def cache_folder() -> Path:
@@ -149,9 +157,9 @@ def cache_folder() -> Path:
 
 
 def _identity(model: nn.Module, layer: int | None) -> bytes:
-    """Tell models, and layers of one, apart: by shapes, sums and squared lengths of all weights."""
+    """Tell models, and layers of one, apart: by types, shapes, sums and squared lengths of all weights."""
     parts = [
-        f"{name} {tuple(p.shape)} {float(p.double().sum())!r} {float(p.double().square().sum())!r}"
+        f"{name} {p.dtype} {tuple(p.shape)} {float(p.double().sum())!r} {float(p.double().square().sum())!r}"
         for name, p in model.named_parameters()
     ]
     return "\n".join([str(layer), *parts]).encode()

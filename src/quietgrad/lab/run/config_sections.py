@@ -57,6 +57,11 @@ class DataConfig(Section):
         None,
         description='For `prompt:MODEL`: what stands around each text, {} in its place: "Review: {}\\nSentiment:".',
     )
+    precision: Literal["float32", "bfloat16"] = Field(
+        "float32",
+        description="Number type in which the model of `prompt:MODEL` computes. `bfloat16` is several times faster "
+        "on processors with such arithmetic.",
+    )
     text: str | None = Field(
         None,
         description="The column of texts. With it, a CSV, TSV or JSONL file is read as texts, not as a table.",

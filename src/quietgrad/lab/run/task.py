@@ -7,6 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -33,10 +34,15 @@ def load_task(config: Config, *, data_dir: Path | None = None) -> Parts:
         raise LabError("Views are made of images, not of features. Leave out [augment] or data.features.")
     if is_pretrained(config.data.features):
         return _pretrained(config.data, data_dir)
-    if config.data.prompt is not None:
-        raise LabError('data.prompt is for data.features = "prompt:MODEL". Leave one out, or give both.')
+    _refuse_prompt_settings(config.data)
     parts = load(data_dir=data_dir, words=_words(config), columns=config.columns, **_wanted(config.data))
     return parts if config.data.features == NONE else scattered(parts)
+
+
+def _refuse_prompt_settings(data: DataConfig) -> None:
+    for name, given in (("prompt", data.prompt is not None), ("precision", data.precision != "float32")):
+        if given:
+            raise LabError(f'data.{name} is for data.features = "prompt:MODEL". Leave one out, or give both.')
 
 
 def feature_encoder(config: Config, shape: tuple[int, ...]) -> nn.Module | None:
@@ -56,7 +62,8 @@ def _prompted(data: DataConfig) -> tuple[PromptTokens, PromptEncoder]:
             f'data.features = {data.features!r} needs data.prompt, such as "Review: {{}}\\nSentiment:".'
         )
     tokens = PromptTokens(data.features, data.prompt, data.tokens)
-    return tokens, PromptEncoder(data.features, tokens.padding, cache_folder())
+    dtype = torch.bfloat16 if data.precision == "bfloat16" else torch.float32
+    return tokens, PromptEncoder(data.features, tokens.padding, cache_folder(), dtype=dtype)
 
 
 def _words(config: Config) -> Tokenizer | None:
@@ -128,4 +135,6 @@ class _Colours(nn.Module):
 
 
 def _wanted(data: DataConfig) -> dict[str, Any]:
-    return data.model_dump(exclude={"features", "prompt", "tokens", "tokenizer", "most_records", "pooled"})
+    return data.model_dump(
+        exclude={"features", "prompt", "tokens", "tokenizer", "most_records", "pooled", "precision"}
+    )
