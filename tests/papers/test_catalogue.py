@@ -172,6 +172,7 @@ def test_where_the_headline_is_not_seen_other_leads_do_not_make_up_for_it() -> N
     assert judge(rows, [Order("a", "c"), Order("a", "b")])[0] == "lead seen in part"
     assert judge(rows, [Order("a", "c"), Level("a", "b")])[0] == "lead seen"
     assert judge(rows, [Order("a", "missing"), Level("a", "b")])[0] == "holds", "of the rows that are there"
+    assert judge(rows, [Order("a", "missing")])[0] == "not run"
 
 
 def test_an_unknown_paper_or_entry_lists_what_exists() -> None:

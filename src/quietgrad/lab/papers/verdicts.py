@@ -81,8 +81,11 @@ def judge(rows: Sequence[Row], claims: Sequence[Claim]) -> tuple[Verdict, str]:
     """Return one verdict on all claims about accuracies, with the reasons of each.
 
     The first lead that is claimed is the paper's headline: where it is not seen, the others do not make up for it.
+    A table of which no two rows can be compared yet has no verdict: "not run".
     """
     found = [verdict for verdict, _ in judge_each(rows, claims)]
+    if claims and not found:
+        return "not run", "no claim's rows have run yet"
     why = "; ".join(reason for _, reason in judge_each(rows, claims))
     leads = [verdict for verdict in found if verdict.startswith("lead")]
     if not leads:
