@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import Any
 
@@ -86,3 +87,14 @@ def test_tuning_costs_more_than_one_run_and_grows_with_the_tries() -> None:
     assert repeat_and_select(flat(0, 0.1, 3), DELTA, 2) == math.inf
     with pytest.raises(ValueError, match="mean_tries"):
         repeat_and_select(phases, DELTA, 0.5)
+
+
+def test_orders_that_do_not_converge_are_left_out_in_silence(caplog: pytest.LogCaptureFixture) -> None:
+    """Each would be a line on the screen of whoever plans a run with bands."""
+    wide = [Phase(event=GaussianEvent(noise_multiplier=0.945), rate=0.32, count=10)]
+    before = logging.getLogger("absl").level
+    _, values = rdp(wide)
+    assert np.isinf(values).any()
+    assert np.isfinite(values).any()
+    assert not caplog.records
+    assert logging.getLogger("absl").level == before
