@@ -6,8 +6,8 @@ Two tasks on Fashion-MNIST: a 26k-parameter CNN from scratch, and a linear head 
 momentum 0.9. Each in one epoch, in three, and in 40 short ones of fewer records. Both contenders
 have the same grid of learning rates, which grows where its best rate is at an end, and the choice between the last
 weights and their average. Rate and weights are chosen on other training images with one noise. Three other noises are
-judged by the test images. The number of bands is that of `qg.choose_bands`. Finished runs are lines of the file and
-are not run again, so a study that was stopped goes on.
+judged by the test images. The number of bands is that of `qg.choose_bands`; where that is 1 both are DP-SGD. Finished
+runs are lines of the file and are not run again, so a study that was stopped goes on.
 """
 
 from __future__ import annotations
@@ -147,10 +147,15 @@ class Results:
         return dict(known[setting.key])
 
 
+def grid(plan: str) -> tuple[float, ...]:
+    """Rates that every contender of a plan tries."""
+    return HEAD_RATES if plan.startswith("head") else RATES
+
+
 def choose(results: Results, base: Setting) -> tuple[Setting, str]:
     """The best rate, and which weights, on other training images."""
     found: dict[float, dict[str, Any]] = {}
-    wanted = list(HEAD_RATES if base.plan.startswith("head") else RATES)
+    wanted = list(grid(base.plan))
     while wanted:
         rate = wanted.pop(0)
         found[rate] = results(replace(base, rate=rate))
@@ -169,6 +174,8 @@ def rows(results: Results, plans: list[str], epsilons: list[float], seeds: int) 
             for bands in (1, 0):
                 momentum = HEAD_MOMENTUM if plan.startswith("head") else 0.0
                 base = Setting(plan=plan, epsilon=epsilon, bands=bands, momentum=momentum)
+                if results(replace(base, rate=grid(plan)[0]))["used_bands"] == 1:
+                    base = replace(base, bands=1)  # one band is DP-SGD, and is tuned once
                 chosen, weights = choose(results, base)
                 judged = [results(replace(chosen, judge="test", seed=seed)) for seed in range(1, seeds + 1)]
                 accuracies = [one[weights] for one in judged]
