@@ -128,6 +128,7 @@ class Results:
         with self.path.open("a") as file:
             file.write(json.dumps(line) + "\n")
         self.lines.append(line)
+        self._have.add(self._key(**line))
 
 
 def rounds(

@@ -55,3 +55,14 @@ def test_labels_may_be_categories_or_missing(patients: tuple[Any, Any]) -> None:
     gap.iloc[3] = None
     for labels in (risk.astype("category"), gap):
         assert fitted(table, labels).score(table, risk) > 0.9
+
+
+@pytest.mark.parametrize("readable", [0, 1])
+def test_columns_of_objects_are_warned_of_by_their_dtype(readable: int) -> None:
+    """Whether one record is readable decides neither the warning nor whether there is a model."""
+    table = pd.DataFrame({"age": range(60), "ward": pd.Series(["er"] * 60, dtype=object)})
+    table.loc[: readable - 1, "ward"] = 1.0
+    classifier = PrivateClassifier(8.0, 1e-3, bounds=(0, 60), classes=[0, 1])
+    with pytest.warns(UserWarning, match=r"columns of dtype object\. A row with an entry that is no number"):
+        classifier.fit(table, [0, 1] * 30)
+    assert classifier.n_features_in_ == 2

@@ -27,8 +27,24 @@ def test_a_label_that_the_file_does_not_have_is_named(tmp_path: Path) -> None:
     records = [{key: value for key, value in one.items() if key != "readmitted"} for one in patients(40)]
     config = write_config(tmp_path, write_csv(tmp_path / "p.csv", records))
     line = refused("train", config, "--out", tmp_path / "run")
-    assert "has no column 'readmitted' (did you mean 'admitted'?). Name one column of its header" in line
+    assert "has no column 'readmitted' (did you mean 'admitted'?). Correct the name, or leave it out" in line
     assert not (tmp_path / "run").exists()
+
+
+def test_a_label_that_nobody_stated_is_looked_for_in_the_header(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "p.csv", patients(40))
+    schema = Schema({"age": [0, 110], "ward": ["er", "icu"]})
+    with pytest.raises(DataError, match=r"no column 'ill'.*; the header has patient_id, age"):
+        load(str(path), columns=schema, label="ill", test=0)
+    with pytest.raises(DataError, match=r"columns.readmitted is not stated"):
+        load(str(path), columns=schema, label="readmitted", test=0)
+
+
+def test_a_header_that_is_no_utf8_is_named(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "p.csv", patients(40))
+    path.write_bytes(path.read_bytes().replace(b"ward", b"w\xe4rd", 1))
+    with pytest.raises(DataError, match=r"no column 'ward'.* save the file as UTF-8"):
+        parts_of(path)
 
 
 def test_five_rows_are_refused_by_their_number(tmp_path: Path) -> None:
@@ -58,7 +74,7 @@ def test_labels_that_were_never_stated_count_as_none(tmp_path: Path) -> None:
 def test_one_column_is_enough_and_none_is_too_few(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "p.csv", patients(40))
     assert parts_of(path, Schema({"age": [0, 110], "readmitted": "boolean"})).input_shape == (2,)
-    with pytest.raises(DataError, match=r"gives 0 features. State 1 to 20,000"):
+    with pytest.raises(DataError, match=r"no column to learn from beside the label"):
         parts_of(path, Schema({"notes": "skip", "readmitted": "boolean"}))
 
 

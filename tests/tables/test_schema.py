@@ -205,5 +205,25 @@ def test_labels_are_classes_or_numbers() -> None:
     assert math.isnan(targets[2])
     with pytest.raises(ValueError, match="single class 'er'"):
         class_names(Schema({"ward": ["er"]})["ward"])
-    with pytest.raises(ValueError, match="a skip cannot be the label"):
+    with pytest.raises(ValueError, match="a column that is left out cannot be the label"):
         class_names(Schema({"ward": "skip"})["ward"])
+
+
+@pytest.mark.parametrize(
+    ("stated", "said"),
+    [
+        (["2015-01-01", "2024-12-31"], "holds dates in quotes"),
+        ([0, "110"], "holds a number in quotes"),
+        (["0", 110.5], "holds a number in quotes"),
+    ],
+    ids=str,
+)
+def test_bounds_in_quotes_are_no_categories(stated: list[Any], said: str) -> None:
+    with pytest.raises(ValueError, match=rf"columns\.x: .* {said}"):
+        Schema({"x": stated})
+    assert Schema({"x": {"category": stated}}).feature_names[0] == f"x:{stated[0]}"
+
+
+@pytest.mark.parametrize("stated", [["1", "2"], [1, "unknown"], ["20150101", "20241231"]], ids=str)
+def test_two_texts_may_be_categories(stated: list[Any]) -> None:
+    assert Schema({"x": stated}).feature_names[:2] == (f"x:{stated[0]}", f"x:{stated[1]}")

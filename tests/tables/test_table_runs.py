@@ -98,7 +98,7 @@ def test_audit_and_compare_work_on_a_table(config: Path, run: Path, tmp_path: Pa
 
 
 BAD = {
-    "label missing from the file": ('label = "readmitted"', 'label = "died"', "columns.died is not stated"),
+    "label missing from the file": ('label = "readmitted"', 'label = "died"', "has no column 'died'"),
     "label unstated": ('label = "readmitted"', 'label = "?"', 'data.label = "?" is not stated yet'),
     "label with one class": ('readmitted = "boolean"', 'readmitted = ["no"]', "single class 'no'"),
     "label as 0 and 1": (

@@ -31,6 +31,7 @@ from quietgrad.sklearn.inputs import (
     check_bounds,
     read_schema,
     refuse_words,
+    say_if_objects,
     scale_to_bounds,
     single,
 )
@@ -104,6 +105,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             self._validated(X, skip_check_array=True) if hasattr(X, "columns") else None
             return Table(values, self._layout, None, True)
         refuse_words(X)
+        if one_by_one:
+            say_if_objects(X)
         values = self._validated(read_rows(as_dense(X)) if one_by_one else as_dense(X))
         if one_by_one and hasattr(X, "columns"):
             self._validated(X, skip_check_array=True)  # the names of a frame's columns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from jaxtyping import Float
 from numpy import ndarray
 from torch import Tensor
 
+from quietgrad._linear_probe.rule import PrivacyWarning
 from quietgrad.tables.schema import Schema
 
 
@@ -74,6 +76,22 @@ def refuse_words(X: Any) -> None:
                 f"Column {str(name)!r} holds {dtype} values, no numbers. State the columns: "
                 f'columns={{"{name}": ["first", "second"], …}}, or drop it.'
             )
+
+
+def say_if_objects(X: Any) -> None:
+    """Warn, by the dtype alone, of columns that may hold words: rows with one contribute nothing."""
+    if any(getattr(dtype, "kind", "") == "O" and str(dtype) == "object" for dtype in _dtypes(X)):
+        warnings.warn(
+            "X has columns of dtype object. A row with an entry that is no number contributes nothing: state "
+            'columns={"age": [0, 110], "ward": ["er", "icu"]} of a DataFrame, or convert the columns to numbers.',
+            PrivacyWarning,
+            stacklevel=5,
+        )
+
+
+def _dtypes(X: Any) -> list[Any]:
+    several = getattr(X, "dtypes", None)
+    return [getattr(X, "dtype", None)] if several is None else list(several)
 
 
 def single(values: ndarray) -> Float[Tensor, "n d"]:

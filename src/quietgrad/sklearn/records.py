@@ -7,6 +7,7 @@ numbers becomes a row of NaN, which contributes nothing to any release.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -29,14 +30,14 @@ _EXACT = 4
 def read_rows(X: Any) -> Float[ndarray, "n d"]:
     """Return one row of numbers for each record; NaN throughout where a record is no such row.
 
-    The number of columns is public: it is the length that most records have.
+    The number of columns is public: that of an array, or the length that most records have, readable or not.
     """
     whole = as_array(X)
     if whole is not None and whole.ndim == 2 and whole.dtype.kind in "biuf":
         return whole if whole.dtype.itemsize <= _EXACT else _double(whole)
-    rows = [_row(record) for record in (X if whole is None else whole)]
-    columns = Counter(len(row) for row in rows if row is not None).most_common(1)
-    width = columns[0][0] if columns else 0
+    records = X if whole is None else whole
+    rows = [_row(record) for record in records]
+    width = whole.shape[1] if whole is not None and whole.ndim == 2 else _most_common_length(records)
     nothing = np.full(width, np.nan)
     return np.array([row if row is not None and len(row) == width else nothing for row in rows])
 
@@ -86,6 +87,20 @@ def _double(values: ndarray) -> Float[ndarray, "..."]:
     """In float64, without a word about what is beyond it."""
     with np.errstate(over="ignore"):
         return values.astype(np.float64, copy=False)
+
+
+def _most_common_length(records: Any) -> int:
+    """Return how many entries most records have, whatever these are: one record may not decide it."""
+    lengths = Counter(length for length in map(_length, records) if length is not None).most_common(1)
+    return lengths[0][0] if lengths else 0
+
+
+def _length(record: Any) -> int | None:
+    try:
+        shape = np.shape(record)
+        return math.prod(shape) if shape else None
+    except Exception:  # a list of lists of different lengths, say
+        return None
 
 
 def _row(record: Any) -> Float[ndarray, " d"] | None:

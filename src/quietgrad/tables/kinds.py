@@ -250,7 +250,33 @@ def _parsed(stated: Any) -> Column:
         return Number(float(stated[0]), float(stated[1]))
     if len(stated) == 2 and all(isinstance(bound, datetime.date) for bound in stated):
         return Date(_day(stated[0]), _day(stated[1]))
+    if len(stated) == 2:
+        _refuse_quoted(stated)
     return Category(tuple(_category(value) for value in stated))
+
+
+def _refuse_quoted(stated: Sequence[Any]) -> None:
+    """Refuse bounds in quotes, which would silently be two categories."""
+    shown = ", ".join(f'"{one}"' if isinstance(one, str) else str(one) for one in stated)
+    if all(isinstance(one, str) and _is_day(one) for one in stated):
+        raise ValueError(
+            f"[{shown}] holds dates in quotes. Write {{ date = [{shown}] }}, or without quotes in TOML"
+        )
+    if any(map(_is_number, stated)) and any(isinstance(one, str) and _reads_as_number(one) for one in stated):
+        raise ValueError(
+            f"[{shown}] holds a number in quotes. Leave them out, or write {{ category = [{shown}] }}"
+        )
+
+
+def _is_day(word: str) -> bool:
+    try:
+        return datetime.date.fromisoformat(word).isoformat() == word
+    except ValueError:
+        return False
+
+
+def _reads_as_number(word: str) -> bool:
+    return not math.isnan(read_number(word))
 
 
 def _of_mapping(stated: Mapping[str, Any]) -> Column:

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float, Int64
 from numpy import ndarray
 
-from quietgrad.tables.kinds import Boolean, Category, Column, Number, Values
+from quietgrad.tables.kinds import Boolean, Category, Column, Number, Skip, Values
 
 IGNORED = -100
 """The class of a record without a usable label: cross entropy leaves it out."""
@@ -28,6 +28,8 @@ def class_names(column: Column) -> tuple[str, ...] | None:
         return column.values
     if isinstance(column, Number):
         return None
+    if isinstance(column, Skip):
+        raise ValueError("a column that is left out cannot be the label: state categories, boolean or bounds")
     raise ValueError(
         f"a {type(column).__name__.lower()} cannot be the label: state categories, boolean or bounds"
     )

@@ -24,7 +24,7 @@ def train(
     from rich.console import Console
 
     from quietgrad.lab.files import to_json
-    from quietgrad.lab.formatting import epsilon_text
+    from quietgrad.lab.formatting import epsilon_text, method_title
     from quietgrad.lab.report import write_report
     from quietgrad.lab.run.checkpoints import lost_text
     from quietgrad.lab.run.config import load_config
@@ -41,7 +41,7 @@ def train(
         typer.echo(to_json({"out": str(folder), "report": str(page), **outcome.__dict__}))
         return
     typer.echo(
-        f"{outcome.method}: {metrics_text(outcome.metrics)}; "
+        f"{method_title(outcome.method)}: {metrics_text(outcome.metrics)}; "
         f"ε = {epsilon_text(outcome.epsilon)} at δ = {outcome.delta:g}, {outcome.seconds:.0f} s."
         f"{lost_text(outcome.lost, outcome.steps + outcome.lost, 'steps')}"
     )

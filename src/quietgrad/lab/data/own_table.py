@@ -11,7 +11,7 @@ from numpy import ndarray
 from quietgrad.lab.data.errors import DataError
 from quietgrad.lab.data.examples import Examples
 from quietgrad.lab.data.source import Source
-from quietgrad.lab.data.table_file import read_columns
+from quietgrad.lab.data.table_file import check_column, read_columns
 from quietgrad.tables import Column, Number, Schema, Skip, class_names, read_classes, read_targets
 from quietgrad.tables.kinds import UNSTATED, Values
 from quietgrad.tables.records import number_users
@@ -30,6 +30,8 @@ def read_table(path: Path, schema: Schema, *, label: str, unit: str | None = Non
         label: the column to predict.
         unit: the column that says whose a record is.
     """
+    if label not in (*schema, UNSTATED):
+        check_column(path, label, schema)
     classes = stated_classes(schema, label)
     inputs = input_schema(schema, label, unit)
     names = [name for name, column in inputs.items() if not isinstance(column, Skip)]
@@ -97,7 +99,11 @@ def input_schema(schema: Schema, label: str, unit: str | None) -> Schema:
     """Return the columns that a model reads."""
     inputs = schema.without(label, *([] if unit is None else [unit]))
     width = len(inputs.features)
-    if not 0 < width <= MOST_FEATURES:
+    if not width:
+        raise DataError(
+            f"[columns] states no column to learn from beside the label {label!r}. State one at least."
+        )
+    if width > MOST_FEATURES:
         raise DataError(
             f"[columns] gives {width:,} features. State 1 to {MOST_FEATURES:,}: leave columns out with "
             '"skip", or name fewer categories.'

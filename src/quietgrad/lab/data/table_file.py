@@ -57,6 +57,16 @@ def read_columns(path: Path, names: Iterable[str]) -> Mapping[str, Sequence[Any]
     return _csv_columns(path, text, wanted)
 
 
+def check_column(path: Path, name: str, others: Iterable[str]) -> None:
+    """Refuse a name that the header does not have; a JSONL file has none.
+
+    Args:
+        others: further names that are stated. A first line that has none of them is no header, and is not shown.
+    """
+    if not is_json_lines(path):
+        _check_names(path, list(dict.fromkeys([name, *others])), read_header(path))
+
+
 def read_header(path: Path) -> list[str]:
     """Read the names of all columns without any row; of JSONL, those of the first record."""
     if not path.is_file():
@@ -192,9 +202,14 @@ def _check_names(path: Path, wanted: list[str], header: list[str]) -> None:
             )
         if counts[name] == 0:
             raise DataError(
-                f"{path} has no column {name!r}{nearest(name, header)}. Name one column of its header: "
-                f"{_listed(header)}."
+                f"{path} has no column {name!r}{nearest(name, header)}. Correct the name, or leave it out; the header "
+                f"has {_listed(header)}.{_encoding_remark(header)}"
             )
+
+
+def _encoding_remark(header: list[str]) -> str:
+    odd = any("\N{REPLACEMENT CHARACTER}" in name for name in header)
+    return " Not all of it is UTF-8: save the file as UTF-8." if odd else ""
 
 
 def _listed(names: list[str], most: int = 20) -> str:

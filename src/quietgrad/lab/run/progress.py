@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, Task, TextCol
 from rich.text import Text
 
 from quietgrad import Privatizer
-from quietgrad.lab.formatting import percent_text
+from quietgrad.lab.formatting import method_title, percent_text
 from quietgrad.lab.run.config import Config
 from quietgrad.lab.run.setup import Setup
 
@@ -61,7 +61,11 @@ class Bar(Reporter):
         self._progress.console.print(setup.parts.sizes, highlight=False)
         self._progress.start()
         self._task = self._progress.add_task(
-            config.method.name, total=setup.batches.steps, completed=private.step, epsilon=0.0, accuracy="–"
+            method_title(config.method.name),
+            total=setup.batches.steps,
+            completed=private.step,
+            epsilon=0.0,
+            accuracy="–",
         )
 
     def stepped(self, step: int) -> None:
