@@ -9,8 +9,10 @@ clamped after it was multiplied by the zeros of others. The adversary compares t
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -19,7 +21,7 @@ from torch.nn.utils.parametrizations import spectral_norm
 from torch.utils.data import TensorDataset
 
 import quietgrad as qg
-from tests.attacks.harness import releases
+from tests.attacks.harness import read, releases
 
 N, BAD, WIDTH = 8, 5, 4
 ROWS = list(range(N))
@@ -95,4 +97,41 @@ def sums(name: str, value: float, steps: int = 6) -> list[Tensor]:
 @pytest.mark.parametrize("name", CASES)
 def test_others_meet_the_same_random_numbers(name: str) -> None:
     for with_it, without in zip(sums(name, CASES[name][2]), sums(name, 0.0), strict=True):
+        assert float((with_it - without).norm()) <= 1.0 + 1e-6
+
+
+GENERATORS: dict[str, Callable[[], float]] = {
+    "Python": lambda: random.uniform(0.5, 1.5),
+    "numpy": lambda: float(np.random.uniform(0.5, 1.5)),
+    "numpy, in pairs": lambda: 1 + 0.2 * float(np.random.randn()),
+    "torch": lambda: 0.5 + float(torch.rand(())),
+}
+
+
+@pytest.mark.parametrize("begins", [0, 5])
+@pytest.mark.parametrize("name", GENERATORS)
+def test_others_meet_the_same_numbers_of_a_generator_that_is_used_late(name: str, begins: int) -> None:
+    """An augmentation of the whole micro-batch that begins after the last question about the loop."""
+
+    def sums(value: float) -> list[Tensor]:
+        def losses(model: nn.Module, x: Tensor) -> Tensor:
+            return squared(model, x * GENERATORS[name]() if private.step >= begins else x)
+
+        x = torch.randn(N, WIDTH, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        x[BAD] = value
+        torch.manual_seed(3)
+        model = Spread(as_it_is, as_it_is).double()
+        torch.manual_seed(4)
+        random.seed(4)
+        np.random.seed(4)
+        batches, found = qg.PoissonBatches.replay(TensorDataset(x), [ROWS] * 9, rate=1.0), []
+        with qg.Privatizer(model, qg.methods.dp_sgd(clip=1.0).with_noise(0.0), batches) as private:
+            for batch in batches:
+                for (rows,) in batch.split(N):
+                    private.backward(losses(model, rows))
+                private.release()
+                found.append(read(model) * N)
+        return found
+
+    for with_it, without in zip(sums(math.nan), sums(0.0), strict=True):
         assert float((with_it - without).norm()) <= 1.0 + 1e-6

@@ -67,6 +67,55 @@ def test_no_record_makes_a_module_refused(build: Callable[[], nn.Module], value:
         assert outcome.holds(1e-5)
 
 
+class Fourier(nn.Module):
+    """Angles of random features: of a huge record, they are rounding alone, in every kernel another one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.register_buffer("frequencies", torch.randn(WIDTH, WIDTH))
+        self.head = nn.Linear(WIDTH, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head((x @ self.frequencies).cos()).square().sum(1)
+
+
+class Recurrent(nn.Module):
+    """The same behind a recurrent layer without tanh."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.rnn = nn.RNN(8, WIDTH, nonlinearity="relu", batch_first=True)
+        self.head = nn.Linear(WIDTH, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.rnn(x.view(-1, 8, 8))[1][-1].cos()).square().sum(1)
+
+
+@pytest.mark.parametrize("value", [1e4, 1e8, 1e12])
+@pytest.mark.parametrize("build", [Fourier, Recurrent])
+@pytest.mark.parametrize("n", [2, 3, N])
+def test_no_record_makes_a_loop_refused(build: Callable[[], nn.Module], value: float, n: int) -> None:
+    """Beside fewer others, in kernels of another shape, one record moved by itself: the run was refused."""
+    x = torch.randn(n, WIDTH, generator=torch.Generator().manual_seed(0))
+    x[0] *= value
+    outcome = influence(build, TensorDataset(x), list(range(n)), removed=[0])
+    assert outcome.refusal is None
+    assert outcome.holds(1e-5)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, N])
+def test_losses_divided_by_the_number_of_records_are_still_refused(n: int) -> None:
+    def divided(model: nn.Module, x: Tensor) -> Tensor:
+        losses: Tensor = model(x)
+        return losses / len(losses)
+
+    x = torch.randn(n, WIDTH, generator=torch.Generator().manual_seed(0))
+    outcome = influence(Fourier, TensorDataset(x), list(range(n)), divided, removed=[0])
+    assert outcome.refusal is not None
+
+
 class Rerun(nn.RNN):
     """A subclass, whose packed sequences are run again one by one; without tanh, nothing keeps its numbers small."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 import quietgrad as qg
 
@@ -172,6 +172,61 @@ def test_a_buffer_changed_after_the_backward_is_refused() -> None:
 
     with private, pytest.raises(qg.PrivacyError, match="kept"):
         step()
+
+
+class TeacherKeeps(Keeper):
+    """Keeps something where no gradients are taken: a teacher's forward, which comes before the student's."""
+
+    def remember(self, x: Tensor) -> None:
+        if not torch.is_grad_enabled():
+            self.kept.copy_(x.sum(0))
+
+
+@pytest.mark.parametrize("begins", [0, 5])
+@pytest.mark.parametrize("with_loader", [False, True])
+def test_what_a_teacher_keeps_is_refused(with_loader: bool, begins: int) -> None:
+    """The model was remembered at the first forward with gradients, and what was written before counted as public.
+
+    Where the loop is asked, the first micro-batches showed it by chance.
+    """
+    model, mechanism = TeacherKeeps(), qg.methods.dp_sgd(clip=1.0).with_noise(1.0)
+    batches = qg.PoissonBatches(secrets(), rate=1.0, steps=8)
+    sampler = qg.PoissonSampler(8, rate=1.0, steps=8)
+    loader = DataLoader(secrets(), batch_sampler=sampler)
+    with (
+        qg.Privatizer(model, mechanism, sampler if with_loader else batches) as private,
+        pytest.raises(qg.PrivacyError, match="buffer 'kept'"),
+    ):
+        for drawn in loader if with_loader else batches:
+            for (x,) in [drawn] if with_loader else drawn.split(8):
+                if private.step >= begins:
+                    with torch.no_grad():
+                        model(x)
+                private.backward(model(x))
+            private.release()
+    assert private.step == begins
+
+
+@pytest.mark.filterwarnings("ignore:.*was not checked")
+@pytest.mark.parametrize("with_loader", [False, True])
+def test_a_test_on_averaged_weights_is_accepted_within_a_step(with_loader: bool) -> None:
+    """It runs in evaluation mode, and the weights are put back before the step begins."""
+    model, mechanism = Keeper(), qg.methods.dp_sgd(clip=1.0).with_noise(1.0)
+    batches = qg.PoissonBatches(secrets(), rate=1.0, steps=2)
+    sampler = qg.PoissonSampler(8, rate=1.0, steps=2)
+    loader = DataLoader(secrets(), batch_sampler=sampler)
+    with qg.Privatizer(model, mechanism, sampler if with_loader else batches) as private:
+        for drawn in loader if with_loader else batches:
+            with torch.no_grad():
+                model.eval()
+                model.head.weight.mul_(2)
+                model(torch.ones(1, WIDTH))
+                model.head.weight.div_(2)
+                model.train()
+            for (x,) in [drawn] if with_loader else drawn.split(8):
+                private.backward(model(x))
+            private.release()
+    assert private.step == 2
 
 
 def test_public_changes_between_the_steps_are_accepted() -> None:

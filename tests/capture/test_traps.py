@@ -360,7 +360,7 @@ def test_frozen_parts_may_be_compiled() -> None:
             for (rows,) in batch.split(N):
                 private.backward(squares(compiled, (rows,)))
             private.release()
-        assert "left out, in 2 micro-batches" in str(private.explain())
+        assert "exchanged or left out" in str(private.explain())
     for name, parameter in parts["a"].named_parameters():
         assert parameter.grad is not None
         torch.testing.assert_close(parameter.grad * N, expected[f"a.{name}"].sum(0), rtol=1e-5, atol=1e-5)

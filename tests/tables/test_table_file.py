@@ -141,6 +141,26 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
         as_parts(path)
 
 
+def test_no_value_stops_the_reader_of_parquet(tmp_path: Path) -> None:
+    """A day that Python has no date for, and a text that is no UTF-8, ended in a traceback."""
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    ends = pa.array([0, 1, 3, 4], pa.int32()).buffers()[1]
+    text = pa.Array.from_buffers(pa.string(), 3, [None, ends, pa.py_buffer(b"a\xff\xfeb")])
+    far = pa.array([0, 2**30, 1], pa.int32())
+    columns = {
+        "text": text,
+        "day": far.cast(pa.date32()),
+        "second": pa.array([0, 2**50, 1], pa.int64()).cast(pa.timestamp("s")),
+        "length": pa.array([0, 2**62, 1], pa.int64()).cast(pa.duration("s")),
+    }
+    path = tmp_path / "odd.parquet"
+    parquet.write_table(pa.table(columns), path)
+    for name, values in read_columns(path, columns).items():
+        assert values[1] is None, name
+        assert values[0] is not None, name
+        assert values[2] is not None, name
+
+
 def test_damaged_parquet_is_one_line(tmp_path: Path) -> None:
     path = written(tmp_path, "parquet")
     path.write_bytes(path.read_bytes()[:-20])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -44,7 +45,7 @@ class Guards:
         self._lockstep = lockstep
         # The model's hooks lead here. They must not keep alive a Privatizer that was thrown away without close().
         self._begin_step = weakref.WeakMethod(begin_step)
-        self._has_begun = False
+        self._has_begun = self._is_paused = False
         self._raw_backward = RawBackwardGuard(recorder.leaf_forms, recorder.hooks)
         self._state = ModelStateGuard(recorder.modules)
         self._inputs = PrivateInputs(batches.dataset if isinstance(batches, PoissonBatches) else None)
@@ -79,7 +80,9 @@ class Guards:
         if self._is_private_forward():
             begin = self._begin_step()
             if begin is not None:
-                begin()
+                # Public losses need gradients, also where this forward takes none.
+                with torch.inference_mode(False), torch.enable_grad():
+                    begin()
             self._state.remember()
             self._has_begun = True
 
@@ -91,13 +94,30 @@ class Guards:
             self._inputs.await_losses(args, kwargs)
 
     def _is_private_forward(self) -> bool:
-        """Whether gradients are on, no public losses are computed, and a batch is not released yet."""
+        """Whether a batch is not released yet, and this forward may keep something of it.
+
+        One without gradients may too: a teacher's, or one that starts layers from data. In evaluation mode it is taken
+        for a test, which may run on averaged weights for a moment.
+        """
+        if self._recorder.in_public or self._is_paused:
+            return False
         batches = self._batches
+        if torch.is_grad_enabled():
+            return batches.current is not None if isinstance(batches, PoissonBatches) else batches.waiting
+        if not self._recorder.model.training:
+            return False
         return (
-            torch.is_grad_enabled()
-            and not self._recorder.in_public
-            and (batches.current is not None if isinstance(batches, PoissonBatches) else batches.waiting)
+            batches.current is not None if isinstance(batches, PoissonBatches) else batches.is_alone_waiting
         )
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Begin no step inside, whose forwards only look at the model."""
+        self._is_paused = True
+        try:
+            yield
+        finally:
+            self._is_paused = False
 
     # ---- at the ends of a step ------------------------------------------------------------------------------
 

@@ -86,11 +86,8 @@ class LoopCheck:
         """Why nothing could be checked; empty while everything could."""
 
     def __str__(self) -> str:
-        if self.unchecked:
-            return f"{NOT_CHECKED}: {self.unchecked}"
-        if not self._asked:
-            return self._said
-        return f"{self._said}, in {self._asked} micro-batch{'es' if self._asked > 1 else ''}"
+        """Say what was found, but not in how many micro-batches: draws of fewer than two records are not asked."""
+        return f"{NOT_CHECKED}: {self.unchecked}" if self.unchecked else self._said
 
     @property
     def _said(self) -> str:
@@ -101,13 +98,9 @@ class LoopCheck:
         return NOT_CHECKED
 
     def describe(self) -> dict[str, Any]:
-        """Return what statements say: `checked`, `said`, and the `lengths` of records.
-
-        How many micro-batches were asked about is left out: it may depend on the draws.
-        """
+        """Return what statements say: `checked`, `said`, and the `lengths` of records."""
         checked = self.is_checked or (self.is_alone and not self.unchecked)
-        said = f"{NOT_CHECKED}: {self.unchecked}" if self.unchecked else self._said
-        return {"checked": checked, "said": said, "lengths": self.padding}
+        return {"checked": checked, "said": str(self), "lengths": self.padding}
 
     @property
     def padding(self) -> str:
@@ -212,7 +205,7 @@ class LoopCheck:
         self._was_chosen = self.flip_coin()
         # A loop that has left its micro-batches before it could be asked would pay for fingerprints at every one.
         is_due = not self._has_warned and self._is_due(len(records), self._was_chosen)
-        start = self._repetition.begin(len(records), whole=is_due)
+        start = self._repetition.begin(len(records))
         batch = collate(records)
         if is_due and start is not None:
             self._beginning = Beginning(*start, shapes_of(batch))
@@ -220,7 +213,7 @@ class LoopCheck:
 
     def begin(self, records: int) -> None:
         """Remember the state of everything before a micro-batch of so many records is collated."""
-        self._repetition.begin(records, whole=True)
+        self._repetition.begin(records)
 
     @property
     def is_repeating(self) -> bool:
@@ -317,8 +310,6 @@ class LoopCheck:
             else partial(ask, records, others, rounds=0, alone=False)
         )
         beginning, original = self._beginning, self._original
-        if beginning is not None:
-            self._repetition.learn(beginning.states, after, is_first=self._asked == 0)
         if beginning is not None and original is not None and beginning.buffers.are_unchanged:
             known = original.of_pass(beginning.shapes, drew=after != beginning.states)
             verdict = yield from self._answers.of(ask_anew(known=known), collate, beginning.states, buffers)

@@ -36,6 +36,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from quietgrad._independence.bad_records import find_bad_records
+from quietgrad._independence.fingerprints import Fingerprints
 from quietgrad._independence.passes import PassResult, ProbePass
 
 SECRET = random.SystemRandom()
@@ -150,14 +151,13 @@ class _Interrogation:
                 if found is not None:
                     return found
             if alone and turn == 0:
-                for half in self._halves():
-                    found = yield from self._alone(half)
-                    if found is not None:
-                        return found
+                found = yield from self._alone(self._halves())
+                if found is not None:
+                    return found
                 # Of a half, only the longest records lose their padding, and a maximum over words hardly sees it. Of
                 # each pair, one record loses all of it.
                 for pair in torch.cat(self._halves())[: 2 * PAIRS].split(2) if self._ragged else ():
-                    found = yield from self._alone(pair.sort().values)
+                    found = yield from self._alone([pair.sort().values])
                     if found is not None:
                         return found
         return IndependenceVerdict(IndependenceOutcome.APART, ragged=self._ragged)
@@ -216,32 +216,28 @@ class _Interrogation:
         return IndependenceVerdict(IndependenceOutcome.MIXED, ragged=self._ragged)
 
     def _alone(
-        self, half: Int64[Tensor, " k"]
+        self, parts: Sequence[Int64[Tensor, " k"]]
     ) -> Generator[ProbePass, PassResult, IndependenceVerdict | None]:
-        """Keep one half and leave the other one out."""
+        """Keep each of these parts and leave all other records out."""
         original = yield from self._original(evaluating=True)
-        if original.drew or len(half) == 0:
+        if original.drew:
             return None
-        records = [self._records[i] for i in half.tolist()]
-        question = ProbePass(records, half, torch.arange(len(half)), evaluating=True)
-        answer = yield question
-        same_shapes = self._compare_shapes(answer)
-        moved = original.fingerprints.moved(answer.fingerprints, question.stayed, question.places)
-        if not bool(moved.any()):
+        seen = _MovedAlone(original.fingerprints)
+        for part in (part for part in parts if len(part)):
+            records = [self._records[i] for i in part.tolist()]
+            question = ProbePass(records, part, torch.arange(len(part)), evaluating=True)
+            answer = yield question
+            seen.add(answer.fingerprints, question, same_shapes=self._compare_shapes(answer))
+        if not seen.moved:
             return None
         if (yield from self._differs_by_itself(evaluating=True)):
             return self._unchecked(OWN_GENERATOR)
-        # Kernels round differently for another number of rows, which may break a tie of a maximum the other way and
-        # so move the gradients of a few records, or of more by little. Mixing moves losses, moves most records by much,
-        # or moves them among equally many rows too.
-        before = original.fingerprints.losses[question.stayed]
-        after = answer.fingerprints.losses[question.places]
-        same_losses = bool(((after - before).abs() <= 1e-3 * before.abs()).all())
-        few = int(moved.sum()) * 2 <= len(moved) or len(moved) <= 2
-        far = original.fingerprints.moved(answer.fingerprints, question.stayed, question.places, factor=TIES)
-        ties = same_losses and same_shapes and (few or not bool(far.any()))
-        if ties and not (yield from self._moves_repeated(half)):
-            return None
+        if seen.may_be_rounding:
+            for part in seen.parts:
+                if (yield from self._moves_repeated(part)):
+                    break
+            else:
+                return None
         return IndependenceVerdict(IndependenceOutcome.MIXED, ragged=self._ragged)
 
     def _moves_repeated(self, half: Int64[Tensor, " k"]) -> Generator[ProbePass, PassResult, bool]:
@@ -283,6 +279,46 @@ class _Interrogation:
 
     def _unchecked(self, reason: str) -> IndependenceVerdict:
         return IndependenceVerdict(IndependenceOutcome.UNCHECKED, reason, ragged=self._ragged)
+
+
+class _MovedAlone:
+    """Whom it moved that other records were left out.
+
+    Kernels round differently for another number of rows. That may break a tie of a maximum the other way and so move
+    the gradients of a few records, or of more by little. A record with huge values may consist of rounding, and then
+    its loss moves too. Whether a run is refused must not depend on such a record. Mixing moves losses of most records,
+    or moves them among equally many rows too.
+
+    Checked by: tests/attacks/test_refused_by_values.py
+    """
+
+    def __init__(self, original: Fingerprints) -> None:
+        self._original = original
+        self.moved = self._live = 0
+        """How many records moved, and how many have any loss or gradient that could."""
+        self._is_far = self._moves_losses = self._follows_shapes = False
+        self.parts: list[Int64[Tensor, " k"]] = []
+        """Those in which a record moved."""
+
+    def add(self, answer: Fingerprints, question: ProbePass, *, same_shapes: bool) -> None:
+        """Take notice of an answer."""
+        stayed, places = question.stayed, question.places
+        moved = self._original.moved(answer, stayed, places)
+        before, after = self._original.losses[stayed], answer.losses[places]
+        self._live += int(((before != 0) | (self._original.norms[stayed] != 0)).sum())
+        if not bool(moved.any()):
+            return
+        self.moved += int(moved.sum())
+        self.parts.append(stayed)
+        self._is_far |= bool(self._original.moved(answer, stayed, places, factor=TIES).any())
+        self._moves_losses |= not bool(((after - before).abs() <= 1e-3 * before.abs()).all())
+        self._follows_shapes |= not same_shapes
+
+    @property
+    def may_be_rounding(self) -> bool:
+        """Whether what moved may be rounding, which equally many rows decide."""
+        few = self.moved <= 1 or self.moved * 2 <= self._live
+        return not self._follows_shapes and (few or not (self._is_far or self._moves_losses))
 
 
 Shape = tuple[int, ...]

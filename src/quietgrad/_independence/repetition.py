@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from quietgrad._independence.answers import LoopAnswers, Start
 from quietgrad._independence.bad_records import find_bad_records, leave_out
 from quietgrad._independence.buffers import Buffers
-from quietgrad._independence.random_states import RandomStates
+from quietgrad._independence.random_states import RandomStateReader, RandomStates
 
 
 class Repetition:
@@ -27,8 +27,7 @@ class Repetition:
         self._model, self._answers = model, answers
         self._start: Start | None = None
         """Where the last micro-batch began: handed out again, it must meet the same random numbers."""
-        self._uses_python = self._uses_numpy = True
-        """Whether loops draw from these global generators between two micro-batches, as far as is known."""
+        self._reader = RandomStateReader()
         self._suspects: Tensor | None = None
         """Which records of the last micro-batch may not be finite; None if all are."""
         self._has_spread = False
@@ -36,24 +35,10 @@ class Repetition:
         self._bad: Tensor | None = None
         """While a micro-batch is handed out again: whose places hold other records, and add nothing."""
 
-    def begin(self, records: int, *, whole: bool) -> Start | None:
-        """Remember the state of everything before a micro-batch is collated; None of one record.
-
-        Args:
-            records: how many it has.
-            whole: whether to read generators too that the loop has not been seen to use.
-        """
-        self._start = None
-        if records > 1:
-            states = RandomStates.capture(python=whole or self._uses_python, numpy=whole or self._uses_numpy)
-            self._start = Start(states, Buffers(self._model))
+    def begin(self, records: int) -> Start | None:
+        """Remember the state of everything before a micro-batch of so many records is collated; None of one record."""
+        self._start = Start(self._reader.read(), Buffers(self._model)) if records > 1 else None
         return self._start
-
-    def learn(self, before: RandomStates, after: RandomStates, *, is_first: bool) -> None:
-        """Take notice of which generators a micro-batch has moved."""
-        python, numpy = before.python != after.python, not before.has_same_numpy(after)
-        self._uses_python = python or (self._uses_python and not is_first)
-        self._uses_numpy = numpy or (self._uses_numpy and not is_first)
 
     @property
     def is_in_progress(self) -> bool:

@@ -347,7 +347,8 @@ class Privatizer:
             ValueError: on those inputs a sample's output depends on another sample.
         """
         step = self._current or self._make_step(self._state.preview())
-        return explain(step, self._recorder, self.independence, self.sampler, inputs)
+        with self._guards.pause():
+            return explain(step, self._recorder, self.independence, self.sampler, inputs)
 
     def check_independence(
         self,

@@ -155,6 +155,11 @@ class PoissonSampler(Sampler[list[int]]):
         return self._made.next > self._made.first
 
     @property
+    def is_alone_waiting(self) -> bool:
+        """Whether just one draw was made that is not released yet: no loader has drawn ahead."""
+        return self._made.next == self._made.first + 1
+
+    @property
     def upcoming(self) -> int:
         """The step that a loop would begin with."""
         return self._made.first if self.owned else self._made.next

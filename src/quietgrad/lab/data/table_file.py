@@ -170,7 +170,23 @@ def _parquet_columns(path: Path, content: bytes, wanted: list[str]) -> dict[str,
     file = _parquet(path, content)
     _check_names(path, wanted, [str(name) for name in file.schema_arrow.names])
     table = file.read(columns=wanted)
-    return {name: table.column(name).to_pylist() for name in wanted}
+    return {name: _values(table.column(name)) for name in wanted}
+
+
+def _values(column: Any) -> list[Any]:
+    """Return the values; one that Python cannot hold, such as a day of the year 30,000, is missing."""
+    try:
+        values: list[Any] = column.to_pylist()
+    except Exception:  # of one value, which may not stop the reading
+        return [_value(scalar) for scalar in column]
+    return values
+
+
+def _value(scalar: Any) -> Any:
+    try:
+        return scalar.as_py()
+    except Exception:
+        return None
 
 
 def _parquet(path: Path, content: bytes) -> Any:
