@@ -70,6 +70,8 @@ def test_no_record_makes_a_module_refused(build: Callable[[], nn.Module], value:
 class Fourier(nn.Module):
     """Angles of random features: of a huge record, they are rounding alone, in every kernel another one."""
 
+    frequencies: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(1)

@@ -193,10 +193,8 @@ def test_what_a_teacher_keeps_is_refused(with_loader: bool, begins: int) -> None
     batches = qg.PoissonBatches(secrets(), rate=1.0, steps=8)
     sampler = qg.PoissonSampler(8, rate=1.0, steps=8)
     loader = DataLoader(secrets(), batch_sampler=sampler)
-    with (
-        qg.Privatizer(model, mechanism, sampler if with_loader else batches) as private,
-        pytest.raises(qg.PrivacyError, match="buffer 'kept'"),
-    ):
+
+    def train(private: qg.Privatizer) -> None:
         for drawn in loader if with_loader else batches:
             for (x,) in [drawn] if with_loader else drawn.split(8):
                 if private.step >= begins:
@@ -204,7 +202,11 @@ def test_what_a_teacher_keeps_is_refused(with_loader: bool, begins: int) -> None
                         model(x)
                 private.backward(model(x))
             private.release()
-    assert private.step == begins
+
+    with qg.Privatizer(model, mechanism, sampler if with_loader else batches) as private:
+        with pytest.raises(qg.PrivacyError, match="buffer 'kept'"):
+            train(private)
+        assert private.step == begins
 
 
 @pytest.mark.filterwarnings("ignore:.*was not checked")

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-
 MT19937_BYTES = (624 + 1) * 4
 """Of a Mersenne twister: 624 words, and the place of the next one."""
 
@@ -99,7 +98,7 @@ def _numpy_state() -> tuple[Any, ...]:
 
 def _bytes_of_numpy() -> bytes | None:
     """Return the words and the place of numpy's global generator; None if it is not the usual one."""
-    generator = np.random.get_bit_generator()
+    generator = np.random.get_bit_generator()  # type: ignore[attr-defined]  # numpy's stubs leave it out
     if not isinstance(generator, np.random.MT19937):
         return None
     return ctypes.string_at(generator.ctypes.state_address, MT19937_BYTES)
