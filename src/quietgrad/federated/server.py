@@ -219,6 +219,9 @@ class FederatedServer:
             with draw:
                 released = step.release(draw)
             self._move(step, released)
+        except BaseException:
+            self._state.noise.forget_secrets()
+            raise
         finally:
             self._ended()
 

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 from quietgrad._errors import PrivacyError
+from quietgrad._kernels.generators import renew_generators
 from quietgrad._mechanism.mechanism import Mechanism
 from quietgrad._privatizer.privatizer import Privatizer
 from quietgrad._sampling.batch import Batch
@@ -142,6 +143,7 @@ class PrivateModule(LightningModule):  # type: ignore[misc]
                 "mean, and leave out self.log of training losses."
             )
         refuse_settings(self.trainer)
+        renew_generators()  # the seed of seed_everything is known
 
     def training_step(self, batch: Batch, batch_idx: int) -> None:
         """Run all micro-batches of a draw, the release and the optimizer's step."""

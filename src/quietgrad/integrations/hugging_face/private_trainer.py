@@ -19,6 +19,7 @@ from transformers import Trainer, TrainingArguments
 from transformers.trainer_utils import TrainOutput
 
 from quietgrad._errors import PrivacyError
+from quietgrad._kernels.generators import renew_generators
 from quietgrad._privatizer.privatizer import Privatizer
 from quietgrad._privatizer.sharding import unwrap
 from quietgrad._sampling.batch import Batch
@@ -164,6 +165,7 @@ class PrivateTraining(_Host):  # type: ignore[misc]
         self, max_steps: int, train_dataloader: Epochs, resume_from_checkpoint: str | None
     ) -> Any:
         self.private = self._privatizer(train_dataloader, resumes=resume_from_checkpoint is not None)
+        renew_generators()  # args.seed is known, 42 where nobody chose one
         return super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
 
     def _privatizer(self, epochs: Epochs, *, resumes: bool) -> Privatizer:

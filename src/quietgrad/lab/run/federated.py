@@ -18,6 +18,7 @@ from numpy import ndarray
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
+from quietgrad._kernels.generators import renew_generators
 from quietgrad.federated import FederatedServer, encode_update, train_locally
 from quietgrad.federated.shared_start import shorten_task
 from quietgrad.lab.errors import LabError
@@ -197,6 +198,7 @@ def _loop(
         outcome = FederatedOutcome(**saved["outcome"])
     outcome.lost = server.ledger.count - outcome.steps
     tell_lost(outcome.lost, rounds - server.ledger.count, folder.path)
+    renew_generators()  # the config publishes the seed of the initial weights
     checkpoints = Checkpoints(
         lambda: folder.save_checkpoint({"server": server.state_dict(), "outcome": asdict(outcome)}),
         config.training.checkpoint_every,

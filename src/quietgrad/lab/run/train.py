@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import quietgrad as qg
+from quietgrad._kernels.generators import renew_generators
 from quietgrad._privatizer.explanation import ReleaseReport
 from quietgrad.accounting.ledger import Ledger
 from quietgrad.distributed import Reducer
@@ -239,6 +240,7 @@ def train(
         if saved is not None:
             run.load(saved)
         tell_lost(run.lost_steps, private.steps_left, out)
+        renew_generators()  # the config publishes the seed of the initial weights
         checkpoints = Checkpoints(
             lambda: folder.save_checkpoint(run.state()), config.training.checkpoint_every
         )
