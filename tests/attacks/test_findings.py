@@ -105,8 +105,7 @@ FINDINGS = {
         "test_published_seeds.py::test_the_published_seed_does_not_tell_masks_and_views"
     ),
     "generators that are used late": (
-        "test_masks_beside_bad_records.py"
-        "::test_others_meet_the_same_numbers_of_a_generator_that_is_used_late"
+        "test_masks_beside_bad_records.py::test_others_meet_the_same_numbers_of_a_generator_that_is_used_late"
     ),
     "a day of the year 30,000": "tests/tables/test_table_file.py::test_no_value_stops_the_reader_of_parquet",
     "a NaN record spoils others": (
