@@ -3,7 +3,8 @@
     python -m benchmarks.opacus_examples [NAME ...]            a later step
     python -m benchmarks.opacus_examples --first [NAME ...]    the first five steps together, the median of four runs
 
-Milliseconds of one thread, the best of at least 5 steps by the wall clock, contenders alternating. Opacus takes
+Milliseconds of one thread, contenders alternating: the best of at least 5 steps by the wall clock; the first steps by
+processor time, so that other processes matter little. Opacus takes
 per-sample gradients by hooks, as its examples do; torch's LSTM is refused there, so it runs its own `DPLSTM`.
 """
 
@@ -129,15 +130,15 @@ def best(steps: dict[str, Step], seconds: float = 20.0) -> dict[str, float]:
 
 
 def first_steps(make: Mapping[str, Callable[[], Step]], runs: int = 4, steps: int = 5) -> dict[str, float]:
-    """Milliseconds of each contender's first steps together, in runs that begin anew and alternate."""
+    """Processor milliseconds of each contender's first steps together, in runs that begin anew and alternate."""
     times: dict[str, list[float]] = {who: [] for who in make}
     for _ in range(runs):
         for who, new in make.items():
             step = new()
-            before = time.perf_counter()
+            before = time.process_time()
             for _ in range(steps):
                 step()
-            times[who].append(1e3 * (time.perf_counter() - before))
+            times[who].append(1e3 * (time.process_time() - before))
     return {who: statistics.median(found[1:]) for who, found in times.items()}
 
 
