@@ -114,12 +114,19 @@ def _who(run: RecordedRun) -> str:
 def protected(run: RecordedRun) -> list[str]:
     """Return what is protected, and from whom."""
     labels = "with" if run.split.get("public_labels") else "without"
+    parts = [
+        f"{count:,} {kind}"
+        for count, kind in (
+            (run.split.get("public", 0), f"public examples ({labels} labels)"),
+            (run.split.get("test", 0), "test examples"),
+        )
+        if count
+    ]
     return [
         _who(run),
         "Against anybody who sees everything that leaves the training: the final model, every checkpoint, every update "
         "of every step. They may also know all other records.",
-        f"Not protected: the {run.split.get('public', 0):,} public examples ({labels} labels) and the "
-        f"{run.split.get('test', 0):,} test examples.",
+        *([f"Not protected: the {' and the '.join(parts)}."] if parts else []),
     ]
 
 
