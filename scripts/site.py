@@ -148,7 +148,7 @@ def on_page_content(html: str, **_: object) -> str:
     """Let the keyboard reach formulas and wide tables, which scroll on narrow screens; the theme does so for code."""
 
     def reachable(table: re.Match[str]) -> str:
-        is_wide = table[0].count("<th") >= 5 or re.search(r"<code>[^<]{45,}</code>", table[0])
+        is_wide = table[0].count("<th") >= 4 or re.search(r"<code>[^<]{30,}</code>", table[0])
         return table[0].replace("<table>", '<table tabindex="0">') if is_wide else table[0]
 
     html = html.replace('<div class="formula">', '<div class="formula" tabindex="0">')
