@@ -6,7 +6,7 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Float, Float64, Int, Shaped
@@ -19,7 +19,9 @@ from quietgrad._gradients.row_arithmetic import (
     row_squared_norms,
     weighted_rows,
 )
+from quietgrad._gradients.small_blocks import block_norms, block_sums
 from quietgrad._gradients.space import Shapes, Space
+from quietgrad._kernels.block_rows import Factors
 
 T = TypeVar("T")
 
@@ -282,20 +284,35 @@ class DenseGrad(BlockGrads):
         small = self.rows.numel() <= SMALL
         return FusionKey(SmallBlocks, (self.rows.dtype, self.rows.device)) if small else None
 
+    def row_factors(self) -> Factors:
+        """Return the rows, each as a vector."""
+        return None, as_rows(self.rows)
+
     @property
     def row_bytes(self) -> float:
         return self.shape.numel() * self.rows.element_size()
 
 
-class SmallBlocks(FusedBlocks):
-    """Many small dense blocks side by side, so that one operation serves all biases and scales of a model."""
+@runtime_checkable
+class SmallBlock(Protocol):
+    """A block of which every sample has a row, or a row times another one."""
 
-    def __init__(self, blocks: Mapping[str, DenseGrad]) -> None:
-        self._blocks = blocks
-        self._rows = flatten_rows({name: block.rows for name, block in blocks.items()})
+    @property
+    def shape(self) -> torch.Size: ...
+
+    def row_factors(self) -> Factors:
+        """Return these rows."""
+
+
+class SmallBlocks(FusedBlocks):
+    """Many small blocks side by side, so that one operation serves all small layers, biases and scales of a model."""
+
+    def __init__(self, blocks: Mapping[str, SmallBlock]) -> None:
+        self._shapes = {name: block.shape for name, block in blocks.items()}
+        self._factors = [block.row_factors() for block in blocks.values()]
 
     def squared_norms(self) -> Float64[Tensor, " n"]:
-        return row_squared_norms(self._rows)
+        return block_norms(self._factors)
 
     def weighted_sum(self, weights: Float[Tensor, " n"]) -> Blocks:
-        return split_blocks(weighted_rows(weights, self._rows), Space.of(self._blocks))
+        return split_blocks(block_sums(self._factors, weights), self._shapes)

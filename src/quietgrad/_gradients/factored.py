@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
-from quietgrad._gradients.blocks import BlockGrads, DenseGrad, scale_each
+from quietgrad._gradients.blocks import BlockGrads, DenseGrad, FusionKey, SmallBlocks, scale_each
 from quietgrad._gradients.gram import GramNorms, factor_norms
 from quietgrad._gradients.row_arithmetic import (
     TINY,
@@ -21,6 +21,7 @@ from quietgrad._gradients.row_arithmetic import (
     weighted_rows,
 )
 from quietgrad._gradients.tuning import TunableGrads, round_to_power_of_two
+from quietgrad._kernels.block_rows import Factors
 from quietgrad._kernels.rounding import POSITIONS
 
 ALGORITHMS = ("outer", "ghost", "formed", "chunked")
@@ -28,6 +29,8 @@ CHEAP_GRAM = 0.4
 """Gram matrices that cost less than this part of the sum's product are never beaten by keeping formed gradients."""
 _FORMED = 1 << 22
 """Numbers of gradients that are formed at a time."""
+SMALL_PRODUCT = 1 << 19
+"""Multiplications of a sum of outer products that take less time in float64 than the operations around them."""
 HUGE = 2.0**120
 """The square of a factor's length beyond which the other one, scaled by a weight, may leave float32's normal range."""
 
@@ -210,7 +213,7 @@ class FactoredGrad(TunableGrads):
         # Norms are computed now, while the factors are still in the cache, and kept: the sum needs the factors alone.
         if self.algorithm == "ghost":
             self._ghost()
-        elif self.algorithm == "outer":
+        elif self.algorithm == "outer" and not self._is_small:
             self._squared_lengths()
         return self
 
@@ -219,6 +222,21 @@ class FactoredGrad(TunableGrads):
     @property
     def layer_inputs(self) -> Tensor | None:
         return self.a
+
+    @property
+    def fusion_key(self) -> FusionKey | None:
+        small = self.algorithm == "outer" and self._is_small
+        return FusionKey(SmallBlocks, (self.dtype, self.device)) if small else None
+
+    @property
+    def _is_small(self) -> bool:
+        """Whether one operation for all small blocks takes less time than operations of its own."""
+        work = self.a.numel() * self.b.shape[2]
+        return self.is_outer and work <= SMALL_PRODUCT and self.device.type == "cpu"
+
+    def row_factors(self) -> Factors:
+        """Return the rows of both factors, of one position."""
+        return self.a[:, 0], self.b[:, 0]
 
     # ---- parts ----------------------------------------------------------------------------------------------
 

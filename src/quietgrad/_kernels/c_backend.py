@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from quietgrad._kernels import (
+    block_rows,
     conv_rows,
     gaussian_trials,
     gram_rows,
@@ -23,6 +24,8 @@ from quietgrad._kernels.registry import register
 KERNELS: tuple[tuple[Callable[..., Any], Callable[..., bool]], ...] = (
     (rows.row_squared_norms, is_float32),
     (rows.weighted_rows, lambda _, rows: is_float32(rows)),
+    (block_rows.block_norms, block_rows.takes_blocks),
+    (block_rows.block_sums, block_rows.takes_blocks),
     (thin_rows.each_times, thin_rows.takes_thin),
     (thin_rows.lifted_rows, thin_rows.takes_lifts),
     (product_sums.products_in_runs, product_sums.takes_products),

@@ -67,6 +67,8 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "qg_boxes": (*[PLACE] * 4, WHOLE, PLACE, PLACE, INT),
     "qg_row_squares": (PLACE, WHOLE, WHOLE, WHOLE, PLACE, INT, INT),
     "qg_row_sums": (PLACE, WHOLE, PLACE, WHOLE, WHOLE, PLACE, INT, INT),
+    "qg_block_norms": (PLACE, WHOLE, WHOLE, PLACE, INT),
+    "qg_block_sums": (PLACE, WHOLE, WHOLE, PLACE, PLACE, INT),
     "qg_row_times": (PLACE, WHOLE, WHOLE, WHOLE, PLACE, WHOLE, PLACE, INT, INT),
     "qg_row_lifts": (PLACE, WHOLE, WHOLE, WHOLE, PLACE, PLACE, WHOLE, ctypes.c_float, PLACE, INT, INT),
 }
