@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from quietgrad._capture.adapters.norm import norm_gradients
-from quietgrad._gradients import gram, kernel_gradients, row_arithmetic, small_blocks
+from quietgrad._gradients import gram, indexed, kernel_gradients, row_arithmetic, small_blocks
 from quietgrad._gradients.row_arithmetic import row_squared_norms
 from quietgrad._kernels import levels, registry
 from quietgrad._kernels.c_backend import KERNELS
@@ -22,6 +22,8 @@ DECLARED: list[Operation[Any, Any]] = [
     row_arithmetic.weighted_rows,
     small_blocks.block_norms,
     small_blocks.block_sums,
+    indexed.table_pairs,
+    indexed.table_sums,
     row_arithmetic.each_times,
     row_arithmetic.lifted_rows,
     row_arithmetic.products_in_runs,

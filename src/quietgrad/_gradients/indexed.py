@@ -10,6 +10,8 @@ from torch import Tensor
 
 from quietgrad._gradients.blocks import BlockGrads, Blocks, FusedBlocks, FusionKey, scale_each
 from quietgrad._gradients.row_arithmetic import at_least_single, row_squared_norms, zero_rows
+from quietgrad._kernels.registry import operation
+from quietgrad._kernels.table_rows import Pairs
 
 
 class IndexedGrad(BlockGrads):
@@ -38,17 +40,17 @@ class IndexedGrad(BlockGrads):
         most: int | None = None,
     ) -> None:
         self._samples, self._table, self.most = samples, table, most
+        self._squares: Tensor | None = None
         self.one_row_each = single and len(ids) == samples
         """Whether entry i is that of sample i."""
         if single:
             self.ids, self.owner, self.values = ids, owner, at_least_single(values)
             return
         # A token that a sample reads several times has one gradient, the sum over its positions. Norms need that sum:
-        # ‖x + y‖² is not ‖x‖² + ‖y‖². One number for sample and token together makes it a single sort.
-        keys, position = _find_pairs(owner * table + ids)
-        self.owner, self.ids = keys // table, keys % table
-        wide = at_least_single(values)
-        self.values = wide.new_zeros(len(keys), values.shape[1]).index_add_(0, position, wide)
+        # ‖x + y‖² is not ‖x‖² + ‖y‖².
+        self.ids, self.owner, self.values, self._squares = table_pairs(
+            ids, owner, at_least_single(values), samples, table
+        )
 
     @property
     def samples(self) -> int:
@@ -59,6 +61,8 @@ class IndexedGrad(BlockGrads):
         return torch.Size((self._table, self.values.shape[1]))
 
     def squared_norms(self) -> Float64[Tensor, " n"]:
+        if self._squares is not None:
+            return self._squares
         norms = torch.zeros(self._samples, dtype=torch.float64, device=self.values.device)
         return norms.index_add_(0, self.owner, row_squared_norms(self.values))
 
@@ -77,8 +81,7 @@ class IndexedGrad(BlockGrads):
 
     def add_weighted(self, total: Float64[Tensor, "*shape"], weights: Float[Tensor, " n"]) -> None:
         """total += Σ_i weights_i · g_i."""
-        per_row = weights.double()[self.owner]
-        total.index_add_(0, self.ids, zero_rows(self.values, per_row == 0).double() * per_row[:, None])
+        table_sums(self.ids, self.owner, self.values, weights, total)
 
     def dense(self) -> Float[Tensor, "n *shape"]:
         dense = self.values.new_zeros(self._samples, *self.shape)
@@ -107,6 +110,41 @@ class IndexedGrad(BlockGrads):
         return IndexedGrad(
             self.ids, self.owner, values, samples=self._samples, table=self._table, most=self.most
         )
+
+
+@operation()
+def table_pairs(
+    ids: Int[Tensor, " m"], owner: Int[Tensor, " m"], values: Float[Tensor, "m o"], samples: int, table: int
+) -> Pairs:
+    """Add up the values of equal ids of each sample, in their order; owners ascend in what is returned.
+
+    Returns:
+        ids, owners, values, and the squared norm of each sample, never below the truth.
+
+    Checked by: tests/kernels/test_table_rows.py
+    """
+    # One number for sample and token together makes it a single sort.
+    keys, position = _find_pairs(owner * table + ids)
+    summed = values.new_zeros(len(keys), values.shape[1]).index_add_(0, position, values)
+    owner = keys // table
+    squares = torch.zeros(samples, dtype=torch.float64, device=values.device)
+    return keys % table, owner, summed, squares.index_add_(0, owner, row_squared_norms(summed))
+
+
+@operation()
+def table_sums(
+    ids: Int[Tensor, " m"],
+    owner: Int[Tensor, " m"],
+    values: Float[Tensor, "m o"],
+    weights: Float[Tensor, " n"],
+    total: Float64[Tensor, "v o"],
+) -> None:
+    """Add w·value of every entry to its row of `total`; one of weight 0 adds exactly 0.
+
+    Checked by: tests/kernels/test_table_rows.py
+    """
+    per_row = weights.double()[owner]
+    total.index_add_(0, ids, zero_rows(values, per_row == 0).double() * per_row[:, None])
 
 
 def _find_pairs(keys: Int[Tensor, " m"]) -> tuple[Int[Tensor, " pairs"], Int[Tensor, " m"]]:

@@ -15,6 +15,7 @@ from quietgrad._kernels import (
     norm_rows,
     product_sums,
     rows,
+    table_rows,
     thin_rows,
 )
 from quietgrad._kernels.levels import OFF, level
@@ -26,6 +27,8 @@ KERNELS: tuple[tuple[Callable[..., Any], Callable[..., bool]], ...] = (
     (rows.weighted_rows, lambda _, rows: is_float32(rows)),
     (block_rows.block_norms, block_rows.takes_blocks),
     (block_rows.block_sums, block_rows.takes_blocks),
+    (table_rows.table_pairs, table_rows.takes_entries),
+    (table_rows.table_sums, table_rows.takes_sums),
     (thin_rows.each_times, thin_rows.takes_thin),
     (thin_rows.lifted_rows, thin_rows.takes_lifts),
     (product_sums.products_in_runs, product_sums.takes_products),

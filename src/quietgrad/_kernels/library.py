@@ -69,10 +69,16 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "qg_row_sums": (PLACE, WHOLE, PLACE, WHOLE, WHOLE, PLACE, INT, INT),
     "qg_block_norms": (PLACE, WHOLE, WHOLE, PLACE, INT),
     "qg_block_sums": (PLACE, WHOLE, WHOLE, PLACE, PLACE, INT),
+    "qg_table_pairs": (*[PLACE] * 3, WHOLE, WHOLE, *[PLACE] * 4, INT),
+    "qg_table_sums": (*[PLACE] * 4, WHOLE, WHOLE, PLACE, INT),
     "qg_row_times": (PLACE, WHOLE, WHOLE, WHOLE, PLACE, WHOLE, PLACE, INT, INT),
     "qg_row_lifts": (PLACE, WHOLE, WHOLE, WHOLE, PLACE, PLACE, WHOLE, ctypes.c_float, PLACE, INT, INT),
 }
 """Declared to ctypes once, for the functions that are called most: a call then converts its numbers by itself."""
+
+
+COUNTING = {"qg_tents", "qg_table_pairs"}
+"""Those that return a number."""
 
 
 def function(name: str) -> Callable[..., Any]:
@@ -84,7 +90,7 @@ def function(name: str) -> Callable[..., Any]:
 def _declare(library: ctypes.CDLL, name: str) -> Callable[..., Any]:
     found = getattr(library, name)
     found.argtypes = ARGUMENTS[name]
-    found.restype = ctypes.c_int64 if name == "qg_tents" else None
+    found.restype = ctypes.c_int64 if name in COUNTING else None
     return found  # type: ignore[no-any-return]
 
 

@@ -30,6 +30,8 @@ CONTRACTS = {
     "weighted_rows": "Σ_i w_i·row_i; a row of weight 0 adds exactly 0",
     "block_norms": "Σ over small blocks of ‖b_n a_nᵀ‖² in float64, never below the truth",
     "block_sums": "Σ_n w_n b_n a_nᵀ of small blocks in float64; a row of weight 0 adds exactly 0",
+    "table_pairs": "values of equal ids of a sample added up in float32, in their order",
+    "table_sums": "w·value of every entry added to its row of a table, in float64",
     "each_times": "rows_n · matrix, whose bits do not depend on the other samples",
     "lifted_rows": "scale·rows_n + thin_n · lifted, whose bits do not depend on the other samples",
     "products_in_runs": "Σ_n w_n Σ_t b_t a_tᵀ, each run in float32, runs in float64",
