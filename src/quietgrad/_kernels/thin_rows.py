@@ -29,8 +29,9 @@ def each_times(rows: Float[Tensor, "n x d"], matrix: Float[Tensor, "d r"]) -> Fl
     """Compute rows_n · matrix, each row by itself and in the order of its terms."""
     samples, each, length = rows.shape
     width = matrix.shape[1]
-    padded = rows.new_zeros(length, WIDEST)
-    padded[:, :width] = matrix
+    padded = matrix if width == WIDEST and matrix.is_contiguous() else rows.new_zeros(length, WIDEST)
+    if padded is not matrix:
+        padded[:, :width] = matrix
     out = rows.new_empty(samples, each, width)
     function("qg_row_times")(
         rows.data_ptr(),

@@ -7,6 +7,7 @@ s·I + U·diag(D)·Uᵀ with r columns U: mapping a row takes 2·r products a co
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Float, Float64
@@ -52,6 +53,11 @@ class InputMap:
         scales = [self.base, *(self.base + self.gains).tolist()]
         return float(max(scales) / min(scales))
 
+    @cached_property
+    def _lifted(self) -> Float[Tensor, "r i"]:
+        """Uᵀ as the kernel reads it: once for a step, or for many."""
+        return self.directions.T.contiguous()
+
     def times(self, factor: float) -> InputMap:
         """factor·P."""
         return InputMap(factor * self.base, self.directions, self.unit, factor * self.gains, self.skew)
@@ -78,9 +84,11 @@ class InputMap:
         directions, gains = self.directions.to(rows), self.gains.to(rows)
         along = each_times(rows, directions)
         if self.unit is not None:
-            along += last * self.unit.to(rows)
+            along += (
+                self.unit.to(rows) if isinstance(last, float) and last == 1.0 else last * self.unit.to(rows)
+            )
         along *= gains
-        mapped = lifted_rows(rows, along, directions.T, self.base)
+        mapped = lifted_rows(rows, along, self._lifted.to(rows), self.base)
         if self.unit is None:
             return mapped, None
         # Few terms a row, each row added up by itself.

@@ -214,9 +214,11 @@ class MatrixScale(LayerScale):
     ) -> tuple[Float[Tensor, "n o i"], Float[Tensor, "n o"] | None]:
         rows = rows.transpose(1, 2) if self.swapped else rows
         mapped, last = self.inputs.map(rows, 0.0 if bias is None else bias[:, :, None])
-        mapped = DenseGrad(mapped).scale(left=self.outputs).rows
+        if self.outputs is not None:
+            mapped = DenseGrad(mapped).scale(left=self.outputs).rows
+            last = None if last is None else DenseGrad(last).scale(left=self.outputs).rows
         mapped = mapped.transpose(1, 2) if self.swapped else mapped
-        return mapped, None if last is None else DenseGrad(last).scale(left=self.outputs).rows[:, :, 0]
+        return mapped, None if last is None else last[:, :, 0]
 
     def state(self) -> dict[str, Any]:
         return {
