@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -323,6 +323,13 @@ def _lowest_precision(calls: list[Call]) -> torch.dtype:
     used = [
         call.autocast[1] if call.autocast[0] else parameter.dtype
         for call in calls
-        for parameter in call.unit.module.parameters()
+        for parameter in _own_parameters(call.unit.module)
     ]
     return min(used, key=lambda dtype: dtype.itemsize, default=torch.float32)
+
+
+def _own_parameters(module: nn.Module) -> Iterable[nn.Parameter]:
+    """All parameters of a module. Most modules hold no others, and torch's walk takes longer than reading a table."""
+    if module._modules:
+        return module.parameters()
+    return [parameter for parameter in module._parameters.values() if parameter is not None]

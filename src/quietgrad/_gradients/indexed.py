@@ -10,8 +10,8 @@ from torch import Tensor
 
 from quietgrad._gradients.blocks import BlockGrads, Blocks, FusedBlocks, FusionKey, scale_each
 from quietgrad._gradients.row_arithmetic import at_least_single, row_squared_norms, zero_rows
+from quietgrad._kernels.indexed_rows import Pairs
 from quietgrad._kernels.registry import operation
-from quietgrad._kernels.table_rows import Pairs
 
 
 class IndexedGrad(BlockGrads):
@@ -121,7 +121,7 @@ def table_pairs(
     Returns:
         ids, owners, values, and the squared norm of each sample, never below the truth.
 
-    Checked by: tests/kernels/test_table_rows.py
+    Checked by: tests/kernels/test_indexed_rows.py
     """
     # One number for sample and token together makes it a single sort.
     keys, position = _find_pairs(owner * table + ids)
@@ -141,7 +141,7 @@ def table_sums(
 ) -> None:
     """Add w·value of every entry to its row of `total`; one of weight 0 adds exactly 0.
 
-    Checked by: tests/kernels/test_table_rows.py
+    Checked by: tests/kernels/test_indexed_rows.py
     """
     per_row = weights.double()[owner]
     total.index_add_(0, ids, zero_rows(values, per_row == 0).double() * per_row[:, None])

@@ -104,6 +104,8 @@ class RoundedGaussian:
         self, out: NDArray[np.int32], places: NDArray[np.int32], slots: NDArray[np.int16], words: RandomWords
     ) -> NDArray[np.intp]:
         """Draw points of boxes for some places and return the places whose point lies above the curve."""
+        if not len(places):  # as mostly where few places are drawn again
+            return np.empty(0, np.intp)
         drawn = words.take(2 * len(places))
         verdicts = draw_boxes(self.tables, out, places, slots, drawn)
         (undecided,) = (verdicts == UNDECIDED).nonzero()

@@ -10,7 +10,7 @@ from quietgrad._kernels.levels import level_number
 from quietgrad._kernels.library import function, has_function, is_float32
 from quietgrad._kernels.rounding import slack
 
-Pairs = tuple[Int[Tensor, " m"], Int[Tensor, " m"], Float[Tensor, "m o"], Float64[Tensor, " n"]]
+Pairs = tuple[Int[Tensor, " pairs"], Int[Tensor, " pairs"], Float[Tensor, "pairs o"], Float64[Tensor, " n"]]
 """Ids, owners and values, each pair of an id and an owner once, and ‖g_n‖² of each sample."""
 
 

@@ -4,7 +4,7 @@
  * is the reference's order too. Equal ids of a sample are found by a hash table that is emptied for every sample by
  * giving its slots another owner. Squared norms are taken while the sample's rows are in the cache.
  *
- * Checked by: tests/kernels/test_table_rows.py
+ * Checked by: tests/kernels/test_indexed_rows.py
  */
 #include "levels.h"
 #include <stdlib.h>
