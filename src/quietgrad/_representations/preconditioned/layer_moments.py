@@ -133,9 +133,10 @@ def _measure_patches(block: ConvGrad, bias: BlockGrads | None) -> ChunkMoments:
 
 @measure.register(IndexedGrad)
 def _count_rows(block: IndexedGrad, _bias: BlockGrads | None) -> ChunkMoments:
-    """A table's inputs are one-hot: their second moment is how often each row is read."""
-    ones = torch.ones(len(block.ids), dtype=torch.float64, device=block.device)
-    counts = ones.new_zeros(block.shape[0]).index_add_(0, block.ids, ones)
+    """A table's inputs are one-hot: their second moment is how often each row is read and gets a gradient."""
+    # On a device rows of zeros stand for padding, and fill up the list of pairs. They are reads of nothing.
+    reads = (block.values != 0).any(1).double()
+    counts = reads.new_zeros(block.shape[0]).index_add_(0, block.ids, reads)
     return _without_bias(counts, _second_moment(block.values[:, None]))
 
 
