@@ -24,7 +24,7 @@ def ledger(
 
     from quietgrad.lab.compare.register import registers
     from quietgrad.lab.files import to_json
-    from quietgrad.lab.formatting import epsilon_text
+    from quietgrad.lab.formatting import epsilon_text, method_title
 
     found = registers(folders)
     if as_json:
@@ -36,7 +36,7 @@ def ledger(
         table.title = f"{register.data}, unit: one {register.unit}"
         for run in register.runs:
             state = f"{run.releases:,}" if run.finished else f"{run.releases:,}, not finished"
-            names = (Path(run.folder).name, run.method, run.started[:10], run.who or "–")
+            names = (Path(run.folder).name, method_title(run.method), run.started[:10], run.who or "–")
             table.add_row(*names, epsilon_text(run.epsilon), f"{run.delta:g}", state)
         console.print(table)
         private = f"; those with noise {epsilon_text(register.private_epsilon)}"
