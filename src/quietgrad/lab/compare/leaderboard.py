@@ -71,7 +71,13 @@ def table(rows: Sequence[ComparisonRow]) -> Table:
     """The leaderboard: one line per method and budget."""
     shown = Table(title=None)
     for title in TITLES:
-        shown.add_column(title, justify="left" if title == "method" else "right")
+        is_name = title == "method"  # never cut: it is what a user types
+        shown.add_column(
+            title,
+            justify="left" if is_name else "right",
+            overflow="fold" if is_name else "ellipsis",
+            no_wrap=is_name,
+        )
     for row in rows:
         shown.add_row(*cells(row))
     return shown
