@@ -152,7 +152,7 @@ def test_a_committed_verdict_follows_from_the_committed_rows(result: Result, exp
     judged = judge(result.finding.rows, experiment.claims)
     assert judged == (result.finding.verdict, result.finding.why)
     if any(isinstance(claim, Order) for claim in experiment.claims):
-        assert result.finding.verdict.startswith("lead")
+        assert result.finding.verdict.startswith("lead" if len(result.finding.rows) > 1 else "not run")
 
 
 def test_a_lemma_and_an_accuracy_never_have_the_same_verdict() -> None:
