@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import wrap
 from typing import Any
 
 from rich.console import Console
@@ -64,20 +65,20 @@ def cells(row: ComparisonRow) -> tuple[str, ...]:
     return name, epsilon_text(row.epsilon), accuracy, balanced, area, ratio, seconds, memory
 
 
+NAME_WIDTH = 18
+"""Letters of a line of a method's name and title."""
 TITLES = ("method", "ε", "accuracy %", "balanced %", "AUC", "noise / signal", "seconds", "peak MB")
 
 
 def table(rows: Sequence[ComparisonRow]) -> Table:
     """The leaderboard: one line per method and budget."""
-    shown = Table(title=None)
-    for title in TITLES:
-        is_name = title == "method"  # never cut: it is what a user types
-        shown.add_column(
-            title,
-            justify="left" if is_name else "right",
-            overflow="fold" if is_name else "ellipsis",
-            no_wrap=is_name,
-        )
+    # What a user types as a method is never cut: its column keeps its width, and eight columns fit into 80 letters.
+    shown = Table(title=None, padding=(0, 1, 0, 0))
+    shown.add_column(TITLES[0], no_wrap=True)
+    for title in TITLES[1:]:
+        shown.add_column(title, justify="right", overflow="fold")
     for row in rows:
-        shown.add_row(*cells(row))
+        name, *numbers = cells(row)
+        lines = wrap(name, NAME_WIDTH, break_long_words=False, break_on_hyphens=False)
+        shown.add_row("\n".join(lines), *numbers)
     return shown
