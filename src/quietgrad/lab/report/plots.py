@@ -122,7 +122,7 @@ def accuracy_against_epsilon(rows: Sequence[ComparisonRow]) -> Figure:
         axes.set(xlabel="ε", ylabel="test accuracy (%)")
         axes.grid()
         # Above the axes: "best" sees no baseline, and would lie on its line.
-        axes.legend(fontsize=8, ncols=3, loc="lower left", bbox_to_anchor=(0, 1), frameon=False)
+        figure.legend(fontsize=8, ncols=2, loc="outside upper left", frameon=False)
     return figure
 
 
