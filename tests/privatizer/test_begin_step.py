@@ -47,14 +47,16 @@ def test_an_empty_batch_begins_in_its_release() -> None:
 
 
 def test_forwards_that_lead_to_no_losses_begin_nothing() -> None:
-    """Before a batch is drawn, under no_grad, and between a release and the optimizer's step."""
+    """Before a batch is drawn, in a test without gradients, and between a release and the optimizer's step."""
     with privatizer(GEP, [[0, 1]]) as (private, batches, model):
         made_up = torch.zeros(2, 1, 6, 6)
         model(made_up)
         assert not has_begun(private)
         for batch in batches:
+            model.eval()
             with torch.no_grad():
                 model(made_up)
+            model.train()
             assert not has_begun(private)
             for x, y in batch.split(2):
                 private.backward(losses_of(model, x, y))

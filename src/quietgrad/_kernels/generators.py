@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -55,4 +56,5 @@ def renew_generators() -> None:
     """
     random.seed()
     np.random.seed()
-    torch.seed()
+    # torch.seed() takes 64 bits, which some devices' generators refuse.
+    torch.manual_seed(secrets.randbits(63))

@@ -209,7 +209,11 @@ class FederatedServer:
         return True
 
     def release(self) -> None:
-        """End the round: write it down, add noise, decode, and move the model; empty rounds too."""
+        """End the round: write it down, add noise, decode, and move the model; empty rounds too.
+
+        Raises:
+            BaseException: whatever broke the release off. The round is over, and its clients are not released again.
+        """
         step = self._step
         assert step is not None, "draw() begins a round"
         assert self.shares is None, "the clients' noise is in the secure sum: release_sum()"
