@@ -10,6 +10,7 @@ from benchmarks.crash_points import COMMANDS, measure, write_task
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.nightly,  # forks, which a process that has loaded the stand-in device may not survive
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc"),
 ]
 
