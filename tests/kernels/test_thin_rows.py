@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 from torch import Tensor
@@ -11,7 +13,8 @@ from quietgrad._kernels import levels
 from quietgrad._kernels.library import has_function
 
 pytestmark = pytest.mark.skipif(
-    not levels.levels() or not has_function("qg_row_times"), reason="the C library was not built"
+    os.environ.get("QUIETGRAD_KERNELS") == "off" or not levels.levels() or not has_function("qg_row_times"),
+    reason="the C library was not built, or is switched off",
 )
 LEVELS = levels.levels()
 SIZES = [(1, 1, 1, 1), (3, 1, 31, 4), (5, 3, 64, 16), (2, 7, 65, 5), (33, 1, 785, 16), (9, 2, 130, 1)]
